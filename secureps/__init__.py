@@ -14,7 +14,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 """Type checkers take it for True. Importing `typing` for it would cost more than all else here."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Array",

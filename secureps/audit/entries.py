@@ -80,7 +80,6 @@ TOLD: Mapping[type, Told] = {
     coordinator.CohortClosed: Told("openings", "cohort closed", ("cohort", "reason")),
     coordinator.CohortOpened: Told("openings", "cohort opened", ("group", "number", "holders")),
     coordinator.CohortReopened: Told("openings", "cohort reopened", ("group", "number", "missing")),
-    holder.CohortGranted: Told("openings", "opening granted", ("cohort",)),
     holder.CohortReleased: Told("openings", "share given", ("cohort",)),
     Charge: Told("privacy", "privacy spent", ()),
     Release: Told("privacy", "privacy spent", ()),

@@ -46,7 +46,8 @@ class SitePolicy:
         """
         if self.scripts is None:
             return
-        if script is None or not script.exists():
+        # A plan may name a device or a pipe, which has no end.
+        if script is None or not (script.is_file() or script.is_dir()):
             what = "a script without a file" if script is None else f"{script}: no file"
             raise ConfigError(
                 f"{self.where}: scripts: {what}, and this site allows files by their digests: give "

@@ -1,27 +1,39 @@
-"""A one-time key among a committee of key holders: any t of n give weighted sums of keys.
+"""A one-time key among a committee of key holders: any t of n open weighted sums of keys.
 
-Pseudo-random secret sharing (Cramer, Damgard and Ishai, "Share conversion, pseudorandom
-secret-sharing and applications to secure computation", TCC 2005) over the integers modulo
-P = 2^31 - 1. Holder k has the point x_k = k + 1. For every set A of t - 1 holders there is
-a seed, known to everybody outside A, and r_A = PRG(seed_A), a vector of the key's length N:
+Everything is modulo P = 2^31 - 1. Holder k has the point x_k = k + 1. Both parts are of Cramer,
+Damgard and Ishai, "Share conversion, pseudorandom secret-sharing and applications to secure
+computation" (TCC 2005).
+
+**The key** (pseudorandom secret sharing). For every set A of t - 1 holders the client draws a seed
+that all holders outside A get, and r_A = PRG(seed_A) is a vector of the key's length N:
 
     correction = s - sum_A r_A                                            (public)
-    share_k    = sum_{A without k} r_A f_A(x_k),  f_A(x) = prod_{i in A} (x_i - x) / x_i
+    p(x_k)     = sum_{A without k} r_A f_A(x_k),  f_A(x) = prod_{j in A} (x_j - x) / x_j
 
-f_A has degree t - 1, f_A(0) = 1 and f_A(x_i) = 0 for i in A: the shares are Shamir's ("How to
-share a secret", CACM 1979) of sum_A r_A, so any t of them interpolate to it at 0, and so do
-weighted sums of shares. Any t - 1 holders lack the seed of one A, their own set: to them
-r_A is uniform and the key is anything, as far as ChaCha20's key stream looks random.
+f_A has degree t - 1, f_A(0) = 1, and f_A(x_j) = 0 for j in A: the p(x_k) are Shamir's shares ("How
+to share a secret", CACM 1979) of sum_A r_A, and weighted sums of shares are shares of the sum.
+Any t - 1 holders lack the seed of one A, their own set, so that the key is anything to them.
+
+**The answer** (pseudorandom zero sharing). Shares are linear: bare answers for different cohorts
+could be added up to a share of one client's key. So each cohort's answer is a *fresh* sharing of
+its sum. For every set B of t - 2 holders the client draws a seed as above. For a cohort with the
+digest D, and seeds_B of all its members:
+
+    a_k(D) = sum_i w_i p_i(x_k) + z_D(x_k)
+    z_D(x) = sum_B PRG(H(D, B, seeds_B)) g_B(x),                 g_B(x) = x f_B(x)
+
+z_D has degree t - 1 and z_D(0) = 0, so any t answers for one D still interpolate to its sum of
+keys. To f corrupt holders z_D is a random polynomial with these two properties and their own known
+values, drawn anew for every D with an honest member: fewer than t - f honest answers tell nothing,
+more tell the sum alone. docs/threat-model.md has the argument. With t = n every holder has to
+answer, so no two cohorts have answers to mix, and no such seeds are dealt.
 
     client   share           seeds for each holder, commitments to them, the correction
-    holder   HolderShare     checks its seeds, derives its share; weighted_sum answers for a cohort
+    holder   HolderShare     checks its seeds, derives its share; `answer` is for one cohort
     shard    key_sum         S = sum_i w_i s_i from t answers; judge, from more, names who lied
 
-What is secret goes through + - * & >> and min alone, and through the comparison by which the
-PRG leaves out words that are P: these are independent of the words that stay.
-
-What must not live here: envelopes (`crypto.envelope`), who may ask a holder for what (the
-holder's machine), and the ring that keys belong to.
+Secrets go through + - * & >> and min alone, and through the comparison by which the PRG leaves out
+words that are P: these are independent of the words that stay.
 """
 
 from __future__ import annotations
@@ -48,8 +60,8 @@ KEY_BOUND: Final = 41
 MOST_WEIGHT: Final = P // 2 // KEY_BOUND
 """Greatest total weight of a cohort whose sum of keys cannot wrap: 26 million."""
 MOST_HOLDERS: Final = 64
-MOST_SUBSETS: Final = 1000
-"""Seeds of one key: 32 KB of envelopes to a holder, and as many PRG runs at the client."""
+MOST_SEEDS: Final = 2048
+"""Most seeds of one key, C(n + 1, t - 1) where t < n: 64 KB of envelopes to a holder."""
 
 Subset = tuple[int, ...]
 """Indices of holders, ascending."""
@@ -66,7 +78,7 @@ class Committee:
     Raises:
         PlanRefused: names that are not sorted or not unique; t below 1 or above n; 2t <= n, by
             which two disjoint quorums could open overlapping cohorts; more than 64 holders or
-            more than 1000 subsets.
+            more than MOST_SEEDS seeds for a key.
     """
 
     holders: tuple[str, ...]
@@ -85,16 +97,28 @@ class Committee:
                 f"a threshold of {t} among {n} holders lets two groups that share nobody open "
                 f"sums behind each other's back: take at least {n // 2 + 1}"
             )
-        if math.comb(n, t - 1) > MOST_SUBSETS:
+        seeds = math.comb(n, t - 1) + (math.comb(n, t - 2) if 1 < t < n else 0)
+        if seeds > MOST_SEEDS:
             raise PlanRefused(
-                f"{t} of {n} holders need {math.comb(n, t - 1)} seeds a key, and at most "
-                f"{MOST_SUBSETS} are allowed: take fewer holders or another threshold"
+                f"{t} of {n} holders need {seeds} seeds a key, and at most "
+                f"{MOST_SEEDS} are allowed: take fewer holders or another threshold"
             )
 
     @property
-    def subsets(self) -> tuple[Subset, ...]:
-        """Every set of t - 1 holders, in lexicographic order: one seed each."""
+    def key_subsets(self) -> tuple[Subset, ...]:
+        """Every set A of t - 1 holders, in lexicographic order: one seed of the key each."""
         return _subsets(len(self.holders), self.threshold - 1)
+
+    @property
+    def zero_subsets(self) -> tuple[Subset, ...]:
+        """Every set B of t - 2 holders, in lexicographic order; none where all must answer."""
+        n, t = len(self.holders), self.threshold
+        return _subsets(n, t - 2) if t < n else ()
+
+    @property
+    def subsets(self) -> tuple[Subset, ...]:
+        """All sets that a seed is dealt for: those of the key, then those of shares of zero."""
+        return self.key_subsets + self.zero_subsets
 
     def held_by(self, holder: int) -> tuple[int, ...]:
         """Positions in `subsets` of the sets without this holder: whose seeds it gets."""
@@ -104,7 +128,7 @@ class Committee:
     @property
     def seed_bytes(self) -> int:
         """Length of what one holder gets from one client, before it is sealed."""
-        return SEED_BYTES * math.comb(len(self.holders) - 1, self.threshold - 1)
+        return SEED_BYTES * len(self.held_by(0))
 
     def check_holder(self, holder: int) -> None:
         """InternalError unless there is a holder of this index."""
@@ -144,7 +168,7 @@ class SharedKey(Secret):
     """What a client makes of one key: seeds for the holders, and what its receipt says openly.
 
     commitments: one of 32 bytes for each of the committee's subsets, in their order.
-    correction: uint32 (N,), s - sum_A PRG(seed_A) modulo P.
+    correction: uint32 (N,), s - sum_A PRG(seed_A) modulo P over the key's subsets.
     """
 
     _committee: Committee
@@ -173,7 +197,7 @@ def share(id: bytes, key: npt.NDArray[np.int32], committee: Committee) -> Shared
         raise InternalError(f"a key to share has a coefficient above {KEY_BOUND} in size")
     seeds = tuple(os.urandom(SEED_BYTES) for _ in committee.subsets)
     correction = (key.astype(np.int64) + P).astype(np.uint64)
-    for subset, seed in zip(committee.subsets, seeds):
+    for subset, seed in zip(committee.key_subsets, seeds):
         correction += np.uint64(P) - _pseudorandom(id, subset, seed, key.size)
     commitments = tuple(_commitment(id, a, seed) for a, seed in zip(committee.subsets, seeds))
     return SharedKey(committee, seeds, commitments, reduced(correction))
@@ -197,41 +221,74 @@ class HolderShare(Secret):
     __slots__ = ("_committee", "_holder", "_id", "_seeds")
 
     def __init__(self, committee: Committee, holder: int, id: bytes, seeds: bytes) -> None:
-        held, due = committee.held_by(holder), committee.seed_bytes
+        held = [committee.subsets[i] for i in committee.held_by(holder)]
+        due = committee.seed_bytes
         if len(seeds) != due:
             kind = Oversized if len(seeds) > due else Malformed
             raise kind(f"a holder's seeds have {due} bytes, not {len(seeds)}")
         self._committee = committee
         self._holder = holder
         self._id = id
-        self._seeds = {i: seeds[j * SEED_BYTES : (j + 1) * SEED_BYTES] for j, i in enumerate(held)}
+        self._seeds = {
+            subset: seeds[j * SEED_BYTES : (j + 1) * SEED_BYTES] for j, subset in enumerate(held)
+        }
 
     def check(self, commitments: Sequence[bytes]) -> None:
         """Malformed, with the subset, unless every seed is the one that the client committed to."""
         subsets = self._committee.subsets
         if len(commitments) != len(subsets):
             raise Malformed(f"{len(commitments)} commitments to {len(subsets)} seeds")
-        for i, seed in self._seeds.items():  # else a client gives holders shares that do not fit
-            if _commitment(self._id, subsets[i], seed) != commitments[i]:
+        for subset, commitment in zip(subsets, commitments):
+            seed = self._seeds.get(subset)
+            # else a client gives holders shares that do not fit together
+            if seed is not None and _commitment(self._id, subset, seed) != commitment:
                 raise Malformed(
-                    f"the seed kept from {self._committee.names(subsets[i])} is not, at "
+                    f"the seed kept from {self._committee.names(subset)} is not, at "
                     f"{self._committee.names([self._holder])}, the one that was committed to"
                 )
 
     def share(self, length: int) -> Vector:
-        """This holder's Shamir share of the key less its correction, (length,): secret."""
-        subsets = [self._committee.subsets[i] for i in self._seeds]
+        """Derives this holder's Shamir share of the key less its correction, (length,): secret."""
         at = self._holder + 1
-        factors = (basis(0, tuple(i + 1 for i in subset), at) for subset in subsets)
-        pieces = (
-            _pseudorandom(self._id, subset, seed, length)
-            for subset, seed in zip(subsets, self._seeds.values())
-        )
+        held = [subset for subset in self._committee.key_subsets if subset in self._seeds]
+        factors = (basis(0, _points(subset), at) for subset in held)
+        pieces = (_pseudorandom(self._id, each, self._seeds[each], length) for each in held)
         return combination(factors, pieces)
 
 
+def answer(
+    shares: Sequence[HolderShare], weights: Sequence[int], about: bytes, length: int
+) -> Vector:
+    """Derives a holder's answer for one cohort: a_k(D) of the module's text, (length,).
+
+    It is the same whenever it is derived for the same cohort, and fits to no answer for another.
+
+    Args:
+        shares: of the cohort's members, all of one holder and one committee.
+        weights: of the members, in the same order.
+        about: D, a digest that fixes the run, the committee, the members with their weights and
+            bases, and their receipts.
+
+    Raises:
+        InternalError: as `weighted_sum`.
+    """
+    own, at = shares[0], shares[0]._holder + 1
+    factors, pieces = [1], [weighted_sum((share.share(length) for share in shares), weights)]
+    for subset in own._committee.zero_subsets:
+        if subset in own._seeds:
+            seeds = (share._seeds[subset] for share in shares)
+            key = digest("secureps-zero-share", about, bytes(subset), *seeds)
+            factors.append(at * basis(0, _points(subset), at) % P)
+            pieces.append(_pseudorandom(about, subset, key, length))
+    return combination(factors, pieces)
+
+
+def _points(subset: Subset) -> tuple[int, ...]:
+    return tuple(holder + 1 for holder in subset)
+
+
 def weighted_sum(vectors: Iterable[Vector], weights: Sequence[int]) -> Vector:
-    """sum_i weight_i vector_i modulo P: a holder's answer for a cohort, or its correction.
+    """Adds sum_i weight_i vector_i modulo P: shares of a cohort's keys, or its corrections.
 
     Raises:
         InternalError: no member, a weight below 1, weights above MOST_WEIGHT in total, or
@@ -277,7 +334,7 @@ def key_sum(
     """S = sum_i w_i s_i, int64 (N,), |S| <= KEY_BOUND sum w if all were honest.
 
     Args:
-        answers: `weighted_sum` of t holders' shares, by holder.
+        answers: `answer` of t holders for one cohort, by holder.
         corrections, weights: of the cohort's members, in one order.
     """
     parts = [interpolate(committee, answers), weighted_sum(corrections, weights)]
@@ -348,7 +405,7 @@ def _agreeing(
 ) -> list[frozenset[int]]:
     """Every largest set of over t points, `certain` among them, on one polynomial below degree t.
 
-    At most C(n, t) <= C(n, t - 1) <= 1000 polynomials are tried, since 2t > n.
+    At most C(n, t) <= C(n, t - 1) <= MOST_SEEDS polynomials are tried, since 2t > n.
     """
     found: list[frozenset[int]] = []
     doubtful = [x for x in values if x not in certain]

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 
-FINGERPRINT: Final = "2c6a6c13ac4ef67d"
+FINGERPRINT: Final = "423915dbb842c84d"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

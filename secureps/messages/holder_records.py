@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.submission import Cohort
 
@@ -20,13 +19,6 @@ class KeySumTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class CohortReleased:
-    """All its sums are opened and about to leave, or its share is."""
-
-    cohort: Cohort
-
-
-@dataclass(frozen=True, slots=True)
 class BaseModel:
     """The digest of the model that every update from one base version was trained on."""
 
@@ -35,19 +27,24 @@ class BaseModel:
 
 
 @dataclass(frozen=True, slots=True)
-class CohortGranted:
-    """The holder's ledger: these submissions are bound to this cohort, and it to these sums.
+class CohortReleased:
+    """The holder's ledger: this cohort counts as opened here, whatever becomes of it.
 
-    And base versions to the models that members were trained on (`bases`, ascending), and the
-    cohort to the receipts, of which `receipts` is one digest, and the group to `most_examples` of
-    these.
+    It is on record before anything is done for the cohort.
+
+    Args:
+        digest: the cohort's `opening_digest`, for which alone the holder answers.
+        bases: the models that members were trained on, ascending by version.
+        most_examples: that of all receipts; the group keeps to it.
+        sums: one digest of the shards' sums, which a holder that decrypts opens and no others;
+            empty for a committee's holder.
     """
 
     cohort: Cohort
-    held: tuple[ShardSums, ...]
+    digest: bytes
     bases: tuple[BaseModel, ...]
-    receipts: bytes
     most_examples: int = 0
+    sums: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +65,5 @@ class KeysErased:
     below: int
 
 
-HolderRecord = (
-    Incarnated
-    | RosterFollowed
-    | RunPinned
-    | CohortGranted
-    | CohortReleased
-    | (KeyReplaced | KeysErased)
-)
+HolderRecord = Incarnated | RosterFollowed | RunPinned | CohortReleased | (KeyReplaced | KeysErased)
 """What a key holder writes; `KeySumTaken` is a shard's."""

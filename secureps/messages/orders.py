@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
@@ -71,11 +70,6 @@ class ShardSums:
     shard: str
     sums: tuple[bytes, ...]
 
-    @property
-    def rooted(self) -> ShardSums:
-        """One digest over them in their place: for who binds itself to sums and fetches none."""
-        return ShardSums(self.shard, (digest("secureps-held-sums", *self.sums),))
-
 
 @dataclass(frozen=True, slots=True)
 class Examine:
@@ -97,8 +91,8 @@ class EraseKeys:
 class Open:
     """Step 3, to a holder: every shard holds; open this cohort.
 
-    Receipts are `rooted`, and so is `held` for the holders of a committee: what they are told is
-    as long for every model.
+    Receipts are `rooted`, and `held` is empty for the holders of a committee, which see no sums:
+    what they are told is as long for every model.
     """
 
     incarnation: int

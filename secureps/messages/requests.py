@@ -172,7 +172,7 @@ class Missing:
 class Opened:
     """A holder opened a cohort; digests of the opened sums of every block of the group.
 
-    `about` is the `cohort_digest` of the cohort that it was asked to open, here and below.
+    `about` is the `opening_digest` of what it was asked to open, here and below.
     """
 
     holder: str

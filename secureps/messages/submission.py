@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -214,6 +215,24 @@ def sharing_id(run: bytes, id: SubmissionId) -> bytes:
 def cohort_digest(run: bytes, cohort: Cohort) -> bytes:
     """What names a cohort where a holder answers for it: over all runs, 32 bytes."""
     return digest("secureps-cohort", run, canonical(cohort))
+
+
+def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> bytes:
+    """Names one opening for all key holders, 32 bytes: D of `crypto.sharing`.
+
+    It fixes the run, the committee, the group, the version, every member with its weight and base,
+    and every receipt. It leaves out what a restarted coordinator may name otherwise (the cohort's
+    number, its placement), so that the same opening always gets the same answers.
+    """
+    return digest(
+        "secureps-opening",
+        run,
+        cohort.committee or b"",
+        cohort.group.encode(),
+        cohort.version.to_bytes(8, "little"),
+        canonical(cohort.members),
+        *map(receipt_digest, receipts),
+    )
 
 
 def receipt_digest(receipt: Receipt) -> bytes:

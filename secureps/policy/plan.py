@@ -52,7 +52,7 @@ from secureps.policy.checks.scaling import most_shards, refuse_unsound_scaling
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
-from secureps.privacy.client_level import ClientMechanism, Placement
+from secureps.privacy.client_level import ClientMechanism
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ class Plan:
     def text(self) -> str:
         """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
         return canonical(self.section, self.initial_digest)
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether the digest is known: it covers the file of version 0, which may not be read."""
+        return self.section.initial is None or self.initial_digest != ""
 
     @property
     def digest(self) -> str:
@@ -396,20 +401,16 @@ LARGE_BLOCK = 1 << 18
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
 
-
-@lru_cache(maxsize=64)
-def _mechanism(
-    clip: float, values: int, bits: int, noise: float, placement: Placement, honest: int
-) -> ClientMechanism:
-    """Finding the step takes a while, and every party asks again and again."""
-    return ClientMechanism(clip, values, bits, noise, placement, honest)
+_mechanism = lru_cache(maxsize=64)(ClientMechanism)
+"""Finding the step takes a while, and every party asks again and again."""
 
 
-def load_plan(path: Path | str, base: Path | None = None) -> Plan:
+def load_plan(path: Path | str, base: Path | None = None, fetch: bool = True) -> Plan:
     """Reads and validates a plan file.
 
     `initial` is a URL, or a path relative to `base` (default: the file's folder), and is pinned
-    by its digest; so are the federation's settings that are paths (`sections.placed`).
+    by its digest; without `fetch` no other machine is asked for it (`Plan.has_digest`). The
+    federation's settings that are paths become absolute (`sections.placed`).
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
@@ -428,11 +429,10 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     if (federation := section.federation) is not None and federation.settings:
         settings = {"settings": placed(federation.settings, base or path.parent)}
         section = section.model_copy(update={"federation": federation.model_copy(update=settings)})
-    if section.initial is None:
-        with naming(path):
-            return Plan(section)
     with naming(path):
-        initial, digest = pinned(section.initial, base or path.parent)
+        if section.initial is None:
+            return Plan(section)
+        initial, digest = pinned(section.initial, base or path.parent, fetch)
         return Plan(section.model_copy(update={"initial": initial}), digest)
 
 

@@ -129,7 +129,7 @@ class LogLines:
             case shard_records.OpenedForgotten(group, number, blocks):
                 lost = f"opened sums of {len(blocks)} blocks are lost"
                 return self._of(group, f"cohort {number}: {lost}")
-            case holder_records.CohortGranted(cohort):
+            case holder_records.CohortReleased(cohort):
                 opens = f"opens cohort {cohort.number}, of {len(cohort.members)} clients"
                 return self._of(cohort.group, f"version {cohort.version}: {opens}")
             case coordinator_records.Ending(reason):

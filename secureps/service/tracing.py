@@ -29,7 +29,7 @@ from typing import Protocol
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
-from secureps.messages.holder_records import CohortGranted
+from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Reply, Request, Submit
@@ -145,7 +145,7 @@ class Tracing(Meter):
         match record:
             case RunPinned(run):
                 self._run = run.id
-            case records.CohortClosed(cohort) | CohortGranted(cohort):
+            case records.CohortClosed(cohort) | CohortReleased(cohort):
                 self._cohorts[cohort.group] = cohort
 
     def journalled(self, written: Sequence[Record]) -> None:

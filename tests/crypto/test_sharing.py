@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -18,7 +19,9 @@ from secureps.crypto.sharing import (
     Committee,
     HolderShare,
     SharedKey,
+    answer,
     interpolate,
+    judge,
     key_sum,
     share,
     weighted_sum,
@@ -26,6 +29,7 @@ from secureps.crypto.sharing import (
 from secureps.errors import InternalError, Malformed, Oversized, PlanRefused
 from secureps.messages.encoding import digest
 from tests.kits import sharing_kit as slow
+from tests.kits.field_kit import rank
 
 SIZES = [(1, 1), (2, 2), (2, 3), (3, 3), (3, 4), (3, 5), (4, 4), (5, 7), (7, 12), (64, 64)]
 """(t, n)."""
@@ -64,10 +68,13 @@ sizes = pytest.mark.parametrize(("t", "n"), SIZES)
 @sizes
 def test_who_holds_which_seed(t: int, n: int) -> None:
     us = committee(t, n)
-    assert len(us.subsets) == math.comb(n, t - 1)
-    assert list(us.subsets) == sorted(us.subsets)
-    if math.comb(n, t - 1) < 100 and n < 10:
-        assert list(us.subsets) == slow.subsets(n, t)
+    zeros = math.comb(n, t - 2) if t < n else 0
+    assert len(us.key_subsets) == math.comb(n, t - 1)
+    assert len(us.zero_subsets) == zeros
+    assert us.subsets == us.key_subsets + us.zero_subsets
+    if len(us.subsets) < 100 and n < 10:
+        assert list(us.key_subsets) == slow.subsets(n, t - 1)
+        assert list(us.zero_subsets) == (slow.subsets(n, t - 2) if zeros else [])
     for k in range(n):
         held = {us.subsets[i] for i in us.held_by(k)}
         assert held == {subset for subset in us.subsets if k not in subset}
@@ -91,7 +98,7 @@ def test_the_least_committee_has_one_empty_subset() -> None:
         (("b", "a", "c"), 2, "sorted"),
         (("a", "a", "b"), 2, "each of them once"),
         (tuple(f"h{k:03}" for k in range(65)), 65, "at most 64"),
-        (tuple(f"h{k:03}" for k in range(13)), 7, "need 1716 seeds a key"),
+        (tuple(f"h{k:03}" for k in range(13)), 7, "need 3003 seeds a key"),
     ],
 )
 def test_unsound_committees_are_refused(
@@ -111,7 +118,7 @@ def test_shares_are_the_slow_references(t: int, n: int) -> None:
     key = some_key(length)
     shared = share(ID, key, us)
     seeds = all_seeds(shared, us)
-    pieces = {a: slow.pseudorandom(ID, a, seed, length) for a, seed in seeds.items()}
+    pieces = {a: slow.pseudorandom(ID, a, seeds[a], length) for a in us.key_subsets}
     expected = slow.shares(n, t, pieces)
     made = [holder.share(length) for holder in holders_of(shared, us)]
     assert [vector.tolist() for vector in made] == expected
@@ -186,10 +193,10 @@ def test_fewer_holders_than_the_threshold_know_nothing(t: int, n: int) -> None:
     key, other = some_key(length, 1), some_key(length, 2)
     shared = share(ID, key, us)
     seeds = all_seeds(shared, us)
-    pieces = {a: slow.pseudorandom(ID, a, seed, length) for a, seed in seeds.items()}
+    pieces = {a: slow.pseudorandom(ID, a, seeds[a], length) for a in us.key_subsets}
     made = [h.share(length).tolist() for h in holders_of(shared, us)]
     for coalition in itertools.combinations(range(n), t - 1):
-        lacking = [a for a in us.subsets if all(k in a for k in coalition)]
+        lacking = [a for a in us.key_subsets if all(k in a for k in coalition)]
         assert lacking == [coalition]
         for k in coalition:
             assert seeds[coalition] not in shared.seeds_of(k)
@@ -207,6 +214,114 @@ def test_fewer_holders_than_the_threshold_know_nothing(t: int, n: int) -> None:
             assert (value + int(shared.correction[i])) % P == other[i] % P
 
 
+# --- answers ----------------------------------------------------------------------
+
+
+ABOUT = b"d" * 32
+SMALL = [(1, 1), (2, 2), (2, 3), (3, 4), (3, 5), (4, 5), (4, 7)]
+small = pytest.mark.parametrize(("t", "n"), SMALL)
+
+
+@dataclasses.dataclass
+class Members:
+    """Clients whose keys are shared among one committee, with their weights."""
+
+    us: Committee
+    weights: tuple[int, ...] = (1, 2, 4)
+    length: int = 5
+
+    def __post_init__(self) -> None:
+        self.ids = [b"run/client-%d" % i for i, _ in enumerate(self.weights)]
+        self.keys = [some_key(self.length, seed) for seed, _ in enumerate(self.weights)]
+        self.shared = [share(id, key, self.us) for id, key in zip(self.ids, self.keys)]
+        self.held = [holders_of(one, self.us, id) for one, id in zip(self.shared, self.ids)]
+
+    def answers(self, about: bytes = ABOUT) -> dict[int, Vector]:
+        return {
+            k: answer([held[k] for held in self.held], self.weights, about, self.length)
+            for k, _ in enumerate(self.us.holders)
+        }
+
+    def opened(self, answers: dict[int, Vector]) -> list[int]:
+        corrections = [one.correction for one in self.shared]
+        return list(key_sum(self.us, answers, corrections, self.weights))
+
+    @property
+    def sums(self) -> list[int]:
+        columns = zip(*(key.tolist() for key in self.keys))
+        return [sum(w * s for w, s in zip(self.weights, column)) for column in columns]
+
+
+@small
+def test_answers_are_the_slow_references(t: int, n: int) -> None:
+    """Shares of the sum, and a polynomial that is zero at zero, by Python's integers alone."""
+    members = Members(committee(t, n))
+    us, length = members.us, members.length
+    seeds = [all_seeds(one, us) for one in members.shared]
+    bare = [
+        slow.shares(n, t, {a: slow.pseudorandom(id, a, own[a], length) for a in us.key_subsets})
+        for id, own in zip(members.ids, seeds)
+    ]
+    for k, found in members.answers().items():
+        expected = [0] * length
+        for weight, held in zip(members.weights, bare):
+            expected = [(e + weight * s) % P for e, s in zip(expected, held[k])]
+        for b in us.zero_subsets:
+            if k not in b:
+                own = (each[b] for each in seeds)
+                seed = slow.tagged("secureps-zero-share", ABOUT, bytes(b), *own)
+                factor = (k + 1) * slow.over(slow.f(b, k + 1))
+                piece = slow.pseudorandom(ABOUT, b, seed, length)
+                expected = [(e + factor * r) % P for e, r in zip(expected, piece)]
+        assert found.tolist() == expected
+
+
+@small
+def test_any_t_answers_open_the_sum_and_all_lie_on_one_polynomial(t: int, n: int) -> None:
+    members = Members(committee(t, n))
+    answers = members.answers()
+    assert {k: v.tolist() for k, v in answers.items()} == {
+        k: v.tolist() for k, v in members.answers().items()
+    }, "the same whenever they are asked for"
+    for quorum in itertools.combinations(range(n), t):
+        assert members.opened({k: answers[k] for k in quorum}) == members.sums
+    assert judge(members.us, answers).consistent == frozenset(range(n))
+
+
+@pytest.mark.parametrize(("t", "n"), [each for each in SMALL if each[0] < each[1]])
+def test_answers_to_two_digests_do_not_mix(t: int, n: int) -> None:
+    """One answer for another digest among t opens nothing; with t = n all must answer anyway."""
+    members = Members(committee(t, n))
+    one, two = members.answers(), members.answers(b"e" * 32)
+    for k in range(n):
+        assert (one[k] != two[k]).any()
+    for quorum in itertools.combinations(range(n), t):
+        for odd in quorum:
+            mixed = {k: (two if k == odd else one)[k] for k in quorum}
+            assert members.opened(mixed) != members.sums
+
+
+@pytest.mark.parametrize(("t", "n"), [(2, 3), (3, 4), (3, 5), (4, 5), (4, 7)])
+def test_too_few_honest_answers_tell_nothing_of_the_sum(t: int, n: int) -> None:
+    """Whatever f < t holders know: t - f - 1 honest answers to one digest fit every sum.
+
+    What the f do not know is random to them: the streams of the sets that hold them all. The
+    honest answers are a matrix of known factors times those streams; that of t - f - 1 answers
+    has full rank in the zero-shares alone, so they hide whatever is added to them.
+    """
+    us = committee(t, n)
+    for f in range(t):
+        for corrupt in itertools.combinations(range(n), f):
+            honest = [k for k in range(n) if k not in corrupt]
+            hidden = [b for b in us.zero_subsets if set(corrupt) <= set(b)]
+            for few in itertools.combinations(honest, t - f - 1):
+                rows = [
+                    [0 if k in b else (k + 1) * slow.over(slow.f(b, k + 1)) % P for b in hidden]
+                    for k in few
+                ]
+                assert rank(rows) == len(few)
+
+
 # --- seeds, commitments, streams --------------------------------------------------
 
 
@@ -222,13 +337,19 @@ def test_known_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for k, holder in enumerate(holders_of(shared, us)):
         digests[f"share {k}"] = digest("test", holder.share(length).astype("<u4").tobytes()).hex()
+        told = answer([holder], [1], ABOUT, length)
+        digests[f"answer {k}"] = digest("test", told.astype("<u4").tobytes()).hex()
     assert digests == KNOWN
 
 
 KNOWN = {
-    "commitments": "d28bb28ff5838f4e07fabadf054f30022a22289444e467bc45f3b48cfde8d1e4",
+    "answer 0": "43351d5676c46bfac29f7145745e4ad13ecd0a269b612392c8adc530ea146419",
+    "answer 1": "081ef8330a3e17b80e75a3eaf80faf9778c26acf28e429f7cb3d4f7ead9250d7",
+    "answer 2": "112244a9c6869bcedd525f05f4c89b0b2a2af5504bb355850c8006fed995942c",
+    "answer 3": "4ae9dda1c4ed3be4b2193d8492332b22e4a711a8e728cceca59566c03394f334",
+    "commitments": "f4367499f3063e75452a9f5f9bd9b9566ab4b268246d1b747042bdce31a2eb7c",
     "correction": "3ca45264727a13045dfa52ddd581c14bcf2a332e55602b7c992ab37be21dff57",
-    "seeds": "3dd71a9275138a72d1741ecf1601591ac235acb3a4a917117ac43e401a9d5abe",
+    "seeds": "aaac3ed9ab93a23cd0b2c4b8456e8712588ec3d2d3e7811e2f4662d931e97cc5",
     "share 0": "7102c3da15d49819ffafd9e66e34825222c8a0d88725c8781753245898c3676e",
     "share 1": "a07a701fcc91da0d0f29e4c710b950574481881fa085ca0460123a33f9358771",
     "share 2": "da31051f1aa88e1f2335df1bb6388c71cf9d916ad21b3dce1d1013c2d2368518",
@@ -258,7 +379,7 @@ def test_commitments_say_which_seed_is_wrong(t: int, n: int) -> None:
     shared = share(ID, some_key(4), us)
     expected = [
         slow.tagged("secureps-key-seed", ID, bytes(a), s)
-        for a, s in sorted(all_seeds(shared, us).items())
+        for a, s in ((a, all_seeds(shared, us)[a]) for a in us.subsets)
     ]
     assert list(shared.commitments) == expected
     for k, holder in enumerate(holders_of(shared, us)):
@@ -296,13 +417,13 @@ def test_an_inconsistent_seed_is_found_by_whoever_got_it() -> None:
 
 def test_seeds_of_another_length_are_refused() -> None:
     us = committee(3, 4)
-    with pytest.raises(Malformed, match="96 bytes, not 95"):
-        HolderShare(us, 0, ID, bytes(95))
-    with pytest.raises(Oversized, match="96 bytes, not 128"):
-        HolderShare(us, 0, ID, bytes(128))
+    with pytest.raises(Malformed, match="192 bytes, not 191"):
+        HolderShare(us, 0, ID, bytes(191))
+    with pytest.raises(Oversized, match="192 bytes, not 224"):
+        HolderShare(us, 0, ID, bytes(224))
     for nobody in (-1, 4):
         with pytest.raises(InternalError, match="no holder"):
-            HolderShare(us, nobody, ID, bytes(96))
+            HolderShare(us, nobody, ID, bytes(192))
 
 
 def test_one_seed_gives_unrelated_streams_to_each_id_and_subset() -> None:

@@ -16,6 +16,7 @@ from secureps.client.sealing import whole as sealed_whole
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.errors import PlanRefused, Refused
+from secureps.messages.orders import Open
 from secureps.messages.submission import Cohort, SubmissionId, cohort_digest
 from secureps.messages.submission import Member as Summed
 from secureps.policy.spending import fact, spent
@@ -165,8 +166,8 @@ def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) ->
     object.__setattr__(holder._ledger._rules, "minimum", 1)
     members = tuple(Summed(SubmissionId(f"c{k}", "all", 9), 1, 1) for k in range(4))
     few = Cohort("all", 99, 2, 1, members)
-    with pytest.raises(Refused, match="4 members, this holder opens 5 or more"):
-        holder._ledger.check(few, (), ())
+    with pytest.raises(Refused, match="a cohort of 4 clients, and 5 or more are opened"):
+        holder._ledger.check(Open(1, few, (), ()))
 
 
 class Restless(Walker):

@@ -92,7 +92,7 @@ def test_fewer_than_t_holders_and_all_that_the_aggregator_saw_open_nothing() -> 
     receipt = sent[0].receipt
     first, second, third = (seeds(site, site.holder(index), receipt) for index in range(3))
     known = first | second
-    assert set(site.committee.subsets) - set(known) == {(0, 1)}
+    assert set(site.committee.key_subsets) - set(known) == {(0, 1)}
     for key in made_up_keys(receipt, known, (0, 1), length):
         with pytest.raises((Malformed, Refused), match=r"none of|does not open"):
             site.opened(sent[:1], [1], key)

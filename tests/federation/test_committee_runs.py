@@ -258,9 +258,7 @@ def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Pat
     simulation.run()
     for holder in HOLDERS:
         kinds = {type(r).__name__ for r in journalled(simulation, object, holder)}
-        assert kinds == {
-            *("Incarnated", "RunPinned", "RosterFollowed", "CohortGranted", "CohortReleased")
-        }
+        assert kinds == {"Incarnated", "RunPinned", "RosterFollowed", "CohortReleased"}
     assert isinstance(simulation.network, FaultyNetwork)
     called = {call[1] for call in simulation.network.sent if call[0] in HOLDERS}
     assert called == {"coordinator"}, "no shard hears of a holder"

@@ -7,6 +7,7 @@ that are sealed.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from torch import nn
 
 from secureps.client.integers import BlockIntegers
 from secureps.client.script import Script
 from secureps.client.sealing import OutboxSealer, Sealing
+from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
@@ -29,7 +32,8 @@ from secureps.policy.counting import bound
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.member.tasks import SealedUpdate
 from secureps.roles.pinned_run import Pinned
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.store.journal import MemoryJournal
 from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 from tests.kits.nursery import ROOT
 from tests.kits.sealed_blocks import looked_at
@@ -100,6 +104,39 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         assert len(update) > 9_000
         found = float(update.std()) / (a_step * math.sqrt(charge.steps))
         assert found == pytest.approx(1.0, abs=0.05), "noise of the ledger's, neither less nor more"
+
+
+@pytest.mark.parametrize("value", [3e38, 1e19, math.nan, math.inf])
+def test_records_that_cannot_be_used_show_nowhere_outside_their_client(
+    value: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its client goes on, and everybody else has the journal of a run without such records."""
+    told = []
+    for bad in (False, True):
+        caplog.clear()
+        trainers = {}
+        for number in range(CLIENTS):
+            draws = np.random.default_rng(number)
+            x, y = draws.normal(size=(60, 12)).astype(np.float32), draws.integers(0, 3, 60)
+            held_out = x[:9].copy(), y[:9].copy()
+            if bad and number == 0:
+                x[7:10, 2], y[10:20] = value, 99  # of ten, one at least is drawn
+            trainers[f"client-0{number}"] = TorchTrainer(linear, (x, y), held_out, device="cpu")
+        cast = Cast(trainers, SecretSeed(bytes(32)))
+        journals = defaultdict[str, MemoryJournal](MemoryJournal)
+        conditions = Conditions(journal=journals.__getitem__)
+        simulation = Simulation(demo("add-or-remove"), cast, tmp_path / f"{bad}", conditions)
+        simulation.run()
+        assert ("counted as nothing" in caplog.text) is bad
+        assert all(np.isfinite(each).all() for each in simulation.model().values())
+        told.append(
+            {name: [type(record) for _, record in own.rows] for name, own in journals.items()}
+        )
+    assert told[0] == told[1]
+
+
+def linear() -> nn.Module:
+    return nn.Linear(12, 3)
 
 
 class Idle(Walker):

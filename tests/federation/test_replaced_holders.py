@@ -93,13 +93,13 @@ def test_without_rounds_no_cohort_has_updates_for_two_committees(
     play.kill(LOST)
     changing.replace(LOST, NEW)
     play.start(NEW)
-    grant = HolderLedger.grant
+    grant = HolderLedger.release
 
     def noted(ledger: HolderLedger, step: Any, order: Any) -> None:
         opened.append((order.cohort, {receipt.committee for receipt in order.receipts}))
         grant(ledger, step, order)
 
-    monkeypatch.setattr(HolderLedger, "grant", noted)
+    monkeypatch.setattr(HolderLedger, "release", noted)
     play.run()
     assert all(found == {cohort.committee} for cohort, found in opened)
     assert len({cohort.committee for cohort, _ in opened}) == 2

@@ -17,7 +17,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId
-from secureps.policy.cohorts.overlap import both_open
+from secureps.policy.cohorts.overlap import may_both_open
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import recovery
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -70,7 +70,7 @@ def no_holder_could_refuse(simulation: Simulation) -> None:
     closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
     for one, other in itertools.combinations(closed, 2):
         if one.group == other.group:
-            assert both_open(pinned.run.id, one, other, MINIMUM)
+            assert may_both_open(pinned.run.id, one, other, MINIMUM)
 
 
 def fits(simulation: Simulation) -> list[int]:

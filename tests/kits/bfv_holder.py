@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from secureps.messages import holder_records, orders, requests
-from secureps.messages.encoding import digest
+from secureps.messages.encoding import canonical, digest
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Cohort
+from secureps.messages.submission import Cohort, opening_digest
 from secureps.roles.holder.bfv import BfvHolder
-from secureps.roles.holder.ledger import HolderRules, receipts_digest
+from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.holder.tasks import SumOpened
 from secureps.roles.machine import (
     WORKER,
@@ -97,12 +97,13 @@ def opening(cohort: Cohort | None = None, incarnation: int = 1, **changes: Any) 
     return orders.Open(incarnation, cohort, tuple(receipts), held())
 
 
-def granted(order: orders.Open | None = None) -> holder_records.CohortGranted:
+def released(order: orders.Open | None = None) -> holder_records.CohortReleased:
     """What is on record of a cohort whose members were all trained from the version before it."""
     order = order or opening()
     bases = (holder_records.BaseModel(order.cohort.version - 1, BASE),)
-    root = receipts_digest(order.receipts)
-    return holder_records.CohortGranted(order.cohort, held(), bases, root)
+    about = opening_digest(RUN, order.cohort, order.receipts)
+    sums = digest("secureps-held-sums", *map(canonical, order.held))
+    return holder_records.CohortReleased(order.cohort, about, bases, sums=sums)
 
 
 def held() -> tuple[orders.ShardSums, ...]:

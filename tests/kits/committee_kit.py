@@ -152,7 +152,7 @@ class Site:
         self._corrections |= {s.receipt.id: s.receipt.correction or b"" for s, _ in weighed}
         committee = self.kit.public.roster.committee
         cohort = Cohort("all", number, version, 1, members, committee=committee)
-        return orders.Open(incarnation, cohort, receipts, (orders.ShardSums(SHARD, ()),))
+        return orders.Open(incarnation, cohort, receipts, ())
 
     # --- the aggregator -----------------------------------------------------------
 
@@ -181,9 +181,15 @@ class Site:
 class Bench(Site):
     """A site whose keys are all in memory."""
 
-    def __init__(self, holders: int = 4, threshold: int = 3, minimum: int = 2) -> None:
+    def __init__(
+        self,
+        holders: int = 4,
+        threshold: int = 3,
+        minimum: int = 2,
+        clients: tuple[str, ...] = CLIENTS,
+    ) -> None:
         plan = committee_plan(holders, threshold, minimum)
-        super().__init__(plan, memory_kit(plan, CLIENTS))
+        super().__init__(plan, memory_kit(plan, clients))
 
 
 class Holder:
@@ -256,7 +262,7 @@ class Holder:
 def seeds(site: Site, holder: Holder, receipt: Receipt) -> dict[Subset, bytes]:
     """What a holder has of a submission's one-time key, by the holders that do not have it."""
     found = holder.worker._share(receipt)._seeds
-    return {site.committee.subsets[i]: seed for i, seed in found.items()}
+    return {subset: found[subset] for subset in site.committee.key_subsets if subset in found}
 
 
 def key_of(receipt: Receipt, known: Mapping[Subset, bytes], length: int) -> Ints:

@@ -82,13 +82,11 @@ class CommitteeWorld(StreamWorld):
                 return None
             case orders.Examine(_, receipt):
                 return requests.Examined(to, receipt.id, "", receipt_digest(receipt))
-            case orders.Open(_, cohort, receipts, held):
+            case orders.Open(_, cohort):
                 if to == KEYS[0]:
-                    step = Step()
-                    self.grants.check(cohort, receipts, held)
-                    self.grants.grant(step, order)
-                    self.grants.release(step, cohort)
-                about = self.grants.about(cohort)
+                    self.grants.check(order)
+                    self.grants.release(Step(), order)
+                about = self.grants.about(order)
                 return requests.KeyShare(to, cohort.group, cohort.number, self._zeros, about)
             case orders.Prepare(_, cohort, _, key) if self._spoilt(cohort):
                 assert key is not None

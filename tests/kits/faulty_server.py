@@ -9,9 +9,8 @@ in the order in which they come:
     asked-to-examine    the first receipt is here, and nothing is done about it
     examined            its envelope is opened, and nobody heard of it
     asked-to-open       the cohort is here, and nothing is done about it
-    granted             the cohort is in its ledger, and nothing is derived
-    derived             its share is made
-    released            that the share leaves is in its ledger, and it has not left
+    released            the cohort counts as opened in its ledger, and nothing is derived
+    derived             its share is made, and has not left
     answered            the coordinator has acknowledged the share
 
 Of a shard: `summed`, the sums of a cohort are made and nobody heard of it. Actions:
@@ -37,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from secureps.crypto.field import P, Vector, lagrange, parse_vector, vector_bytes
-from secureps.messages.holder_records import CohortGranted, CohortReleased
+from secureps.messages.holder_records import CohortReleased
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import KeyShare
 from secureps.roles.holder.committee import CommitteeHolder
@@ -95,8 +94,6 @@ def ledger(done: None, journal: ServedJournal, at: float, records: Sequence[Any]
         match record:
             case RunPinned():
                 reached("founded", 0)
-            case CohortGranted(cohort):
-                reached("granted", cohort.version)
             case CohortReleased(cohort):
                 reached("released", cohort.version)
 
@@ -120,7 +117,9 @@ def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> N
     match event:
         case Answered(KeyShare(_, group, number)):
             known = machine._ledger._standings.values()
-            released = {(c.group, c.number): c.version for each in known for c in each.released}
+            released = {
+                (c.group, c.number): c.version for each in known for c in each.released.values()
+            }
             reached("answered", released[group, number])
 
 

@@ -47,8 +47,9 @@ capacity = 24
 holders = HOLDERS
 threshold = THRESHOLD
 [[group]]
-rule = {{ quorum = 5, minimum = 5, most = 6 }}
+rule = {{ RULE }}
 """
+ROUNDS = "quorum = 5, minimum = 5, most = 6"
 
 Deliver = Callable[[Any], None]
 Said = KeyShare | OpenRefused
@@ -118,9 +119,12 @@ class RogueRun:
     does not decide another.
     """
 
-    def __init__(self, folder: Path, holders: int, threshold: int) -> None:
+    def __init__(
+        self, folder: Path, holders: int, threshold: int, rule: str = ROUNDS, clients: int = 10
+    ) -> None:
         text = PLAN.replace("HOLDERS", str(holders)).replace("THRESHOLD", str(threshold))
-        self.processes = Processes(folder, "rlwe", clients=10, plan=text, insecure=True)
+        text = text.replace("RULE", rule)
+        self.processes = Processes(folder, "rlwe", clients=clients, plan=text, insecure=True)
         self.names, self.clients = self.processes.holders, self.processes.clients
         self._kit = folder / "kit"
         self._secrets: dict[str, Secret] = {}

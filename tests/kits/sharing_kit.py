@@ -34,8 +34,8 @@ def pseudorandom(id: bytes, subset: tuple[int, ...], seed: bytes, length: int) -
     return found
 
 
-def subsets(n: int, t: int) -> list[tuple[int, ...]]:
-    return [a for a in itertools.product(*[range(n)] * (t - 1)) if list(a) == sorted(set(a))]
+def subsets(n: int, size: int) -> list[tuple[int, ...]]:
+    return [a for a in itertools.product(*[range(n)] * size) if list(a) == sorted(set(a))]
 
 
 def over(fraction: Fraction) -> int:

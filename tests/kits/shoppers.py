@@ -21,8 +21,8 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from tests.kits.federations import CIPHERS, Tensors
 from tests.kits.streams import seconds
 
-ROWS, BLOCK, WIDTH = 16, 4, 1020
-"""A row-block of 4 rows has 4080 values, which are more bytes than its envelopes, and one block."""
+ROWS, BLOCK, WIDTH = 16, 4, 1060
+"""A row-block of 4 rows has 4240 values, which are more bytes than its envelopes, and one block."""
 
 TASTES = [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 1], [0, 1], [0, 2], [0, 3], [0]]
 """Row-blocks of each of eight shoppers: all eight, five, four and two of them."""
@@ -73,7 +73,7 @@ def sparse_plan(
         "name": "sparse",
         "versions": 3,
         "shards": 2,
-        "block_size": 4096,
+        "block_size": 8192,
         "lease": 60.0,
         "cipher": {**CIPHERS[cipher], "capacity": 32},
         "group": [

@@ -9,7 +9,7 @@ import grpc
 
 from secureps.errors import NotFresh
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import cohort_digest
+from secureps.messages.submission import opening_digest
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import Signer
@@ -20,8 +20,11 @@ WAIT = 20.0
 
 def about(federation: CoordinatorState, group: str) -> bytes:
     """What a holder's answers for the cohort of a group that is asked for are bound to."""
-    cohort, pinned = federation.groups[group].cohort, federation.pinned
-    return b"" if cohort is None or pinned is None else cohort_digest(pinned.run.id, cohort)
+    known, pinned = federation.groups[group], federation.pinned
+    if known.cohort is None or pinned is None:
+        return b""
+    receipts = (known.receipts[member.id] for member in known.cohort.members)
+    return opening_digest(pinned.run.id, known.cohort, receipts)
 
 
 def signer(

@@ -17,7 +17,7 @@ from secureps.messages.coordinator_records import (
     Received,
     RoundGivenUp,
 )
-from secureps.messages.holder_records import CohortGranted
+from secureps.messages.holder_records import CohortReleased
 from tests.kits.cheats import cheats, spoil_all
 from tests.kits.federations import Tensors, same, small_federation, small_plan
 from tests.kits.processes import ROUNDS, Processes, plan_text
@@ -49,7 +49,7 @@ def test_bad_envelopes_are_named_and_left_out_and_nothing_else_is_lost(tmp_path:
     faults["client-05"] = ("truncated@5",)
     with Processes(tmp_path / "run", "rlwe", versions=VERSIONS) as processes:
         processes.start_all(faults=faults)
-        refused = "an envelope has 1232 bytes, not 1231"
+        refused = "an envelope has 1328 bytes, not 1327"
         processes.wait(lambda: refused in processes.log("client-05"), "the refusal")
         processes.wait(lambda: waits_for(processes) == "client-05", "the others")
         processes.kill("client-05")
@@ -117,10 +117,10 @@ def test_a_cohort_that_a_member_spoils_is_burnt_and_charged_and_never_summed_aga
         closed = [record.cohort for record in story if isinstance(record, CohortClosed)]
         (cohort,) = [each for each in closed if each.number == burnt.number]
         ids = {member.id for member in cohort.members}
-        granted = [
+        released = [
             record.cohort
             for holder in processes.holders
-            for record in processes.journal(holder, CohortGranted)
+            for record in processes.journal(holder, CohortReleased)
         ]
     assert burnt.reason == "no 3 of 4 answers open it: 4 answers fit together"
     assert cohort.version == 2
@@ -131,10 +131,10 @@ def test_a_cohort_that_a_member_spoils_is_burnt_and_charged_and_never_summed_aga
     failed = [r for r in story if isinstance(r, OpeningFailed) and r.number == burnt.number]
     assert len(failed) == 1, "one sum of keys, tried once"
     assert not [r for r in story if isinstance(r, LiarsNamed)], "every holder is cleared"
-    for other in (*closed, *granted):
+    for other in (*closed, *released):
         summed = ids & {member.id for member in other.members}
         assert other == cohort or not summed
-    assert granted.count(cohort) == len(processes.holders)
+    assert released.count(cohort) == len(processes.holders)
 
 
 def went_on(processes: Processes) -> bool:

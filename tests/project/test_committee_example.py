@@ -10,7 +10,7 @@ import pytest
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import vector_bytes
-from secureps.crypto.sharing import Committee, HolderShare, key_sum, share, weighted_sum
+from secureps.crypto.sharing import Committee, HolderShare, answer, key_sum, share
 from secureps.messages.encoding import file_digest
 from tests.crypto.test_envelope import opened_slowly, schedule
 from tests.kits.nursery import ROOT
@@ -20,10 +20,11 @@ HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 ID = b"run/hospital-1/all/7"
 RECEIPT = b"a receipt"
 WEIGHT = 2
+ABOUT = bytes([7]) * 32
 
 
 def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the page says, computed; the seeds are bytes of 1, of 2, ... of 6."""
+    """What the page says, computed; the seeds are bytes of 1, of 2, ... of 10."""
     with monkeypatch.context() as fixed:
         fixed_urandom(fixed)
         us = Committee(HOLDERS, 3)
@@ -38,12 +39,12 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for k in range(4):
         held = HolderShare(us, k, ID, shared.seeds_of(k))
         held.check(shared.commitments)
-        answers[k] = weighted_sum([held.share(key.size)], [WEIGHT])
+        answers[k] = answer([held], [WEIGHT], ABOUT, key.size)
     quorum = {k: answers[k] for k in (0, 2, 3)}
     opened = key_sum(us, quorum, [shared.correction], [WEIGHT])
     assert np.array_equal(opened, WEIGHT * key.astype(np.int64))
     return {
-        "subsets": " ".join(f"{{{a},{b}}}" for a, b in us.subsets),
+        "subsets": " ".join("{" + ",".join(map(str, each)) + "}" for each in us.subsets),
         "commitment to the first seed": shared.commitments[0].hex(),
         "correction, first values": numbers(shared.correction),
         "correction, BLAKE2b-256 of its bytes": file_digest(vector_bytes(shared.correction)).hex(),

@@ -127,7 +127,7 @@ def test_an_edited_count_is_found_by_the_journal(folder: Path) -> None:
     entries = entries_of(folder, "holder-1")
     entries[3].facts["count"] = 30
     forged(folder, "holder-1", entries)
-    with pytest.raises(DamagedStore, match=r'entry 4 is opening granted .*"count": 30'):
+    with pytest.raises(DamagedStore, match=r'entry 4 is share given .*"count": 30'):
         check(folder, "holder-1")
 
 
@@ -135,7 +135,7 @@ def test_a_party_that_forges_log_and_journal_is_found_out_by_the_others(folder: 
     closed = [e for e in entries_of(folder, "coordinator") if e.what != "cohort closed"]
     path = forged(folder, "coordinator", closed)
     honest = folder / "holder-2.jsonl"
-    text = "the log of holder-2 has, in row .*, opening granted .cohort 0 of all., and that of coor"
+    text = "the log of holder-2 has, in row .*, share given .cohort 0 of all., and that of coor"
     with pytest.raises(DamagedStore, match=text):
         verify([path, honest], folder / "kit")
     own = [e for e in entries_of(folder, "client-02") if e.what != "update sealed"]

@@ -2,12 +2,12 @@
 
 Whoever makes two sums of one version learns their difference. A cohort that did not open for
 the coordinator may have opened for somebody, so what follows it must not take it apart at will:
-it is cut into halves that nobody chooses, these into halves again, and only these sets, whole,
-may be tried. Any two of them are disjoint or one within the other, and whatever sums of them are
-subtracted from each other, what is left is a sum over whole leaves of this tree: no client hides
-among fewer than `least`. It is the same tree for whoever computes it, and each holder needs
-only to compare two sets at a time.
-What must not live here: who is suspected (`roles`), weights, I/O.
+it is cut into halves, these into halves again, and only these sets, whole, may follow. Any two of
+them are disjoint or nested, and whatever sums of them are subtracted from each other, what is left
+is a sum over whole leaves of this tree: no client hides among fewer than `least`. The size of the
+leaves protects, and not who draws them: whoever chooses the first set chooses its tree.
+A hash draws the tree, so that all parties compute the same one, compare two sets at a time, and cut
+otherwise for every version: else two offenders in different halves would stay there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Clients = frozenset[str]
 def halves(
     run: bytes, group: str, version: int, whole: Set[str], least: int
 ) -> tuple[Clients, ...]:
-    """The two halves of a set of clients, drawn by a hash; none if one had fewer than `least`.
+    """Cuts a set of clients into two halves, drawn by a hash; none if one had fewer than `least`.
 
     Args:
         run: run id, 32 bytes; group and version: what the cohort was to make.
@@ -43,7 +43,7 @@ def halves(
 def leaves(
     run: bytes, group: str, version: int, whole: Set[str], least: int
 ) -> tuple[Clients, ...]:
-    """The sets that are cut no further: disjoint, `whole` together, `least` or more in each."""
+    """Returns the sets that are cut no further: disjoint, `least` or more clients in each."""
     cut = halves(run, group, version, whole, least)
     if not cut:
         return (frozenset(whole),)
@@ -53,7 +53,7 @@ def leaves(
 def within(
     run: bytes, group: str, version: int, whole: Set[str], part: Set[str], least: int
 ) -> bool:
-    """Whether `part` is `whole`, or one of the sets that it is cut into (see the module)."""
+    """Tells whether `part` is `whole`, or one of the sets that it is cut into."""
     while whole != part:
         half = [h for h in halves(run, group, version, whole, least) if part <= h]
         if not half:

@@ -1,13 +1,12 @@
 """What a member of an opened sum hides among: the others' weights, and the other sums.
 
 Two opened sums that share a client's update from one base version tell their difference to
-whoever sees both. `both_open` allows a pair only where that gives nobody away, and pairs are
-enough. Clients with their base versions are in a laminar family of sets: every two that meet are
-the same, or one is a set of the other's tree of halves (`policy.cohorts.halving`), so all that
-meet a largest one are sets of its tree. Whatever combination of the sums is taken, it is then a
-combination of sums over whole leaves of that tree, each of `least` members or more whose weights
-every pair has compared; and where clients of a leaf have trained again to other updates, all of
-them have. What must not live here: what was opened (`roles.holder.ledger`), I/O.
+whoever sees both. `may_both_open` allows two cohorts that meet in a (client, base) only if one is a
+set of the other's tree of halves (`policy.cohorts.halving`), for the same version, with the same
+updates and weights. Pairs are enough: sets of which any two are disjoint or nested are laminar, all
+that meet a largest one are sets of its tree, and so every combination of the opened sums is a
+combination of sums over whole leaves of trees. A leaf has `least` clients or more, whose weights
+single nobody out.
 """
 
 from __future__ import annotations
@@ -19,6 +18,25 @@ from secureps.errors import Refused
 from secureps.messages.submission import Cohort, Member
 from secureps.policy.base import Base
 from secureps.policy.cohorts.halving import leaves, within
+
+Place = tuple[int, Base, bytes]
+"""What a client adds to a sum: its weight, what its update was trained from, and its name."""
+
+
+def check_members(cohort: Cohort, least: int) -> None:
+    """Checks that a cohort by itself hides its members: whoever adds or opens it checks this.
+
+    Raises:
+        Refused: fewer than `least` clients, a client twice, or weights that single one out.
+    """
+    clients = {member.id.client for member in cohort.members}
+    if len(clients) != len(cohort.members):
+        raise Refused("a client stands in the cohort twice")
+    if len(clients) < least:
+        raise Refused(f"a cohort of {len(clients)} clients, and {least} or more are opened")
+    if any(member.id.group != cohort.group for member in cohort.members):
+        raise Refused(f"an update of another group stands in a cohort of {cohort.group}")
+    check_weights([member.weight for member in cohort.members], least)
 
 
 def check_weights(weights: Sequence[int], least: int) -> None:
@@ -32,7 +50,7 @@ def check_weights(weights: Sequence[int], least: int) -> None:
         Refused: one of the weights is not 1, 2 or 4, or they are too uneven.
     """
     if any(weight not in WEIGHTS for weight in weights):
-        raise Refused(f"this holder opens cohorts of weights {WEIGHTS} only")
+        raise Refused(f"cohorts of weights {WEIGHTS} are opened, and no others")
     for heavier in WEIGHTS[1:]:
         lighter = sum(weight < heavier for weight in weights)
         if 0 < lighter < least:  # modulo the heavier weight a sum is that of the lighter few
@@ -42,53 +60,42 @@ def check_weights(weights: Sequence[int], least: int) -> None:
     total, squares = sum(weights), sum(weight * weight for weight in weights)
     if total * total < least * squares:
         raise Refused(
-            f"members of so uneven weights hide among {total * total / squares:.1f}, this holder "
-            f"wants {least} or more"
+            f"members of so uneven weights hide among {total * total / squares:.1f}, and {least} "
+            "or more are wanted"
         )
     if squares < 2 * max(weights) ** 2:
         raise Refused("one member outweighs all the others")
 
 
 def base_of(member: Member) -> Base:
-    """What a client's updates were trained from."""
+    """Returns what a client's update was trained from."""
     return Base(member.version, member.step)
 
 
-def mixed(one: Cohort, other: Cohort) -> bool:
-    """Whether some of the clients of both have the same update in them, and some another one."""
-    named = {member.id.client: member.update for member in other.members}
-    pairs = [(m.update, named[m.id.client]) for m in one.members if m.id.client in named]
-    return len({mine == theirs for mine, theirs in pairs}) == 2
+def places(cohort: Cohort) -> dict[str, Place]:
+    """Returns what each client adds to the sum, by its name."""
+    return {m.id.client: (m.weight, base_of(m), m.update) for m in cohort.members}
 
 
-def both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
-    """Whether two sums of one group may both be opened, and each member still hides.
-
-    They have no update of a client from one base version in common. Or their clients are the same,
-    with the same weights and base versions; or, for the same version, those of one are a set of the
-    tree of the other's, each with the weight and the base version that it has there, and every leaf
-    of the tree passes `check_weights` by itself. Then all that stand in both have the update there
-    that they have here, or all have another one: else the difference would tell what a few changed.
+def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
+    """Tells whether two sums of one group may both be opened, and each member still hides.
 
     Args:
         run: run id, 32 bytes.
-        one, other: no client stands in either of them twice.
+        one, other: no client stands in either of them twice, and each passes `check_members`.
         least: fewest members of a leaf.
     """
-    mine = {member.id.client: (member.weight, base_of(member)) for member in one.members}
-    theirs = {member.id.client: (member.weight, base_of(member)) for member in other.members}
+    mine, theirs = places(one), places(other)
     common = mine.keys() & theirs.keys()
-    if all(mine[name][1] != theirs[name][1] for name in common):
-        return True
-    if mixed(one, other):
+    if all(mine[client][1] != theirs[client][1] for client in common):
+        return True  # they have no (client, base) in common
+    part, whole = sorted((mine, theirs), key=len)
+    if one.version != other.version or any(whole.get(c) != place for c, place in part.items()):
         return False
-    if mine == theirs:
+    if part.keys() == whole.keys():
         return True
-    if one.version != other.version or any(mine[name] != theirs[name] for name in common):
-        return False
-    whole, part = (mine, theirs) if len(mine) > len(theirs) else (theirs, mine)
-    tree = (run, one.group, one.version, frozenset(whole))
-    if not within(*tree, frozenset(part), least):
+    tree = (run, one.group, one.version, whole.keys())
+    if not within(*tree, part.keys(), least):
         return False
     try:
         for leaf in leaves(*tree, least):

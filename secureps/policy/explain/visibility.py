@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from secureps.config.plan import RecordPrivacySection
+from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.crypto.cipher import Opening
+from secureps.messages.evaluation import EVALUATION
 from secureps.policy.counting import publishes
 from secureps.policy.plan import Plan
+from secureps.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,13 @@ ONE_HOLDER = (
 
 
 def withstood(threshold: int, holders: int) -> int:
-    """How many corrupt key holders a malicious aggregator gains nothing by: min(t - 1, 2t - n - 1).
+    """Counts the corrupt key holders by which a malicious aggregator gains nothing: 2t - n - 1.
 
-    With t of them it has every key. With 2t - n or more it shows two cohorts that differ in one
-    client to two groups of honest holders that share nobody: n - f of them are enough for two
-    times t - f, and no honest one sees both.
+    With one more it shows two cohorts that differ in one client to two groups of honest holders
+    that share nobody: n - f of them are enough for two times t - f, and no honest one sees both.
+    The argument for the bound is in docs/threat-model.md.
     """
-    return min(threshold - 1, 2 * threshold - holders - 1)
+    return 2 * threshold - holders - 1
 
 
 def collusion(plan: Plan) -> tuple[str, ...]:
@@ -116,3 +118,30 @@ def opened(plan: Plan) -> str:
         return "the whole update, without noise: the shards add theirs to sums"
     shares = max(plan.honest(name) for name in plan.groups) - 1
     return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"
+
+
+def evaluation_words(plan: Plan) -> list[str]:
+    """Who sees what of held-out records, and what covers them."""
+    evaluation, privacy = plan.section.evaluation, plan.section.privacy
+    if evaluation is None:
+        return []
+    names, count = ", ".join(evaluation.magnitudes), len(plan.evaluated)
+    if plan.evaluator:
+        return [
+            f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "
+            f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
+            "records"
+        ]
+    least = plan.bounds(EVALUATION).minimum
+    seen = (
+        f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
+        f"{counted(least, 'client')}"
+    )
+    if isinstance(privacy, ClientPrivacySection):
+        return [f"{seen}; each evaluation has noise and is charged like another update"]
+    sealed = plan.opening is not Opening.NOTHING
+    protection = "the encrypted sum" if sealed else "nothing, in the clear,"
+    return [
+        f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "
+        "records; a client with --budget sends none"
+    ]

@@ -22,7 +22,7 @@ from secureps.messages.requests import (
     Prepared,
     Spoilt,
 )
-from secureps.messages.submission import cohort_digest
+from secureps.messages.submission import opening_digest
 from secureps.policy.checks.evaluation import check_mean, from_vector
 from secureps.roles.coordinator import checkpointing, commit, opening, resharding, termination
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -162,7 +162,8 @@ def _asked(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupSta
     if group is not None:
         assert tx.federation.pinned is not None
         cohort = group.closed_cohort.cohort
-        if answer.about != cohort_digest(tx.federation.pinned.run.id, cohort):
+        receipts = (group.receipts[member.id] for member in cohort.members)
+        if answer.about != opening_digest(tx.federation.pinned.run.id, cohort, receipts):
             raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
     return group
 

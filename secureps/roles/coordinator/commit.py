@@ -180,10 +180,9 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
     """The same for every holder."""
     making = group.closed_cohort
     receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
-    held = [orders.ShardSums(shard, digests) for shard, digests in sorted(making.held.items())]
-    if opening.wanted(tx.plan):
-        held = [sums.rooted for sums in held]
-    return orders.Open(tx.federation.incarnation, making.cohort, receipts, tuple(held))
+    sums = () if opening.wanted(tx.plan) else sorted(making.held.items())
+    held = tuple(orders.ShardSums(shard, digests) for shard, digests in sums)
+    return orders.Open(tx.federation.incarnation, making.cohort, receipts, held)
 
 
 def open_again(tx: Transaction, group: GroupState) -> None:

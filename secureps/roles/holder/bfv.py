@@ -14,8 +14,8 @@ from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Open
 from secureps.messages.requests import GetSum, Opened, Payload, PutBlock, Request
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import BlockHeader, Cohort
-from secureps.roles.holder.holder import Holder, Name, name_of
+from secureps.messages.submission import BlockHeader, Cohort, Receipt
+from secureps.roles.holder.holder import Holder, Name
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.machine import (
@@ -36,6 +36,7 @@ class Opening:
     """A cohort that is being opened: the digests of blocks that are done."""
 
     cohort: Cohort
+    receipts: tuple[Receipt, ...]
     blocks: dict[int, str]
     expected: dict[int, bytes]
     headers: dict[int, BlockHeader] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class BfvHolder(Holder[Opening]):
             for block, sum in zip(own, digests.get(shard, ())):
                 if expected.setdefault(block, sum) != sum:
                     raise Refused(f"{shard} holds another sum of block {block} than its peers")
-        return Opening(order.cohort, blocks, expected)
+        return Opening(order.cohort, order.receipts, blocks, expected)
 
     def begin(self, opening: Opening) -> list[Effect]:
         """Fetches the cohort's sums from their shards."""
@@ -119,18 +120,8 @@ class BfvHolder(Holder[Opening]):
         opening.seconds += event.seconds
         if len(opening.headers) < len(opening.blocks):
             return Step()
-        return self._release(opening)
-
-    def _release(self, opening: Opening) -> Step:
-        """All blocks opened: into the ledger first, and only then out of this process."""
-        step, cohort = Step(), opening.cohort
-        try:
-            self._ledger.release(step, cohort)
-        except Refused as error:
-            return self.give_up(name_of(cohort), str(error))
-        for block, header in sorted(opening.headers.items()):
-            step.effects.append(Call(opening.blocks[block], PutBlock(header), attach=header.key))
-        return step
+        puts = sorted(opening.headers.items())
+        return Step(effects=[Call(opening.blocks[b], PutBlock(h), attach=h.key) for b, h in puts])
 
     def _stored(self, group: str, cohort: int, block: int) -> Step:
         opening = self._openings.get((group, cohort))
@@ -142,7 +133,7 @@ class BfvHolder(Holder[Opening]):
         del self._openings[group, cohort]
         sent = tuple(header.key for header in opening.headers.values())
         sums = tuple(opening.headers[b].digest for b in sorted(opening.blocks))
-        about = self._ledger.about(opening.cohort)
+        about = self._ledger.about(opening)
         return Step(
             effects=[
                 Work(Prune(sent)),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import Committee
-from secureps.errors import Refused, SecurepsError
+from secureps.errors import SecurepsError
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
@@ -206,14 +206,7 @@ class CommitteeHolder(Holder[Open]):
     # --- the end of works ---------------------------------------------------------
 
     def _derived(self, event: ShareDerived) -> Step:
-        """Into the ledger first, and only then out of this process."""
-        step, cohort = Step(), event.cohort
+        cohort, name = event.cohort, self._ledger.name
         self._openings.pop(name_of(cohort), None)
-        try:
-            self._ledger.release(step, cohort)
-        except Refused as error:
-            return Step(effects=[self._ledger.refusal(cohort, error)])
-        name, group, about = self._ledger.name, cohort.group, self._ledger.about(cohort)
-        share = KeyShare(name, group, cohort.number, event.share, about)
-        step.effects += [Call(COORDINATOR, share), self._took(cohort, event.seconds)]
-        return step
+        share = KeyShare(name, cohort.group, cohort.number, event.share, event.about)
+        return Step(effects=[Call(COORDINATOR, share), self._took(cohort, event.seconds)])

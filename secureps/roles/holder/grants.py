@@ -5,20 +5,19 @@ What must not live here: what follows from it (`roles.holder.ledger`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.submission import Cohort, SubmissionId
 from secureps.policy.base import Base
 
 
-@dataclass(slots=True)
-class Grant:
-    """A cohort that is bound: digests of it with its sums, and of its receipts."""
+@dataclass(frozen=True, slots=True)
+class OpenedCohort:
+    """The number of an opened cohort, and the digest of its shards' sums (`CohortReleased`)."""
 
-    cohort: bytes
-    receipts: bytes
-    released: bool = False
+    number: int
+    sums: bytes
 
 
 NONE = Base(-1, 0)
@@ -30,15 +29,15 @@ class Standing:
     """What holds for a client in a group, for ever.
 
     Args:
-        bound: its newest submission that is bound, and cohort: to which.
-        base: the newest base of an update of it that was released, NONE if none was; and
-        released: all cohorts that such an update is in.
+        bound: its newest submission that is in an opened cohort, and cohort: that one's number.
+        base: the newest base of an update of it that was opened, NONE if none was.
+        released: all opened cohorts with an update of it from that base, by `opening_digest`.
     """
 
     bound: SubmissionId
     cohort: int
     base: Base = NONE
-    released: tuple[Cohort, ...] = ()
+    released: dict[bytes, Cohort] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,9 @@ class HolderFold:
     """What a holder's records come to, but for the run and its rosters.
 
     Args:
-        bases: the digest of the model that was a version of a group; bounds: up to how many
-            examples members of a group count.
+        bases: the digest of the model that was a version of a group.
+        bounds: up to how many examples members of a group count.
+        opened: the newest opened cohorts by group and `opening_digest`.
         spans: the oldest and the newest base version of each committee, by group.
     """
 
@@ -66,6 +66,6 @@ class HolderFold:
     standings: dict[tuple[str, str], Standing]
     bases: dict[tuple[str, int], bytes]
     bounds: dict[str, int]
-    granted: dict[str, dict[int, Grant]]
+    opened: dict[str, dict[bytes, OpenedCohort]]
     spans: dict[str, dict[bytes | None, tuple[int, int]]]
     keys: KeyFold

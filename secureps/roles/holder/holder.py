@@ -1,15 +1,15 @@
 """What both kinds of key holder are: obedient to one coordinator, and to a ledger of their own.
 
 An order to open a cohort is checked against the ledger and journalled before anything is done for
-it. What must not live here: the conditions themselves (`roles.holder.ledger`), what a holder does
-for a cohort (`roles.holder.bfv`, `roles.holder.committee`).
+it. The conditions themselves are in `roles.holder.ledger`; what a holder does for a cohort is in
+`roles.holder.bfv` and `roles.holder.committee`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from secureps.errors import (
     ClientError,
@@ -27,7 +27,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.fold import Fold
-from secureps.roles.holder.ledger import HolderLedger
+from secureps.roles.holder.ledger import HolderLedger, Opening
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -55,15 +55,7 @@ LAST_WORD = 5.0
 """Seconds within which the coordinator hears why a holder takes no part; then it ends anyhow."""
 
 
-class OfCohort(Protocol):
-    """What is kept of a cohort while it is being opened."""
-
-    @property
-    def cohort(self) -> Cohort:
-        """Which one."""
-
-
-T = TypeVar("T", bound=OfCohort)
+T = TypeVar("T", bound=Opening)
 
 
 def name_of(cohort: Cohort) -> Name:
@@ -204,7 +196,7 @@ class Holder(ABC, Generic[T]):
     def give_up(self, name: Name, reason: str) -> Step:
         """A cohort is not opened here, and the coordinator hears why."""
         opening = self._openings.pop(name)
-        return Step(effects=[self._ledger.refusal(opening.cohort, reason)])
+        return Step(effects=[self._ledger.refusal(opening, reason)])
 
     # --- orders -------------------------------------------------------------------
 
@@ -228,12 +220,12 @@ class Holder(ABC, Generic[T]):
         if self._ledger.follower.holds_back(step, f"cohort {cohort.number} of {cohort.group}"):
             return step  # by another roster it is asked again
         try:
-            self._ledger.check(cohort, order.receipts, order.held)
+            self._ledger.check(order)
             opening = self.assign(order)
         except SecurepsError as error:
-            step.effects.append(self._ledger.refusal(cohort, error))
+            step.effects.append(self._ledger.refusal(order, error))
             return step
-        self._ledger.grant(step, order)
+        self._ledger.release(step, order)
         self._openings[name_of(cohort)] = opening
         step.effects += self.begin(opening)
         return step

@@ -1,17 +1,17 @@
 """A key holder's ledger, and the conditions of its own under which it helps to open a cohort.
 
-It trusts nobody's word: receipts must be signed by clients of its own roster, the cohort
-must be large enough by a plan that keeps to its own minimum, and a submission is bound to one
-cohort for ever, in a ledger that is written before anything is opened. In memory it grows with
-clients and not with what they send: a client whose submission is bound sends no earlier one, and
-one whose update is opened none from an earlier version. What must not live here: how a
-cohort is opened (`roles.holder.bfv`, `roles.holder.committee`), what hides a member among others
-(`policy.cohorts.overlap`), and I/O.
+It trusts nobody's word: receipts must be signed by clients of its own roster, and the cohort must
+be large enough by a plan that keeps to the holder's own minimum. A cohort counts as opened from the
+record that is written before anything is done for it, and no cohort is opened beside it from which
+it could be subtracted (`policy.cohorts.overlap`). In memory the ledger grows with clients and not
+with what they send: a client with a submission in an opened cohort sends no earlier one, and a
+client with an opened update sends none from an earlier version.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from secureps.crypto.roster import Roster
 from secureps.errors import (
@@ -24,7 +24,6 @@ from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.holder_records import (
     BaseModel,
-    CohortGranted,
     CohortReleased,
     HolderRecord,
     KeyReplaced,
@@ -40,14 +39,19 @@ from secureps.messages.submission import (
     Member,
     Receipt,
     SubmissionId,
-    cohort_digest,
+    opening_digest,
     receipt_digest,
     signing_bytes,
 )
 from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
+from secureps.policy.cohorts.overlap import (
+    base_of,
+    check_members,
+    may_both_open,
+    places,
+)
 from secureps.roles.fold import Fold, from_state, to_state
-from secureps.roles.holder.grants import Grant, HolderFold, Standing
+from secureps.roles.holder.grants import HolderFold, OpenedCohort, Standing
 from secureps.roles.holder.key_rotation import KeyRotation
 from secureps.roles.holder.spans import Spans
 from secureps.roles.machine import Call, Locate, Record, Step
@@ -56,16 +60,13 @@ from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
 
 REMEMBERED = 64
-"""Cohorts of a group that may still be asked for again: the newest."""
+"""Cohorts of a group that are answered for again when they are asked for again: the newest."""
 
 VERIFIED = 1 << 14
 """Receipts whose signatures were found good: they come again, with their cohort."""
 
 CLOCKS = 300.0
 """Seconds by which the clock of who admitted a newcomer may be ahead of a holder's own."""
-
-MOST_MET = 64
-"""How many sums may be opened in which clients stand with the same base versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,18 @@ class HolderRules:
     minimum: int
     served: frozenset[bytes] = frozenset()
     threshold: int | None = None
+
+
+class Opening(Protocol):
+    """What a holder has of a cohort that it is asked to open."""
+
+    @property
+    def cohort(self) -> Cohort:
+        """Which one."""
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """Those of its members, in their order."""
 
 
 class HolderLedger:
@@ -102,7 +115,7 @@ class HolderLedger:
         self._verified: dict[bytes, None] = {}
         self._bases: dict[tuple[str, int], bytes] = {}
         self._bounds: dict[str, int] = {}
-        self._granted: dict[str, dict[int, Grant]] = {}
+        self._opened: dict[str, dict[bytes, OpenedCohort]] = {}
         self._spans = Spans()
 
     def apply(self, record: Record) -> None:
@@ -116,10 +129,8 @@ class HolderLedger:
                 pinned = Pinned.of(record, self._rules.threshold)
                 check_minimum(pinned.plan, self._rules.minimum)
                 self._pinned = pinned
-            case CohortGranted():
-                self._apply_granted(record)
-            case CohortReleased(cohort):
-                self._apply_released(cohort)
+            case CohortReleased():
+                self._apply_released(record)
                 self.rotation.serve()
             case KeyReplaced() | KeysErased():
                 self.rotation.apply(record)
@@ -129,7 +140,7 @@ class HolderLedger:
     def folded(self) -> Fold:
         """All that its records came to."""
         run = () if self._pinned is None else (self._pinned.record,)
-        known = (self.incarnation, self._standings, self._bases, self._bounds, self._granted)
+        known = (self.incarnation, self._standings, self._bases, self._bounds, self._opened)
         state = HolderFold(*known, self._spans.spans, self.rotation.folded())
         return Fold((*run, *self.follower.records), to_state(HolderFold, state))
 
@@ -139,47 +150,38 @@ class HolderLedger:
             self.apply(record)
         state = from_state(HolderFold, fold.state)
         self.incarnation, self._standings = state.incarnation, state.standings
-        self._bases, self._bounds, self._granted = state.bases, state.bounds, state.granted
+        self._bases, self._bounds, self._opened = state.bases, state.bounds, state.opened
         self._spans.spans = state.spans
         self.rotation.unfold(state.keys)
 
-    def _apply_granted(self, record: CohortGranted) -> None:
+    def _apply_released(self, record: CohortReleased) -> None:
         cohort = record.cohort
-        known = self._granted.setdefault(cohort.group, {})
-        known[cohort.number] = Grant(_digest(cohort, record.held), record.receipts)
+        known = self._opened.setdefault(cohort.group, {})
+        known[record.digest] = OpenedCohort(cohort.number, record.sums)
         if len(known) > REMEMBERED:
-            del known[min(known)]
-        for id in (member.id for member in cohort.members):
+            del known[next(iter(known))]
+        again = any(places(other) == places(cohort) for other in self._met(cohort).values())
+        for member in cohort.members:
+            id, base = member.id, base_of(member)
             standing = self._standings.setdefault((id.client, id.group), Standing(id, -1))
             standing.bound, standing.cohort = id, cohort.number
+            if base > standing.base:
+                standing.base, standing.released = base, {record.digest: cohort}
+            elif not again:
+                standing.released[record.digest] = cohort
         self._bounds[cohort.group] = record.most_examples
         self._spans.add(cohort)
         if cohort.group != EVALUATION:
             self._bases |= {(cohort.group, base.version): base.digest for base in record.bases}
 
-    def _apply_released(self, cohort: Cohort) -> None:
-        self._granted[cohort.group][cohort.number].released = True
-        updates = _updates(cohort)
-        known = any(
-            _updates(other) == updates and other.version == cohort.version
-            for other, _ in self._met(cohort)
-        )
-        for member in cohort.members:
-            standing = self._standings[member.id.client, cohort.group]
-            if base_of(member) > standing.base:
-                standing.base, standing.released = base_of(member), (cohort,)
-            elif not known:
-                standing.released = (*standing.released, cohort)
-
-    def _met(self, cohort: Cohort) -> list[tuple[Cohort, Member]]:
-        """Released cohorts in which a client stands with the base that it has here, and whose."""
-        found: dict[int, tuple[Cohort, Member]] = {}
+    def _met(self, cohort: Cohort) -> dict[bytes, Cohort]:
+        """Opened cohorts in which a client stands with the base that it has in this one."""
+        found: dict[bytes, Cohort] = {}
         for member in cohort.members:
             standing = self._standings.get((member.id.client, cohort.group))
             if standing is not None and standing.base == base_of(member):
-                for other in standing.released:
-                    found.setdefault(other.number, (other, member))
-        return list(found.values())
+                found |= standing.released
+        return found
 
     def write(self, step: Step, record: HolderRecord) -> None:
         """Journals and folds one record."""
@@ -213,7 +215,10 @@ class HolderLedger:
     def register(self) -> Register:
         """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
         run = b"" if self._pinned is None else self._pinned.run.id
-        reached = tuple(GroupVersion(group, max(known)) for group, known in self._granted.items())
+        reached = tuple(
+            GroupVersion(group, max(each.number for each in known.values()))
+            for group, known in self._opened.items()
+        )
         return Register(self.name, "", 1.0, self.incarnation, run, reached)
 
     def obeys(self, incarnation: int) -> Step:
@@ -260,39 +265,28 @@ class HolderLedger:
 
     # --- conditions ---------------------------------------------------------------
 
-    def check(
-        self, cohort: Cohort, receipts: tuple[Receipt, ...], held: tuple[ShardSums, ...]
-    ) -> None:
-        """The holder's own conditions, whatever the coordinator says.
+    def about(self, order: Opening) -> bytes:
+        """Returns the digest of what is opened: this holder's answers are for it alone."""
+        return opening_digest(self.pinned.run.id, order.cohort, order.receipts)
+
+    def check(self, order: Open) -> None:
+        """Checks the holder's own conditions, whatever the coordinator says.
 
         Raises:
-            Refused: too small, weights it does not allow, a submission bound to another
-                cohort, another model than was trained on before, or receipts that do not belong
-                to the cohort.
+            Refused: too small, weights it does not allow, a submission that is in another opened
+                cohort, a cohort from which an opened one could be subtracted, another model than
+                was trained on before, or receipts that do not belong to the cohort.
             Unsigned, UnknownParty: a receipt that no client of the roster signed.
         """
-        known = self._granted.get(cohort.group, {})
-        granted = known.get(cohort.number)
-        if granted is not None:
-            if granted.cohort != _digest(cohort, held):
-                raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
-            if granted.receipts != receipts_digest(receipts):
-                raise Refused(f"cohort {cohort.number} of {cohort.group} had other receipts before")
+        cohort, receipts = order.cohort, order.receipts
+        if (opened := self._is_opened(order)) is not None:
+            if opened.sums != _digest(order.held):  # else it would open whatever is put there
+                raise Refused(f"cohort {cohort.number} of {cohort.group} had other sums before")
             return
-        if len(known) == REMEMBERED and cohort.number < min(known):
-            raise Refused(
-                f"cohort {cohort.number} of {cohort.group} is older than the {REMEMBERED} that "
-                "this holder remembers"
-            )
         if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
             raise Refused(f"no group is called {cohort.group!r}")
+        check_members(cohort, self.least(cohort.group))
         ids = [member.id for member in cohort.members]
-        if len({id.client for id in ids}) < self.least(cohort.group):
-            raise Refused(
-                f"{len(ids)} members, this holder opens {self.least(cohort.group)} or more"
-            )
-        if len({id.client for id in ids}) != len(ids):
-            raise Refused("a client stands in the cohort twice")
         if [receipt.id for receipt in receipts] != ids:
             raise Refused("the receipts are not those of the cohort")
         for member, receipt in zip(cohort.members, receipts, strict=True):
@@ -301,25 +295,17 @@ class HolderLedger:
         self._check_bases(cohort, receipts)
         for id in ids:
             self._check_unbound(id)
-        self.check_apart(cohort)
-        check_weights([member.weight for member in cohort.members], self.least(cohort.group))
+        self._check_apart(cohort)
+
+    def _is_opened(self, order: Open) -> OpenedCohort | None:
+        return self._opened.get(order.cohort.group, {}).get(self.about(order))
 
     def least(self, group: str) -> int:
         """The fewest members of a cohort of this group: the plan's, which its own agreed to."""
         return self.pinned.plan.bounds(group).minimum
 
-    def check_apart(self, cohort: Cohort) -> None:
-        """Two sums that differ in one client's update of one base version give it away.
-
-        A blind holder allows another sum of exactly the same clients, none more and none less, and
-        each with the weight that it had, or of one half of them that nobody chose; and of the same
-        updates, or of none of them (`policy.cohorts.overlap`): one of them, or another holder,
-        may have spoilt the first, and else a single lie would keep all of them out of a version
-        that cannot be made without them.
-
-        Raises:
-            Refused: another sum was released that this one must not be subtracted from.
-        """
+    def _check_apart(self, cohort: Cohort) -> None:
+        """Refuses a sum that can be subtracted from an opened one (`policy.cohorts.overlap`)."""
         for member in cohort.members:
             standing = self._standings.get((member.id.client, cohort.group))
             if standing is not None and base_of(member) < standing.base:
@@ -328,14 +314,13 @@ class HolderLedger:
                     f"{member.id.client} from version {standing.base.version} was opened before"
                 )
         run, least = self.pinned.run.id, self.least(cohort.group)
-        met = self._met(cohort)
-        if len(met) >= MOST_MET:
-            raise Refused(f"{len(met)} cohorts were opened with updates from the same versions")
-        for other, member in met:
-            if not (self._blind and both_open(run, cohort, other, least)):
+        for other in self._met(cohort).values():
+            if not may_both_open(run, cohort, other, least):
+                both = {m.id.client: base_of(m) for m in other.members}
+                met = next(m for m in cohort.members if both.get(m.id.client) == base_of(m))
                 raise Refused(
-                    f"{member.id.client} stands in cohort {other.number}, which was opened with "
-                    f"its update from the same version {member.version}"
+                    f"{met.id.client} stands in cohort {other.number}, which was opened with "
+                    f"its update from the same version {met.version}"
                 )
 
     def _check_unbound(self, id: SubmissionId) -> None:
@@ -442,46 +427,24 @@ class HolderLedger:
             )
         self.check_author(receipt)
 
-    # --- what is granted ----------------------------------------------------------
+    # --- what is opened -----------------------------------------------------------
 
-    def grant(self, step: Step, order: Open) -> None:
-        """Binds the cohort to what was shown, once."""
-        cohort = order.cohort
-        if cohort.number in self._granted.get(cohort.group, {}):
+    def release(self, step: Step, order: Open) -> None:
+        """Counts a cohort as opened, once: before anything is done for it."""
+        if self._is_opened(order) is not None:
             return
         models = {receipt.version: receipt.base for receipt in order.receipts}
         bases = tuple(BaseModel(*each) for each in sorted(models.items()))
-        receipts = receipts_digest(order.receipts)
         most = order.receipts[0].most_examples
-        self.write(step, CohortGranted(cohort, order.held, bases, receipts, most))
+        sums = _digest(order.held)
+        self.write(step, CohortReleased(order.cohort, self.about(order), bases, most, sums))
 
-    def release(self, step: Step, cohort: Cohort) -> None:
-        """Into the ledger before it leaves this process; Refused as `check_apart`."""
-        granted = self._granted.get(cohort.group, {}).get(cohort.number)
-        if granted is None:
-            raise Refused(f"cohort {cohort.number} of {cohort.group} is over")
-        if not granted.released:
-            self.check_apart(cohort)
-            self.write(step, CohortReleased(cohort))
-
-    def refusal(self, cohort: Cohort, reason: object) -> Call:
-        """What the coordinator is told of a cohort that is never opened here."""
+    def refusal(self, order: Opening, reason: object) -> Call:
+        """Tells the coordinator of a cohort that is never opened here."""
+        cohort = order.cohort
         known = (self.name, cohort.group, cohort.number)
-        return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(cohort)))
-
-    def about(self, cohort: Cohort) -> bytes:
-        """What this holder's answers for a cohort are bound to."""
-        return cohort_digest(self.pinned.run.id, cohort)
+        return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(order)))
 
 
-def _updates(cohort: Cohort) -> frozenset[tuple[str, int, Base, bytes]]:
-    return frozenset((m.id.client, m.weight, base_of(m), m.update) for m in cohort.members)
-
-
-def _digest(cohort: Cohort, held: tuple[ShardSums, ...]) -> bytes:
-    return digest("secureps-granted-cohort", canonical(cohort), *map(canonical, held))
-
-
-def receipts_digest(receipts: tuple[Receipt, ...]) -> bytes:
-    """One digest over all receipts of a cohort, 32 bytes."""
-    return digest("secureps-granted-receipts", *(receipt.form() for receipt in receipts))
+def _digest(held: tuple[ShardSums, ...]) -> bytes:
+    return digest("secureps-held-sums", *map(canonical, held)) if held else b""

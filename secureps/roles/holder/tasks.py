@@ -52,9 +52,13 @@ class DeriveShare(Task):
 
 @dataclass(frozen=True, slots=True)
 class ShareDerived(TaskResult):
-    """It is uint32 little-endian, and has not left this process."""
+    """The answer for a cohort, uint32 little-endian; it has not left this process.
+
+    `about` is the cohort's `opening_digest`.
+    """
 
     cohort: Cohort
+    about: bytes
     share: bytes = field(repr=False)
     seconds: float
 

@@ -25,7 +25,8 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
-from secureps.messages.submission import OPENED, UPDATE, BlockHeader, SubmissionId
+from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
+from secureps.policy.cohorts.overlap import check_members
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.machine import (
@@ -297,7 +298,9 @@ class Shard(ShardFoldable):
 
     def _hold(self, step: Step, order: orders.Hold) -> None:
         cohort, sums = order.cohort, self.state.group(order.cohort.group).sums
-        check_divisor(self.state.pinned.plan, cohort)
+        self._check_cohort(cohort)
+        if [member.id for member in order.members] != [member.id for member in cohort.members]:
+            raise Refused(f"cohort {cohort.number} of {cohort.group}: blocks of other updates")
         if self.state.moves(cohort.group):
             self._adoption.postponed = True
             return
@@ -318,6 +321,15 @@ class Shard(ShardFoldable):
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
 
+    def _check_cohort(self, cohort: Cohort) -> None:
+        """Refuses a cohort that this shard's own plan does not open, whoever asks.
+
+        Else a coordinator alone could have a single update added, opened and published.
+        """
+        plan = self.state.pinned.plan
+        check_members(cohort, plan.bounds(cohort.group).minimum)
+        check_divisor(plan, cohort)
+
     def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:
         if order is not None and order.incarnation == self.state.incarnation:
             self._hold(step, order)
@@ -325,6 +337,7 @@ class Shard(ShardFoldable):
 
     def _prepare(self, step: Step, order: orders.Prepare) -> None:
         cohort, key, held = order.cohort, order.key, self.state.group(order.cohort.group)
+        self._check_cohort(cohort)
         state = held.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
             step.tell(prepared(self._name, state))

@@ -13,10 +13,15 @@ import time
 from secureps.crypto import envelope
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
-from secureps.crypto.sharing import HolderShare, weighted_sum
+from secureps.crypto.sharing import HolderShare, answer
 from secureps.errors import ClientError, InternalError, Malformed, Refused
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
-from secureps.messages.submission import Receipt, enveloped_part, sharing_id
+from secureps.messages.submission import (
+    Receipt,
+    enveloped_part,
+    opening_digest,
+    sharing_id,
+)
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.tasks import (
     AnnounceKey,
@@ -94,7 +99,7 @@ class CommitteeWorker(Worker):
         return ""
 
     def _derive(self, task: DeriveShare) -> ShareDerived:
-        """Adds this holder's shares of the members' keys, each times its weight.
+        """Derives this holder's answer for one cohort (`crypto.sharing.answer`).
 
         Raises:
             Malformed, Oversized: an envelope does not open or does not fit; it names the member.
@@ -104,8 +109,9 @@ class CommitteeWorker(Worker):
         length = pinned.plan.key_length(pinned.layout.group(cohort.group))
         shares = [self._member_share(receipt) for receipt in task.receipts]
         weights = [member.weight for member in cohort.members]
-        total = weighted_sum((share.share(length) for share in shares), weights)
-        return ShareDerived(cohort, vector_bytes(total), time.perf_counter() - began)
+        about = opening_digest(pinned.run.id, cohort, task.receipts)
+        share = vector_bytes(answer(shares, weights, about, length))
+        return ShareDerived(cohort, about, share, time.perf_counter() - began)
 
     def _member_share(self, receipt: Receipt) -> HolderShare:
         try:

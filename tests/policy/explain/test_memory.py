@@ -144,6 +144,8 @@ def test_uploads_are_bounded_by_threads_and_by_the_budget() -> None:
     assert few.uploads == 8 * (sealed + (1 << 20))
     many, more = (need(plan, values, replace(SERVICE, clients=n)) for n in (50, 500))
     assert many.uploads == more.uploads == 12 * (sealed + (1 << 20))
-    tight = need(plan, values, replace(SERVICE, clients=50, in_flight=3 << 20))
-    assert tight.uploads == (3 << 20) + (12 << 20)
+    tight = need(plan, values, replace(SERVICE, clients=50, in_flight=7 << 20))
+    assert tight.uploads == (7 << 20) + (12 << 20)
+    large = need(plan, values, replace(SERVICE, clients=50, in_flight=3 << 20))
+    assert large.uploads == 3 * sealed + (12 << 20), "there is always room for three blocks"
     assert (many.connections, more.connections) == (50 * 1300, 500 * 1300)

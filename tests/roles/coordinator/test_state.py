@@ -316,7 +316,7 @@ def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        holder_records.CohortGranted(make_cohort(), (), (), b""),
+        holder_records.CohortReleased(make_cohort(), b"", ()),
         shard_records.StatePrepared("all", 0, -1, (), b""),
         shard_records.StateCommitted("none", 0, 0),
         coordinator_records.CheckpointComplete(3),

@@ -185,11 +185,11 @@ def test_a_known_id_with_another_receipt() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"envelopes": ()}, Malformed, "4 key holders want as many envelopes and 6 commitments"),
-        ({"commitments": (bytes(32),) * 5}, Malformed, "6 commitments, not 4 and 5"),
-        ({"commitments": (bytes(31),) * 6}, Malformed, "a commitment has 32 bytes"),
-        ({"envelopes": (bytes(1231),) * 4}, Malformed, "an envelope has 1232 bytes, not 1231"),
-        ({"envelopes": (bytes(1233),) * 4}, Oversized, "an envelope has 1232 bytes, not 1233"),
+        ({"envelopes": ()}, Malformed, "4 key holders want as many envelopes and 10 commitments"),
+        ({"commitments": (bytes(32),) * 5}, Malformed, "10 commitments, not 4 and 5"),
+        ({"commitments": (bytes(31),) * 10}, Malformed, "a commitment has 32 bytes"),
+        ({"envelopes": (bytes(1327),) * 4}, Malformed, "an envelope has 1328 bytes, not 1327"),
+        ({"envelopes": (bytes(1329),) * 4}, Oversized, "an envelope has 1328 bytes, not 1329"),
         ({"correction": None}, Malformed, "the correction of its key is missing"),
         ({"correction": b""}, Malformed, "values has"),
         ({"correction": bytes(1 << 15)}, Oversized, "values has"),

@@ -17,11 +17,11 @@ from secureps.errors import (
     UnknownParty,
     WrongRun,
 )
-from secureps.messages import holder_records, orders, records, requests
+from secureps.messages import orders, records, requests
 from secureps.messages.coordinator_records import MemberJoined
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
-from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, cohort_digest
+from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, opening_digest
 from secureps.roles.holder.bfv import received_key
 from secureps.roles.holder.holder import LAST_WORD
 from secureps.roles.holder.tasks import OpenSum, SumOpened
@@ -48,10 +48,10 @@ from tests.kits.bfv_holder import (
     SUMS,
     Keys,
     fetches,
-    granted,
     last_word,
     opening,
     refusal,
+    released,
 )
 from tests.kits.roles_kit import (
     ADDRESSES,
@@ -169,7 +169,7 @@ def test_only_the_coordinator_gives_orders(sender: str) -> None:
 
 def test_a_cohort_is_opened_block_by_block() -> None:
     keys = Keys().founded()
-    assert keys.order(opening()).records == [granted()]
+    assert keys.order(opening()).records == [released()]
     keys = Keys().founded()
     step = keys.order(opening())
     assert fetches(step) == [("shard-a", 0), ("shard-b", 1), ("shard-a", 2), ("shard-b", 3)]
@@ -183,7 +183,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
     for header in first:
         assert keys.give(WORKER, SumOpened(header, 0.5)) == Step()  # nothing before all are
     assert keys.give(WORKER, SumOpened(headers[3], 0.5)) == Step(
-        [holder_records.CohortReleased(make_cohort())],
+        [],
         [
             Call(SHARDS[block % 2], requests.PutBlock(header), attach=header.key)
             for block, header in enumerate(headers)
@@ -196,7 +196,8 @@ def test_a_cohort_is_opened_block_by_block() -> None:
         assert keys.give(SHARDS[block % 2], stored) == Step()
     step = keys.give("shard-b", Answered(requests.PutBlock(headers[3]), requests.Noted()))
     figures = (requests.Figure("opening_seconds", 2.0),)
-    sums, bound = tuple(h.digest for h in headers), cohort_digest(RUN, make_cohort())
+    sums = tuple(h.digest for h in headers)
+    bound = opening_digest(RUN, make_cohort(), opening().receipts)
     assert step == Step(
         effects=[
             Work(Prune(tuple(h.key for h in (*first, headers[3])))),
@@ -208,7 +209,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
 
 def test_the_grant_is_journalled_before_anything_is_fetched() -> None:
     step = Keys().founded().order(opening())
-    assert step.records == [granted()]
+    assert step.records == [released()]
     assert len(fetches(step)) == 4
 
 
@@ -249,8 +250,7 @@ def test_a_restart_goes_on_with_the_same_cohort_alone() -> None:
     assert step.records == []
     assert len(fetches(step)) == 4
     other = opening(make_cohort(CLIENTS[:2]))
-    text = "cohort 0 of all was another one before"
-    assert refusal(keys.restarted().order(other)) == text
+    assert "is bound to cohort 0 for ever" in refusal(keys.restarted().order(other))
 
 
 def test_before_the_run_is_founded_it_opens_nothing() -> None:
@@ -263,15 +263,15 @@ def test_before_the_run_is_founded_it_opens_nothing() -> None:
 
 def test_too_small_a_cohort() -> None:
     reason = refusal(Keys().founded().order(opening(make_cohort(CLIENTS[:1]))))
-    assert reason == "1 members, this holder opens 2 or more"
-    assert "0 members" in refusal(Keys().founded().order(opening(make_cohort(()))))
+    assert reason == "a cohort of 1 clients, and 2 or more are opened"
+    assert "a cohort of 0 clients" in refusal(Keys().founded().order(opening(make_cohort(()))))
 
 
 def test_a_client_counts_once() -> None:
     """One client under many sequences is no crowd."""
     members = tuple(Member(SubmissionId("c0", "all", s), 1, 0) for s in (1, 2))
     alone = dataclasses.replace(make_cohort(), members=members)
-    assert "2 members, this holder opens 2" in refusal(Keys().founded().order(opening(alone)))
+    assert "a client stands in the cohort twice" in refusal(Keys().founded().order(opening(alone)))
     crowd = (*members, Member(SubmissionId("c1", "all", 1), 1, 0))
     twice = dataclasses.replace(make_cohort(), members=crowd)
     reason = refusal(Keys().founded().order(opening(twice)))
@@ -281,8 +281,8 @@ def test_a_client_counts_once() -> None:
 @pytest.mark.parametrize(
     ("weight", "why"),
     [
-        (0, "this holder opens cohorts of weights (1, 2, 4) only"),
-        (-1, "this holder opens cohorts of weights (1, 2, 4) only"),
+        (0, "cohorts of weights (1, 2, 4) are opened, and no others"),
+        (-1, "cohorts of weights (1, 2, 4) are opened, and no others"),
         (2, "one member outweighs all the others"),
         (4, "one member outweighs all the others"),
     ],
@@ -358,7 +358,7 @@ def test_a_submission_is_bound_to_one_cohort_for_ever() -> None:
         reason = refusal(holder.order(opening(differencing)))
         assert reason == "c0/all/1 is bound to cohort 0 for ever"
     fresh = opening(make_cohort(number=1, version=2))
-    assert keys.order(fresh).records == [granted(fresh)]
+    assert keys.order(fresh).records == [released(fresh)]
 
 
 def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
@@ -370,7 +370,7 @@ def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
     swapped = dataclasses.replace(first, sums=(digest("another"), *first.sums[1:]))
     other = dataclasses.replace(order, held=(swapped, *rest))
     for holder in (keys.restarted(), keys.restarted()):
-        assert refusal(holder.order(other)) == "cohort 0 of all was another one before"
+        assert refusal(holder.order(other)) == "cohort 0 of all had other sums before"
     assert len(fetches(keys.restarted().order(order))) == 4
 
 
@@ -411,7 +411,7 @@ def test_a_foreign_journal() -> None:
 def test_a_refused_cohort_binds_nobody() -> None:
     keys = Keys().founded()
     refusal(keys.order(opening(make_cohort(CLIENTS[:1]))))
-    assert keys.order(opening()).records == [granted()]
+    assert keys.order(opening()).records == [released()]
 
 
 def seventh(cohort: Cohort) -> tuple[Member, ...]:

@@ -21,12 +21,12 @@ from secureps.messages.submission import (
     FOUNDING,
     Receipt,
     ciphertext_root,
+    opening_digest,
     receipt_digest,
     signing_bytes,
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder import committee
-from secureps.roles.holder.ledger import receipts_digest
 from secureps.roles.holder.tasks import (
     AnnounceKey,
     DeriveShare,
@@ -272,20 +272,20 @@ def test_any_three_of_four_give_the_key_of_the_cohort_and_no_two_other_answers()
     assert len(keys) == 1
 
 
-def test_the_ledger_is_written_before_the_share_exists_and_before_it_leaves() -> None:
+def test_the_ledger_is_written_before_the_share_exists() -> None:
     holder, order = bench().holder(0), bench().opening(crowd())
     step = holder.begin(order)
-    receipts = receipts_digest(order.receipts)
     bases = (holder_records.BaseModel(0, BASE),)
-    granted = holder_records.CohortGranted(order.cohort, order.held, bases, receipts)
-    assert step == Step([granted], [Work(DeriveShare(order.cohort, order.receipts))])
+    about = opening_digest(bench().run.id, order.cohort, order.receipts)
+    released = holder_records.CohortReleased(order.cohort, about, bases)
+    assert step == Step([released], [Work(DeriveShare(order.cohort, order.receipts))])
     assert holder.begin(order) == Step(), "it is at it"
     (work,) = step.effects
     assert isinstance(work, Work)
     done = holder.worker.work(work.task)
     assert repr(getattr(done, "share", None)) not in repr(done)
     step = holder.give(WORKER, done)
-    assert step.records == [holder_records.CohortReleased(order.cohort)]
+    assert step.records == []
     share, report = said(step)
     assert isinstance(share, requests.KeyShare)
     assert [f.name for f in report.figures] == ["opening_seconds"]
@@ -296,7 +296,7 @@ def test_killed_between_ledger_and_answer_it_gives_the_same_answer() -> None:
     expected = bench().holder(2).share(order)
     holder = bench().holder(2)
     holder.begin(order)
-    assert holder.restarted().share(order) == expected, "granted, not derived"
+    assert holder.restarted().share(order) == expected, "released, not derived"
     holder = bench().holder(2)
     holder.share(order)
     again = holder.restarted()
@@ -315,16 +315,16 @@ def test_no_secret_is_in_journal_or_repr() -> None:
         assert repr(seed) not in text
 
 
-def test_an_order_of_other_receipts_for_a_granted_cohort_is_refused() -> None:
+def test_an_order_of_other_receipts_for_an_opened_cohort_is_refused() -> None:
     """Else whoever knows the seeds of a forged receipt would take the others' sum apart."""
     holder, order = bench().holder(0), bench().opening(crowd())
     holder.share(order)
     forged = bench().send("c0", 1, seed=5)
     other = bench().opening([forged, *crowd()[1:]])
     assert other.cohort == order.cohort
-    assert holder.refusal(other) == "cohort 0 of all had other receipts before"
+    assert holder.refusal(other) == "c0/all/1 is bound to cohort 0 for ever"
     smaller = bench().opening(crowd()[1:])
-    assert holder.refusal(smaller) == "cohort 0 of all was another one before"
+    assert holder.refusal(smaller) == "c1/all/1 is bound to cohort 0 for ever"
 
 
 def test_a_submission_is_bound_to_one_cohort_and_a_client_to_one_of_a_version() -> None:
@@ -369,10 +369,10 @@ def test_two_cohorts_of_one_version_at_the_same_time_end_in_one() -> None:
     first = holder.begin(bench().opening(crowd()))
     other = [bench().send(name, 2) for name in CLIENTS[:5]]
     second = holder.begin(bench().opening(other, number=1))
+    (refused,) = said(second)
+    assert "stands in cohort 0" in refused.reason
     (share, _) = holder.worked(first.effects[0])
     assert isinstance(share, requests.KeyShare)
-    (refused,) = holder.worked(second.effects[0])
-    assert "stands in cohort 0" in refused.reason
 
 
 def test_one_model_of_every_version_for_ever() -> None:
@@ -407,8 +407,8 @@ def test_updates_from_several_base_versions_add_up_and_open(
 @pytest.mark.parametrize(
     ("weights", "text"),
     [
-        ([1, 1, 1, 1, 1, 3], "weights (1, 2, 4) only"),
-        ([1, 1, 1, 1, 1, 0], "weights (1, 2, 4) only"),
+        ([1, 1, 1, 1, 1, 3], "cohorts of weights (1, 2, 4) are opened, and no others"),
+        ([1, 1, 1, 1, 1, 0], "cohorts of weights (1, 2, 4) are opened, and no others"),
         ([1, 2, 2, 2, 2, 2], "1 members weigh less than 2: none, or 3 or more must"),
         ([2, 2, 4, 4, 4, 4], "2 members weigh less than 4: none, or 3 or more must"),
         ([1, 1, 1, 4, 4, 4], ""),
@@ -432,7 +432,7 @@ def test_few_effective_members_and_one_that_outweighs_are_refused() -> None:
     many = [1, 1, 1, 1, 1, 4]
     order = bench(5).opening(crowd(minimum=5), weights=many)
     reason = bench(5).holder(0).refusal(order)
-    assert reason == "members of so uneven weights hide among 3.9, this holder wants 5 or more"
+    assert reason == "members of so uneven weights hide among 3.9, and 5 or more are wanted"
     reason = bench().holder(0).refusal(bench().opening(crowd(), weights=many))
     assert reason == "one member outweighs all the others"
 
@@ -453,7 +453,7 @@ def test_receipts_that_do_not_belong(changes: dict[str, Any], text: str) -> None
 def test_too_few_are_refused() -> None:
     """By the plan: the holder's own settings, which ask for two, allow no fewer."""
     reason = bench(5).holder(0).refusal(bench(5).opening(crowd(minimum=5)[:4]))
-    assert reason == "4 members, this holder opens 5 or more"
+    assert reason == "a cohort of 4 clients, and 5 or more are opened"
 
 
 def test_what_is_our_own_fault_ends_the_process() -> None:

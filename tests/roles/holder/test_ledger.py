@@ -31,7 +31,7 @@ from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
-from secureps.roles.holder.ledger import MOST_MET, REMEMBERED, HolderLedger, HolderRules
+from secureps.roles.holder.ledger import REMEMBERED, HolderLedger, HolderRules
 from secureps.roles.machine import Step
 from tests.kits.roles_kit import (
     ADDRESSES,
@@ -99,9 +99,8 @@ class Ledger:
         """Why it gives no share; empty if it does."""
         step = Step()
         try:
-            self.grants.check(order.cohort, order.receipts, order.held)
-            self.grants.grant(step, order)
-            self.grants.release(step, order.cohort)
+            self.grants.check(order)
+            self.grants.release(step, order)
         except Refused as error:
             return str(error)
         finally:
@@ -167,49 +166,63 @@ def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
             assert each.gives(opening(asks.cohort(part))) == ""
             less = each.gives(opening(asks.cohort(sorted(part)[1:])))
             told = "opened with its update from the same version 0"
-            assert (told if len(part) > LEAST else "2 members, this holder opens 3") in less
+            assert (told if len(part) > LEAST else "a cohort of 2 clients, and 3 or more") in less
         swapped = [*sorted(parts[0])[1:], *sorted(parts[1])[:1]]
         assert "opened with its update" in each.gives(opening(asks.cohort(swapped)))
 
 
-def test_whoever_trained_again_is_in_no_second_sum_of_those_who_did_not() -> None:
-    """From the same version: under another model of another group, or by more of its work."""
+def test_an_update_is_in_sums_with_the_same_integers_alone() -> None:
+    """Whoever trained again from one version, under another model of another group or by more work,
+    would give away the difference; even if all others did the same."""
     ledger, asks = Ledger(), Coordinator()
     six = CLIENTS[:6]
     assert ledger.gives(opening(asks.cohort(six))) == ""
     for each in (ledger, ledger.restarted()):
-        for few in (six[:1], six[1:]):
+        for few in (six[:1], six[1:], six):
             again = asks.cohort(six, updates=dict.fromkeys(few, b"another"))
             assert "opened with its update from the same version 0" in each.gives(opening(again))
         assert each.gives(opening(asks.cohort(six))) == ""
-        assert each.gives(opening(asks.cohort(six, updates=dict.fromkeys(six, b"other")))) == ""
 
 
-def test_a_later_sum_of_one_version_hides_no_earlier_one() -> None:
-    """All have trained again: still one of them alone does not differ from the first sum."""
+def test_what_is_opened_under_one_version_is_opened_under_no_other(lagging: None) -> None:
     ledger, asks = Ledger(), Coordinator()
-    six = CLIENTS[:6]
-    for update in (b"first", b"second"):
-        assert ledger.gives(opening(asks.cohort(six, updates=dict.fromkeys(six, update)))) == ""
+    bases = dict.fromkeys(CLIENTS, 1)
+    assert ledger.gives(opening(asks.cohort(CLIENTS, 2, bases))) == ""
     for each in (ledger, ledger.restarted()):
-        alone = dict.fromkeys(six, b"first") | {six[0]: b"third"}
-        reason = each.gives(opening(asks.cohort(six, updates=alone)))
-        assert "stands in cohort 1, which was opened with its update" in reason
+        said = each.gives(opening(asks.cohort(CLIENTS, 3, bases)))
+        assert "opened with its update from the same version 1" in said
 
 
-def test_one_version_is_opened_so_often_and_the_same_sum_as_often_as_it_is_asked_for() -> None:
-    """Each sum is looked at for every later one."""
+def test_a_cohort_of_an_opened_ones_number_is_held_against_it_all_the_same() -> None:
+    """A number is the coordinator's word: two cohorts may come under one."""
+    ledger, asks = Ledger(), Coordinator()
+    assert ledger.gives(opening(asks.cohort(CLIENTS))) == ""
+    first = asks.cohort(CLIENTS[:5])
+    renamed = dataclasses.replace(first, number=1)
+    for each in (ledger, ledger.restarted()):
+        assert "stands in cohort 1, which was opened" in each.gives(opening(renamed))
+
+
+def test_the_same_sum_is_opened_as_often_as_it_is_asked_for_in_the_same_memory() -> None:
     ledger, asks = Ledger(), Coordinator()
     few = CLIENTS[:LEAST]
-    for _ in range(MOST_MET + 1):
+    for _ in range(3 * REMEMBERED):
         assert ledger.gives(opening(asks.cohort(few))) == ""
-    for number in range(1, MOST_MET):
-        other = asks.cohort(few, updates=dict.fromkeys(few, bytes([number])))
-        assert ledger.gives(opening(other)) == ""
+    assert {len(each.released) for each in ledger.grants._standings.values()} == {1}
+
+
+def test_what_was_granted_and_never_answered_counts_as_opened() -> None:
+    """A coordinator may say that a cohort came to nothing, and have it sealed again without one."""
+    ledger, asks = Ledger(), Coordinator()
+    order = opening(asks.cohort(CLIENTS))
+    ledger.grants.check(order)
+    step = Step()
+    ledger.grants.release(step, order)
+    ledger.journal += step.records
     for each in (ledger, ledger.restarted()):
-        other = asks.cohort(few, updates=dict.fromkeys(few, b"another"))
-        reason = f"{MOST_MET} cohorts were opened with updates from the same versions"
-        assert each.gives(opening(other)) == reason
+        less = each.gives(opening(asks.cohort(CLIENTS[1:])))
+        assert "opened with its update from the same version 0" in less
+        assert each.gives(order) == "", "its answer is the same whenever it is asked for"
 
 
 def test_a_member_has_the_update_of_its_receipt() -> None:
@@ -408,7 +421,8 @@ def test_a_cohort_is_asked_for_again_while_it_is_remembered() -> None:
         assert each.gives(opening(asks.cohort(CLIENTS[:4], 9 + REMEMBERED))) == ""
         reason = each.gives(orders_[0])
         assert (
-            reason == f"cohort 1 of all is older than the {REMEMBERED} that this holder remembers"
+            reason
+            == f"m00/all/1 comes after m00/all/{asks.sent}, which is bound: it is over for ever"
         )
 
 
@@ -419,9 +433,9 @@ def test_memory_does_not_grow_with_versions() -> None:
         assert ledger.gives(opening(asks.cohort(CLIENTS[:4], version))) == ""
         standings = ledger.grants._standings.values()
         kept = sum(len(standing.released) for standing in standings)
-        sizes.add((len(standings), kept, min(len(ledger.grants._granted["all"]), REMEMBERED)))
+        sizes.add((len(standings), kept, min(len(ledger.grants._opened["all"]), REMEMBERED)))
     assert {(clients, kept) for clients, kept, _ in sizes} == {(4, 4)}
-    assert len(ledger.grants._granted["all"]) == REMEMBERED
+    assert len(ledger.grants._opened["all"]) == REMEMBERED
 
 
 # --- several holders --------------------------------------------------------------

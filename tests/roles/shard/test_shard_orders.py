@@ -223,10 +223,37 @@ def test_orders_that_do_not_fit_leave_no_trace() -> None:
         orders.Found(7, "none", None),
     ):
         refused(desk, COORDINATOR, order, Malformed, "no group is called 'none'")
-    short = orders.Hold(7, make_cohort(), (MemberBlocks(ID, (bytes(32),)),))
+    cohort = make_cohort()
+    few = tuple(MemberBlocks(member.id, (bytes(32),)) for member in cohort.members)
+    short = orders.Hold(7, cohort, few)
     refused(desk, COORDINATOR, short, Malformed, "1 digests, shard-a holds 2 blocks")
+    others = orders.Hold(7, cohort, few[1:])
+    refused(desk, COORDINATOR, others, Refused, "blocks of other updates")
     prepare = orders.Prepare(7, make_cohort(), ())
     refused(desk, COORDINATOR, prepare, Refused, "not held here")
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_a_cohort_that_no_plan_opens_is_neither_added_nor_stepped(cipher: str) -> None:
+    """A coordinator alone could else have one update added, opened and published."""
+    desk = Desk(cipher).founded()
+    cohort = make_cohort()
+    first, second, *_ = cohort.members
+    again = dataclasses.replace(second, id=SubmissionId(first.id.client, "all", 9))
+    for members, said in (
+        ((first,), "a cohort of 1 clients, and 2 or more are opened"),
+        ((first, second, again), "a client stands in the cohort twice"),
+        ((dataclasses.replace(first, weight=3), *cohort.members[1:]), "cohorts of weights"),
+        ((dataclasses.replace(first, weight=4), second), "1 members weigh less than 2"),
+        (
+            (first, dataclasses.replace(second, id=SubmissionId("c1", "b", 1))),
+            "an update of another group",
+        ),
+    ):
+        few = dataclasses.replace(cohort, members=members)
+        hold = orders.Hold(7, few, tuple(MemberBlocks(m.id, ()) for m in members))
+        refused(desk, COORDINATOR, hold, Refused, said)
+        refused(desk, COORDINATOR, orders.Prepare(7, few, ()), Refused, said)
 
 
 @pytest.mark.parametrize("examples", [0, -1, 33, 1 << 62])

@@ -409,7 +409,7 @@ def test_a_script_that_aborts_when_it_is_looked_at_leaves_nothing_running(
     plan = write_plan(tmp_path / "plan.toml", script=script)
     monkeypatch.setenv("COLUMNS", "400")
     supervise_children(monkeypatch)
-    for command in (("up", plan, "--out", tmp_path / "run"), ("check", plan)):
+    for command in (("up", plan, "--out", tmp_path / "run"), ("check", plan, "--run-script")):
         assert run(monkeypatch, *command) == 1
         told = "".join(capsys.readouterr())
         assert re.search(r"make\(settings\) ended the process.* SIGABRT \(aborting\.py:3 in", told)
