@@ -238,6 +238,12 @@ LIMITS = {
         PlanRefused,
         "a committee of 65 holders; at most 64",
     ),
+    "holders of whom most must agree": Limit(
+        12,
+        lambda n, _: Committee(tuple(f"k{each:02}" for each in range(n)), n // 2 + 1),
+        PlanRefused,
+        "need 3003 seeds a key, and at most 2048 are allowed: take fewer",
+    ),
     "values of a tensor": Limit(
         1 << 36,
         lambda n, _: tensor_of(n),

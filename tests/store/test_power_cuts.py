@@ -37,6 +37,7 @@ from secureps.store.folder_number import folder_number, is_numbered
 from secureps.store.holder_keys import ENVELOPE
 from secureps.store.issuing import approve, create_kit
 from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal_height import height_path, read_height
 from secureps.store.keyring import load_holder_secret, load_private, load_public, own_seed
 from secureps.store.party_keys import make_keys, rotate
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
@@ -127,7 +128,12 @@ def test_a_row_that_was_journalled_is_there_and_the_journal_is_never_behind(tmp_
                 disk.say(number)
 
     def check(cut: Cut) -> None:
-        with closing(SqliteJournal(cut.folder / "state" / "journal.db")) as journal:
+        path = cut.folder / "state" / "journal.db"
+        if cut.said:  # before it is opened, which notes the height anew
+            height = read_height(height_path(path))
+            assert height is not None
+            assert height.seq >= max(cut.said)
+        with closing(SqliteJournal(path)) as journal:
             found = [record.number for _, record in journal.replay()]
         assert found == list(range(1, len(found) + 1))
         assert len(found) >= max(cut.said, default=0)
@@ -293,6 +299,11 @@ def test_an_erased_key_is_written_over_before_its_name_goes(tmp_path: Path) -> N
         left = {path.read_bytes() for path in cut.folder.rglob("*") if path.is_file()}
         assert not secrets & cut.nameless, "bytes without a name are never written over"
         assert not cut.said or not secrets & left
+        keys = EnvelopeKeyFiles(cut.folder / "kit", "me").of(RUN)
+        assert keys.get(2) is not None
+        left = {path.read_bytes() for path in cut.folder.rglob("*") if path.is_file()}
+        known = {key.to_bytes() for key in map(keys.get, (0, 1)) if key is not None}
+        assert secrets & left == known, "what a restart does not know any more is written over"
 
     def before(disk: RecordedDisk) -> None:
         _private_kit(disk)
