@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -31,6 +33,7 @@ from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
+from secureps.roles.fold import Fold
 from secureps.roles.holder.ledger import REMEMBERED, HolderLedger, HolderRules
 from secureps.roles.machine import Step
 from tests.kits.roles_kit import (
@@ -108,7 +111,13 @@ class Ledger:
         return ""
 
     def restarted(self) -> Ledger:
-        return Ledger(tuple(self.journal))
+        """One that has the fold of this one's journal, as after a compaction, and nothing else."""
+        again = Ledger(tuple(self.journal))
+        fold = again.grants.folded()
+        assert fold == self.grants.folded()
+        again.grants = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
+        again.grants.unfold(Fold(fold.records, json.loads(json.dumps(fold.state))))
+        return again
 
 
 @dataclasses.dataclass
@@ -169,6 +178,22 @@ def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
             assert (told if len(part) > LEAST else "a cohort of 2 clients, and 3 or more") in less
         swapped = [*sorted(parts[0])[1:], *sorted(parts[1])[:1]]
         assert "opened with its update" in each.gives(opening(asks.cohort(swapped)))
+
+
+def test_two_sums_of_which_one_half_is_the_same_are_not_both_opened() -> None:
+    """Each may be opened beside that half, which was opened first."""
+    wholes = [frozenset(each) for each in itertools.combinations(CLIENTS, 2 * LEAST)]
+    cut = {whole: halves(RUN.id, "all", 1, whole, LEAST) for whole in wholes}
+    one, other = next(
+        (one, other)
+        for one, other in itertools.combinations(wholes, 2)
+        if one & other in cut[one] and one & other in cut[other]
+    )
+    ledger, asks = Ledger(), Coordinator()
+    for clients in (one & other, one):
+        assert ledger.gives(opening(asks.cohort(clients))) == ""
+    for each in (ledger, ledger.restarted()):
+        assert "opened with its update" in each.gives(opening(asks.cohort(other)))
 
 
 def test_an_update_is_in_sums_with_the_same_integers_alone() -> None:
