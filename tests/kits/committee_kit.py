@@ -23,6 +23,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement, Placement, RunInfo, ShardAddress
 from secureps.messages.submission import (
     UPDATE,
+    BlockHeader,
     Cohort,
     Member,
     Receipt,
@@ -69,9 +70,10 @@ def committee_plan(holders: int, threshold: int, minimum: int = 2) -> Plan:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a member sent, and what is in it."""
+    """What a member sent, and what is in it; `headers` and `payloads` of its blocks, in order."""
 
     receipt: Receipt
+    headers: tuple[BlockHeader, ...]
     payloads: tuple[bytes, ...]
     values: Ints
 
@@ -131,7 +133,8 @@ class Site:
         receipt = draft(run, id, UPDATE, version, base, None, False)
         receipt = dataclasses.replace(receipt, update=update)
         sealed = whole(sealer.seal(self.pinned, receipt, cut(layout, values), 7))
-        return Sent(sealed.receipt, tuple(outbox.get(h.key) for h in sealed.headers), values)
+        payloads = tuple(outbox.get(header.key) for header in sealed.headers)
+        return Sent(sealed.receipt, sealed.headers, payloads, values)
 
     def opening(
         self,
