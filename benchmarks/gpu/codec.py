@@ -70,7 +70,7 @@ def integers(made: Trained, update: Update) -> int:
     codes = block_codes(plan, layout, AIM.version, [bytes(32)] * layout.blocks)
     maker = UpdateIntegers("bench", plan, layout, AIM, 0, SEED.derive)
     size = 0
-    blocks = maker.blocks(codes, update, plan.weights("all").most)
+    blocks = maker.blocks(codes, update, 1.0)
     for block, each in blocks:
         first, last = layout.sent_span(block)
         size += each(0, last - first).nbytes

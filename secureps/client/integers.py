@@ -50,7 +50,7 @@ class UpdateIntegers:
     stream: Callable[..., Stream]
 
     def blocks(
-        self, code_of: Callable[[int], BlockCode], update: Update, weight: int
+        self, code_of: Callable[[int], BlockCode], update: Update, share: float
     ) -> Iterator[tuple[int, BlockIntegers]]:
         """Yields each block's number and what makes its integers, when it is sealed.
 
@@ -60,6 +60,7 @@ class UpdateIntegers:
         Args:
             code_of: draws the code of a block.
             update: in memory, where the plan has feedback.
+            share: what part of its values the client sends, by its public number.
         Raises:
             NotFinite: a value is not finite.
         """
@@ -72,7 +73,7 @@ class UpdateIntegers:
 
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
         if mechanism is None:
-            return zip(order, self._rounded(map(part, order), update, weight), strict=True)
+            return zip(order, self._rounded(map(part, order), update, share), strict=True)
         noised = self._noised(mechanism, [part(block) for block in every], update)
         return ((block, noised[block]) for block in order)
 
@@ -81,11 +82,11 @@ class UpdateIntegers:
         return self.client, self.layout.name, self.aim.version, self.attempt
 
     def _rounded(
-        self, parts: Iterable[_Part], update: Update, weight: int
+        self, parts: Iterable[_Part], update: Update, share: float
     ) -> Iterator[BlockIntegers]:
         """Rounds piece by piece; the stream's words are those of the whole vector."""
         grid = self.plan.grid(self.layout.name, self.layout.sent)
-        share, section = weight / grid.weights.most, self.plan.group(self.layout.name)
+        section = self.plan.group(self.layout.name)
         words = self.stream("round", *self._labels)
         if not section.rotates:
             where = self.plan.head(self.layout.name)

@@ -1,6 +1,6 @@
 """The worker of a client: trains, clips, rounds, seals, and fills the outbox.
 
-    delta = trained - pulled -> clip -> codec -> times the weight -> integers -> seal -> outbox
+    delta = trained - pulled -> clip -> codec -> times the share -> integers -> seal -> outbox
 
 Everything random but keys and encryption errors derives from the member's seed and from
 (client, group, base version, purpose): a killed member that trains again makes the same
@@ -58,7 +58,7 @@ from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
-from secureps.policy.counting import public_number, remarks
+from secureps.policy.counting import bound, check_counted, public_number, remarks
 from secureps.policy.groups import beside
 from secureps.policy.scales import moved
 from secureps.policy.spending import fact
@@ -349,17 +349,17 @@ class ClientWorker(Worker):
             except NotFinite:
                 layout.flatten(result.parameters)  # says which tensor, if it is one's
                 raise
-            weight = self._weight(aim, result.examples)
+            counted = self._counted(aim, result.examples)
         spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
         # With more or fewer private steps than are charged, epsilon would be wrong.
         if isinstance(spends, Charge) and result.steps != spends.steps:
             raise Malformed(
                 f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
             )
-        return (yield from self._contribution(task, aim, model, update, weight))
+        return (yield from self._contribution(task, aim, model, update, counted))
 
     def _contribution(
-        self, task: Contribute | Evaluate, aim: Aim, base: bytes, update: Update, weight: int
+        self, task: Contribute | Evaluate, aim: Aim, base: bytes, update: Update, examples: int
     ) -> Sealing[SealedUpdate | None]:
         """Rounds an update, adds the plan's noise, seals it, and puts it into the outbox.
 
@@ -370,7 +370,7 @@ class ClientWorker(Worker):
         """
         site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        numbers = (weight.to_bytes(8, "little"), update.digest, aim.step.to_bytes(8, "little"))
+        numbers = (examples.to_bytes(8, "little"), update.digest, aim.step.to_bytes(8, "little"))
         content = digest("secureps-update", *numbers, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)
@@ -379,7 +379,7 @@ class ClientWorker(Worker):
             return None
         spends = fact(plan, site.name, aim.group, layout.sent, aim.version, attempt)
         pulled = self._blocks(task)
-        sent = self._on_grid(aim, attempt, update, weight, pulled.get(aim.group, ()))
+        sent = self._on_grid(aim, attempt, update, examples, pulled.get(aim.group, ()))
         id = SubmissionId(site.name, aim.group, aim.sequence)
         run, unsafe = self._machine.pinned.run.id, not site.seed.private
         receipt = dataclasses.replace(
@@ -388,10 +388,11 @@ class ClientWorker(Worker):
             magnitude=magnitude(plan, aim.group, update),
             update=name,
             beside=beside(plan, aim.group, task.model, pulled),
+            examples=examples,
             most_examples=aim.most_examples,
         )
         with self._sealer.all_or_none() as put:
-            sealed = yield from self._sealer.seal(self._machine.pinned, receipt, sent, weight)
+            sealed = yield from self._sealer.seal(self._machine.pinned, receipt, sent)
             put += [header.key for header in sealed.headers]
             if plan.group(aim.group).feedback:
                 scale = self._scale(aim.group, pulled[aim.group][-1])
@@ -442,10 +443,10 @@ class ClientWorker(Worker):
             return Judged(dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
-            weight = self._weight(aim, judgement.examples)
+            counted = self._counted(aim, judgement.examples)
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
-        made = whole(self._contribution(task, aim, base, update, weight))
+        made = whole(self._contribution(task, aim, base, update, counted))
         return Contributed((made,), ()) if made is not None else Contributed((), (), (aim,))
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
@@ -453,32 +454,32 @@ class ClientWorker(Worker):
         seed, run = self._site.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
-    def _weight(self, aim: Aim, examples: int) -> int:
-        """The weight of an update; notes on the terminal where it may surprise the client."""
+    def _counted(self, aim: Aim, examples: int) -> int:
+        """Returns what an update counts by, publicly; notes what may surprise the client."""
         plan = self._machine.pinned.plan
-        section, code = plan.group(aim.group), plan.weights(aim.group)
+        section = plan.group(aim.group)
         if section.weighting == "uniform":
-            return code.most
-        public = public_number(plan.section, self._site.records)
-        number = examples if public is None else public
-        weight = code.weigh(number, section.most_examples or aim.most_examples)
-        of, share = plan.of(aim.group), weight / code.most
-        self._note(remarks(section, of, number, aim.most_examples, share))
-        return weight
+            return 1
+        number = public_number(plan.section, self._site.records) or int(examples)
+        counted = min(number, bound(section, aim.most_examples))
+        check_counted(section, self._site.name, counted, aim.most_examples)
+        self._note(remarks(section, plan.of(aim.group), number, aim.most_examples))
+        return counted
 
     def _on_grid(
         self,
         aim: Aim,
         attempt: int,
         update: Update,
-        weight: int,
+        examples: int,
         base: Sequence[bytes] = (),
     ) -> Iterator[tuple[int, BlockIntegers]]:
         """The integers of an update; see `client.integers`."""
         plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
         codes = block_codes(plan, layout, aim.version, base)
         made = UpdateIntegers(self._site.name, plan, layout, aim, attempt, self._stream)
-        return made.blocks(codes, update, weight)
+        share = examples / bound(plan.group(aim.group), aim.most_examples)
+        return made.blocks(codes, update, share)
 
     def _note(self, notes: Iterable[str]) -> None:
         """Prints each remark once, on the client's own terminal and nowhere else."""

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from secureps.crypto.identity import (
-    KEY_BYTES,
-    ROLES,
     SIGNATURE_BYTES,
     Identity,
     PublicIdentity,
     Role,
-    check_name,
+    check_identity_key,
+    check_party,
     framed,
 )
 from secureps.crypto.tls import TlsKey, check_public_key, verify_tls
@@ -68,16 +67,14 @@ class KeyRequest:
     signature: bytes
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        if self.role not in ROLES:
-            raise Malformed(f"{self.name}: role {str(self.role)[:80]!r} is not one of {ROLES}")
+        check_party(self.name, self.role)
+        check_identity_key(self.public_key)
         if (
-            len(self.public_key) != KEY_BYTES
-            or len(self.tls_proof) not in (0, *_ECDSA)
+            len(self.tls_proof) not in (0, *_ECDSA)
             or len(self.old_proof) not in (0, SIGNATURE_BYTES)
             or len(self.signature) not in (0, SIGNATURE_BYTES)
         ):
-            raise Malformed(f"{self.name}: a key or signature of the wrong length")
+            raise Malformed(f"{self.name}: a signature of the wrong length")
         check_public_key(self.tls_key)
         if len(self.cipher_key) > (MAX_CIPHER_KEY_BYTES if self.role == "holder" else 0):
             raise Malformed(f"{self.name}: a {self.role} with a cipher key of this length")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from secureps.crypto.identity import ROLES, Identity, Role, check_name
+from secureps.crypto.identity import Identity, Role, check_party
 from secureps.crypto.key_request import KeyRequest, sign_request
 from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, KitError, UnknownParty
@@ -48,11 +48,9 @@ def make_keys(
             that cannot be read.
     """
     try:
-        check_name(name)
+        check_party(name, role)
     except ClientError as error:
         raise KitError(str(error)) from None
-    if role not in ROLES:
-        raise KitError(f"role {role!r} is not one of {', '.join(ROLES)}")
     folder = directory / "private" / name
     try:
         directory.mkdir(parents=True, exist_ok=True)

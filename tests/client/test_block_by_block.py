@@ -86,7 +86,7 @@ def sealed_ahead(bench: Bench, outbox: MemorySpool) -> Iterator[BlockHeader]:
     sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox)
     layout = bench.pinned.layout.group("all")
     blocks = reversed(list(cut(layout, np.arange(layout.size))))
-    made = yield from sealer.seal(bench.pinned, receipt, blocks, 7)
+    made = yield from sealer.seal(bench.pinned, receipt, blocks)
     assert [header.block for header in made.headers] == [0, 1, 2, 3]
     assert made.receipt.blocks == tuple(header.digest for header in made.headers)
 

@@ -109,10 +109,10 @@ def both(
     return here, there
 
 
-def integers(own: ClientWorker, update: Update, weight: int) -> NDArray[np.integer[Any]]:
+def integers(own: ClientWorker, update: Update, examples: int = 1) -> NDArray[np.integer[Any]]:
     layout = own._layout().group("all")
     base = [bytes(32)] * layout.blocks
-    return whole(layout, own._on_grid(AIM, 0, update, weight, base))
+    return whole(layout, own._on_grid(AIM, 0, update, examples, base))
 
 
 @contextmanager
@@ -167,15 +167,15 @@ def test_every_codec_has_the_same_bits(
     if follows and "rotate" in codec:
         group["codec"] = [*codec, {"name": "round", "length": "mean_norm"}]
     plan = plan_of(group)
-    own, most = worker(plan, tmp_path, UnsafeSeed(seed)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(seed))
     layout = own._layout().group("all")
     kept = np.random.default_rng(seed + 1).standard_normal(layout.size).astype(np.float32)
     kept[-1] = 0
     here, there = both(plan, layout, model(layout, seed), kept if feedback else None)
-    weight = max(1, most // (1 + seed % 3))
+    examples = 32 // (1 + seed % 3)
     with made_there():
-        made = integers(own, there, weight)
-    assert np.array_equal(made, integers(own, here, weight))
+        made = integers(own, there, examples)
+    assert np.array_equal(made, integers(own, here, examples))
     assert there.whole().tobytes() == here.whole().tobytes(), "what is kept for the next one"
 
 
@@ -206,12 +206,12 @@ def test_noise_has_the_same_bits(
     if feedback and codec:
         group["feedback"] = True
     plan = plan_of(group, privacy)
-    own, most = worker(plan, tmp_path, UnsafeSeed(seed)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(seed))
     layout = own._layout().group("all")
     here, there = both(plan, layout, model(layout, seed, size))
     with made_there():
-        made = integers(own, there, most)
-    assert np.array_equal(made, integers(own, here, most))
+        made = integers(own, there)
+    assert np.array_equal(made, integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
 
 
@@ -382,12 +382,12 @@ def test_without_memory_for_a_block_the_rest_is_made_on_the_host(
     """From whichever of the four blocks on; under feedback what is left of each is the same."""
     caplog.set_level(logging.INFO, logger="secureps")
     plan = plan_of({"clip": 0.1, "bits": 5, "codec": ["rotate"], "feedback": True})
-    own, most = worker(plan, tmp_path, UnsafeSeed(2)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(2))
     layout = own._layout().group("all")
     here, there = both(plan, layout, model(layout, 1))
     caplog.clear()
     monkeypatch.setattr(device_update, part, full_after(calls, getattr(device_update, part)))
-    assert np.array_equal(integers(own, there, most), integers(own, here, most))
+    assert np.array_equal(integers(own, there), integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
     assert caplog.messages == [FULL]
 
@@ -399,12 +399,12 @@ def test_without_memory_for_noise_all_of_it_is_the_hosts(
     caplog.set_level(logging.INFO, logger="secureps")
     group = STEPS | {"clip": 1.0, "bits": 20, "codec": ["rotate"], "feedback": True}
     plan = plan_of(group, {})
-    own, most = worker(plan, tmp_path, UnsafeSeed(2)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(2))
     layout = own._layout().group("all")
     here, there = both(plan, layout, model(layout, 1))
     caplog.clear()
     monkeypatch.setattr(device_update, part, full_after(0, getattr(device_update, part)))
-    assert np.array_equal(integers(own, there, most), integers(own, here, most))
+    assert np.array_equal(integers(own, there), integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
     assert caplog.messages == [FULL]
     every = slice(0, layout.size)

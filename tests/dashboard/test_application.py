@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.identity import ROLES, Role
+from secureps.crypto.identity import ROLES, Identity, Role
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Acts
+from secureps.dashboard.actions import Acts, RunActs
 from secureps.dashboard.application import HEADERS, KINDS, STREAMS, application
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.holder_view import HolderView
@@ -24,6 +24,7 @@ from secureps.dashboard.server import bound, serving
 from secureps.errors import ConfigError
 from secureps.store.act_lines import ActLine
 from tests.kits.dashboards import CLIENTS, STATUS, Browser, without
+from tests.kits.host_requests import OTHERS, answer
 from tests.kits.nursery import ROOT
 
 SITE = ROOT / "secureps" / "dashboard" / "site"
@@ -130,12 +131,14 @@ def test_no_other_file_is_served(browser: Browser, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/enter?token=x", "/news", "/main.js", "/x"])
-@pytest.mark.parametrize(
-    "host", ["evil.example:{}", "127.0.0.1", "localhost:{}", "127.0.0.1:{}.", ""]
-)
-def test_under_another_name_there_is_nobody(browser: Browser, host: str, path: str) -> None:
-    status, _, text = browser.get(path, Host=host.format(browser.address.port))
-    assert (status, text) == (403, "this server has another name\n")
+@pytest.mark.parametrize("request_text", OTHERS.values(), ids=list(OTHERS))
+def test_under_another_name_there_is_nobody(browser: Browser, request_text: str, path: str) -> None:
+    with_cookie = request_text.replace("\r\n\r\n", f"\r\nCookie: {browser.cookie}\r\n\r\n")
+    status, text = answer(browser.address.port or 0, with_cookie, path)
+    if status != 400:  # h11 itself has refused several Host headers, or none in HTTP/1.1
+        assert status == 403
+        assert text.endswith("and the request names another host\n")
+        assert f"this server answers to 127.0.0.1:{browser.address.port}" in text
 
 
 @pytest.mark.parametrize("path", ["/", "/news", "/main.js", f"/enter?token={'a' * 20_000}"])
@@ -173,11 +176,12 @@ def test_a_link_with_the_token_may_be_anywhere() -> None:
 # --- acts ---------------------------------------------------------------------------
 
 
-class Noted(Acts):
-    """Writes down what it is asked for."""
+class Noted(RunActs):
+    """The acts on a run, with its own word on who may do them; they are written down alone."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        super().__init__(None, "coordinator", Identity.generate(), lambda act: None)
 
     @property
     def offered(self) -> tuple[str, ...]:
@@ -187,9 +191,6 @@ class Noted(Acts):
     def done(self) -> tuple[ActLine, ...]:
         return tuple(ActLine(n, "", "", each, "") for n, each in enumerate(self.asked, 1))
 
-    def may(self, viewer: Viewer) -> bool:
-        return viewer.names
-
     def do(self, what: str, of: Mapping[str, str]) -> str:
         if what != "end":
             raise ConfigError(f"{what} is nothing that can be done here")
@@ -197,9 +198,9 @@ class Noted(Acts):
         return f"done {dict(of)}" if of else "done"
 
 
-@pytest.mark.parametrize("viewer", [OPERATOR, Viewer("shard-0", "shard")])
-def test_only_the_page_of_who_may_know_names_acts(viewer: Viewer) -> None:
-    acts, board = Noted(), full()
+@pytest.mark.parametrize("role", ROLES)
+def test_only_the_page_of_who_may_know_names_acts(role: Role) -> None:
+    acts, board, viewer = Noted(), full(), Viewer("who", role)
     with opened(board, acts, viewer) as browser:
         own = f"http://{browser.host}"
         assert browser.get("/act/end", "POST", Origin=own)[0] == 401
@@ -212,7 +213,7 @@ def test_only_the_page_of_who_may_know_names_acts(viewer: Viewer) -> None:
         assert cross[0] == 403
         assert acts.asked == []
         status, _, text = browser.get("/act/end", "POST", Origin=own)
-        if not viewer.names:
+        if role not in ("observer", "coordinator"):
             assert (status, acts.asked) == (403, [])
             return
         assert (status, text) == (200, "done")

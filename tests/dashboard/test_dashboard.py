@@ -96,6 +96,20 @@ def test_where_it_may_not_be_served_is_said(kit: Path) -> None:
         pass
 
 
+def acted(browser: Browser, what: str = "pause") -> tuple[int, str]:
+    """What is answered to whoever presses a button on the page."""
+    status, _, text = browser.get(f"/act/{what}", "POST", Origin=f"http://{browser.host}")
+    return status, text
+
+
+def posted(looking: Looking) -> int:
+    """The status of that, on a dashboard that is served for this alone."""
+    with dashboard(looking) as address:
+        browser = Browser(address)
+        assert browser.enter() == 303
+        return acted(browser)[0]
+
+
 @pytest.mark.parametrize("name", ["observer", "client-00", "shard-0", "coordinator"])
 def test_acts_are_on_loopback_and_of_the_coordinators_own_key(kit: Path, name: str) -> None:
     target = StatusTarget(kit, name, "127.0.0.1:9", insecure=True)
@@ -108,8 +122,20 @@ def test_acts_are_on_loopback_and_of_the_coordinators_own_key(kit: Path, name: s
         with pytest.raises(ConfigError, match="on loopback"), dashboard(looking):
             pass
     if name in ("client-00", "coordinator"):  # of a client: on its own
-        with dashboard(Looking(kit, name, target, acts=True)) as address:
-            assert address.startswith("http://127.0.0.1:")
+        assert posted(Looking(kit, name, target, acts=True)) == 409, "nobody answers it"
+    assert posted(Looking(kit, name, target)) == 403, "looking alone changes nothing"
+
+
+def test_a_client_raises_no_budget_of_its_own_from_its_page(run: Path, tmp_path: Path) -> None:
+    own, ledger = run / "state" / "client-00", tmp_path / "ledger.db"
+    looking = Looking(run / "kit", "client-00", state=own, ledger=ledger, budget=3.0, acts=True)
+    with dashboard(looking) as address:
+        browser = Browser(address)
+        browser.enter()
+        with browser.news() as news:
+            assert any("holder" in each for each in news)
+        said = acted(browser, "lower-budget?budget=5")
+    assert said == (409, "the budget is 3 already, and is never raised here\n")
 
 
 # --- beyond loopback ------------------------------------------------------------------
@@ -212,6 +238,7 @@ def test_a_run_of_up_is_shown_before_its_coordinator_is_there(
         browser.enter()
         with browser.news() as news:
             told = next(each["operator"] for each in news if each["operator"]["blocking"])
+        assert acted(browser)[0] == 403, "it was not begun with --act"
     assert told["headline"] == "the coordinator is being started"
     assert [each["name"] for each in told["blocking"]] == ["coordinator"]
 
@@ -235,6 +262,7 @@ def test_the_command_prints_an_address_and_ends_on_a_signal(run: Path) -> None:
         assert browser.enter() == 303
         with browser.news() as news:  # a stream that is open holds nobody up
             next(news)
+            assert acted(browser)[0] == 403, "it was not begun with --act"
             process.send_signal(signal.SIGTERM)
             rest, errors = process.communicate(timeout=20)
     assert process.returncode == 0

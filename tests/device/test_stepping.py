@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -80,27 +82,30 @@ def test_an_optimizer_makes_the_hosts_bits(
 @given(
     bits=st.integers(2, 24),
     reach=st.floats(1e-6, 1e6),
-    weight=st.integers(1, 1 << 40),
+    shares=st.fractions(Fraction(1, 1 << 40), 1 << 14, max_denominator=1 << 40),
     terms=st.integers(1, 1 << 37),
     seed=st.integers(0, 999),
 )
-def test_a_mean_is_the_grids(bits: int, reach: float, weight: int, terms: int, seed: int) -> None:
+def test_a_mean_is_the_grids(
+    bits: int, reach: float, shares: Fraction, terms: int, seed: int
+) -> None:
     """Of sums beyond what a float64 holds exactly, too."""
     grid = Grid(bits, reach)
     top = terms * grid.levels
     sums = np.random.default_rng(seed).integers(0, top, 300, np.int64, endpoint=True)
     sums[:3] = [0, top, grid.zero(terms)]
-    expected = grid.weighted_mean(sums, weight, terms)
-    assert STEP.mean(grid, sums, weight, terms).numpy().tobytes() == expected.tobytes()
+    expected = grid.weighted_mean(sums, shares, terms)
+    assert STEP.mean(grid, sums, shares, terms).numpy().tobytes() == expected.tobytes()
 
 
-def test_weights_and_means_that_cannot_be_are_refused_as_on_the_host() -> None:
+def test_means_that_cannot_be_are_refused_as_on_the_host() -> None:
     grid, sums = Grid(16, 1e38), torch.tensor([0, 1 << 61])
-    for weight, terms, error in ((0, 1, Malformed), (1, 0, Malformed), (1, 1, NotFinite)):
+    few = Fraction(1, 1 << 16)
+    for terms, error in ((0, Malformed), (1, NotFinite)):
         with pytest.raises(error) as found:
-            weighted_mean(grid, sums, weight, terms)
+            weighted_mean(grid, sums, few, terms)
         with pytest.raises(error) as expected:
-            grid.weighted_mean(sums.numpy(), weight, terms)
+            grid.weighted_mean(sums.numpy(), few, terms)
         assert str(found.value) == str(expected.value)
 
 

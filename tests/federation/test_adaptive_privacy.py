@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -242,7 +243,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         assert isinstance(own, ClientWorker)
         on_grid = own._on_grid(Aim("all", 0, 1), 0, made_of(joint), 1)
         total += whole(own._layout().group("all"), on_grid)
-    mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)
+    mean = Grid(16, enlarged.range).weighted_mean(total, Fraction(6), 6)
     pinned = simulation.coordinator.federation.pinned
     assert pinned is not None
     layout = plan.layout(pinned.run.schema)

@@ -450,6 +450,19 @@ def test_an_evaluation_is_taken_once_and_by_its_signer_alone(tmp_path: Path) -> 
         coordinator.handle(now, JUDGE, signed(simulation, changed))
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_evaluation_before_there_is_a_version_is_refused(tmp_path: Path, version: int) -> None:
+    """It ended the coordinator: groups without a version have no digest to compare with."""
+    simulation = designated(tmp_path)
+    federation = simulation.coordinator.federation
+    simulation.run(lambda: JUDGE in federation.members)
+    assert federation.pinned is not None
+    metrics = (Metric("accuracy", 0.5), Metric("loss", 0.25))
+    early = Evaluated(federation.pinned.run.id, JUDGE, version, (), metrics, 7)
+    with pytest.raises(WrongVersion, match="none is to be evaluated now"):
+        simulation.coordinator.handle(0.0, JUDGE, signed(simulation, early))
+
+
 def test_without_an_evaluator_in_the_plan_nobody_is_one(tmp_path: Path) -> None:
     simulation = examined(evaluated_plan(), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 2})

@@ -74,6 +74,68 @@ def test_a_node_hears_nothing_of_another_run(
     assert "and the other side in 0001020304050607: one of the two has another run" in caplog.text
 
 
+def signed_by(content: RecordDict, kit: Path, author: str, signer: str) -> RecordDict:
+    """A message whose batch says that it is the author's, and that the signer has signed."""
+    data = content.array_records[post.BATCH]["batch"].data
+    batch = replace(opened(data, len(data), lambda *signed: None), sender=author)
+    again = sealed(batch, lambda own: load_private(kit, signer).sign(WAVE_DOMAIN, own))
+    return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
+
+
+def others(*own: str) -> list[tuple[str, str]]:
+    """Authors and signers of which none is a party's own word, by the roles of this kit."""
+    parties = ("client-00", "client-01", "coordinator", "shard-0")
+    pairs = [(author, author) for author in parties if author not in own]
+    return pairs + [(author, signer) for author in own for signer in parties if signer != author]
+
+
+def test_a_node_obeys_the_coordinator_alone(tmp_path: Path) -> None:
+    """Not another client, nor itself, nor a server: each of them is on the roster too."""
+    refused = []
+
+    def fault(message: Message, play: Reply) -> list[Message]:
+        whole, kit, reply = message.content, tmp_path / "run" / "kit", None
+        for author, signer in others("coordinator"):
+            message.content = signed_by(whole, kit, author, signer)
+            reply = play(message)
+            assert reply is not None
+            if post.BATCH not in reply.content:
+                refused.append((author, signer))
+        return [] if reply is None else [reply]
+
+    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 1): fault})
+    same(tensors(play(tmp_path, grid)), tensors(play(tmp_path / "whole", whole())))
+    assert refused == others("coordinator")
+    assert grid.nodes[11].state["fits"]["n"] == 2, "nothing was trained for them"
+
+
+AT_FIRST = [(author, author, 0) for author in ("coordinator", "shard-0")]
+"""Before anybody knows whose node it is."""
+
+
+@pytest.mark.parametrize(
+    ("author", "signer", "wave"), [*AT_FIRST, *((*pair, 1) for pair in others("client-01"))]
+)
+def test_the_servers_hear_of_a_node_what_its_own_client_signed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, author: str, signer: str, wave: int
+) -> None:
+    def fault(message: Message, play: Reply) -> list[Message]:
+        reply = play(message)
+        assert reply is not None
+        kit = tmp_path / "run" / "kit"
+        reply.content = signed_by(reply.content, kit, author, signer)
+        return [reply]
+
+    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, wave): fault})
+    same(tensors(play(tmp_path, grid)), tensors(play(tmp_path / "whole", whole())))
+    (told,) = (text for each in caplog.records if "node 11" in (text := each.getMessage()))
+    why = "secureps-wave is wrong"
+    if author == signer:
+        client = author.startswith("client")
+        why = "answered as client-00" if client else "takes no part by this run's roster"
+    assert why in told
+
+
 @pytest.mark.parametrize("count", [[31.25, 44.5], 31.25, float("nan"), float("inf"), -31.25])
 def test_what_cannot_be_a_number_of_examples_stays_at_the_node(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, count: Any

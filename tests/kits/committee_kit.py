@@ -132,7 +132,7 @@ class Site:
         run = self.pinned.run.id
         receipt = draft(run, id, UPDATE, version, base, None, False)
         receipt = dataclasses.replace(receipt, update=update)
-        sealed = whole(sealer.seal(self.pinned, receipt, cut(layout, values), 7))
+        sealed = whole(sealer.seal(self.pinned, receipt, cut(layout, values)))
         payloads = tuple(outbox.get(header.key) for header in sealed.headers)
         return Sent(sealed.receipt, sealed.headers, payloads, values)
 
@@ -177,7 +177,7 @@ class Site:
             total = adder.zero(layout.slots(block))
             for each, weight in zip(sent, weights, strict=True):
                 adder.add(total, each.payloads[block], weight)
-            found.append(opener.open(block, adder.total(total), layout.slots(block))[1:])
+            found.append(opener.open(block, adder.total(total), layout.slots(block)))
         return np.concatenate(found)
 
 

@@ -85,7 +85,7 @@ def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
     sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, threads)
     layout = bench.pinned.layout.group("all")
-    sealed = whole(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size)), 7))
+    sealed = whole(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size))))
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
     assert len(sealed.headers) == 4
     return tuple(outbox.get(header.key) for header in sealed.headers)

@@ -313,7 +313,7 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     id = SubmissionId("c0", "all", 0)
     receipt = draft(pinned.run.id, id, UPDATE, 0, b"", spent(0), False)
     with pytest.raises(PlanRefused, match="nothing more is sealed"):
-        whole(sealer.seal(pinned, receipt, None, 1))  # type: ignore[arg-type]
+        whole(sealer.seal(pinned, receipt, None))  # type: ignore[arg-type]
     assert outbox.keys("") == []
     assert ledger.facts() == []
     plan = make_plan("plain")

@@ -140,9 +140,12 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["a link", "identity.key"]
 
 
-@pytest.mark.parametrize(("role", "name"), [("client", "../x"), ("client", "A"), ("boss", "a")])
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [("client", "../x"), ("client", "A"), ("boss", "a"), ("client", "coordinator")],
+)
 def test_names_and_roles_that_there_are_not(tmp_path: Path, role: Role, name: str) -> None:
-    with pytest.raises(KitError, match=r"is no name|is not one of"):
+    with pytest.raises(KitError, match=r"is no name|is not one of|is the coordinator's name"):
         make_keys(tmp_path / "kit", role, name, None)
     assert not (tmp_path / "kit").exists()
 

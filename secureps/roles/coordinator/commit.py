@@ -50,7 +50,10 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
 def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
     """These are the cohort: journalled before any message names it."""
     assert tx.federation.pinned is not None
-    whole = (replace(m, update=group.receipts[m.id].update) for m in members)
+    receipts = {m.id: group.receipts[m.id] for m in members}
+    whole = (
+        replace(m, update=receipts[m.id].update, examples=receipts[m.id].examples) for m in members
+    )
     cohort = Cohort(
         group.name,
         group.number + 1,
@@ -58,7 +61,8 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
         tx.federation.pinned.placement.epoch,
         tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
-        group.receipts[members[0].id].committee,
+        receipts[members[0].id].committee,
+        group.most_examples,
     )
     tx.write(records.CohortClosed(cohort, reason))
     hold_again(tx, group)

@@ -268,9 +268,9 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
         if known != result:
             raise Conflict(f"version {message.version} was evaluated already, to other values")
         return
-    model = tuple(group.digest for group in tx.federation.model_groups)
-    if evaluation.due(tx) != message.version or message.model != model:
-        now = evaluation.due(tx)
+    now, groups = evaluation.due(tx), tx.federation.model_groups
+    # Before version 0 no evaluation is due, and the groups have no digests.
+    if not now or message.version != now or message.model != tuple(g.digest for g in groups):
         wanted = f"version {now} is to be evaluated" if now else "none is to be evaluated"
         raise WrongVersion(f"not version {message.version} as you have it; {wanted} now")
     termination.judged(tx, result)

@@ -72,7 +72,7 @@ from secureps.roles.shard.tasks import (
     WritePart,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
-from secureps.roles.validation import check_key_sum, check_scale
+from secureps.roles.validation import check_divisor, check_key_sum
 
 ALL = 1 << 62
 """Older than every version."""
@@ -327,8 +327,8 @@ class Shard(ShardFoldable):
         Else a coordinator alone could have a single update added, opened and published.
         """
         plan = self.state.pinned.plan
-        check_scale(plan, cohort.group, cohort.scale)
         check_members(cohort, plan.bounds(cohort.group).minimum)
+        check_divisor(plan, cohort)
 
     def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:
         if order is not None and order.incarnation == self.state.incarnation:

@@ -250,27 +250,6 @@ def test_what_was_granted_and_never_answered_counts_as_opened() -> None:
         assert each.gives(order) == "", "its answer is the same whenever it is asked for"
 
 
-def counting_to(order: orders.Open, *most: int) -> orders.Open:
-    """The same, by members that count up to so many examples each."""
-    signed = []
-    for each, bound in zip(order.receipts, most, strict=True):
-        made = dataclasses.replace(each, most_examples=bound)
-        signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
-        signed.append(dataclasses.replace(made, signature=signature))
-    return dataclasses.replace(order, receipts=tuple(signed))
-
-
-def test_all_members_count_up_to_the_same_number_now_and_in_all_cohorts() -> None:
-    """A client with a bound of its own stands out of the mean."""
-    ledger, asks = Ledger(), Coordinator()
-    reason = ledger.gives(counting_to(opening(asks.cohort(CLIENTS[:4])), 8, 8, 16, 8))
-    assert reason.startswith("m02/all/1: it counts up to 16 examples, and others or those before")
-    assert ledger.gives(counting_to(opening(asks.cohort(CLIENTS[:4])), 8, 8, 8, 8)) == ""
-    for each in (ledger, ledger.restarted()):
-        later = counting_to(opening(asks.cohort(CLIENTS[4:8], 2)), 16, 16, 16, 16)
-        assert "it counts up to 16 examples, and others or those before" in each.gives(later)
-
-
 def test_a_member_has_the_update_of_its_receipt() -> None:
     order = opening(Coordinator().cohort(CLIENTS[:4]))
     members = tuple(dataclasses.replace(m, update=b"another") for m in order.cohort.members)
@@ -290,14 +269,23 @@ def test_members_of_a_round_trained_beside_the_same_models() -> None:
     assert reason == "its members trained beside different models of the other groups"
 
 
-def bounded(order: orders.Open, bounds: dict[str, int]) -> orders.Open:
-    """The same, with receipts that count up to these bounds."""
+def counted(
+    order: orders.Open, most: int = 32, said: dict[str, tuple[int, int]] | None = None
+) -> orders.Open:
+    """The same of members that count 7 examples up to `most`, by the cohort and their receipts.
+
+    Args:
+        said: by client, what the receipt alone has in place of that.
+    """
     receipts = []
     for each in order.receipts:
-        made = dataclasses.replace(each, most_examples=bounds.get(each.id.client, 32))
+        examples, own = (said or {}).get(each.id.client, (7, most))
+        made = dataclasses.replace(each, examples=examples, most_examples=own)
         signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
         receipts.append(dataclasses.replace(made, signature=signature))
-    return dataclasses.replace(order, receipts=tuple(receipts))
+    members = tuple(dataclasses.replace(m, examples=7) for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members, most_examples=most)
+    return dataclasses.replace(order, cohort=cohort, receipts=tuple(receipts))
 
 
 @pytest.mark.parametrize("alone", [CLIENTS[0], CLIENTS[2], CLIENTS[3]])
@@ -305,28 +293,43 @@ def bounded(order: orders.Open, bounds: dict[str, int]) -> orders.Open:
 def test_members_of_a_cohort_count_up_to_one_bound(alone: str, bound: int) -> None:
     """Else one of them would have most of the weight, or next to none: the mean would be its."""
     order = opening(Coordinator().cohort(CLIENTS[:4]))
-    reason = Ledger().gives(bounded(order, {alone: bound}))
-    assert reason.endswith("one with a bound of its own stands out of the sum")
-    assert Ledger().gives(bounded(order, {})) == ""
+    reason = Ledger().gives(counted(order, said={alone: (7, bound)}))
+    text = f"its receipt counts 7 examples up to {bound}, the cohort 7 up to 32"
+    assert reason == f"{alone}/all/1: {text}"
+    assert Ledger().gives(counted(order)) == ""
+
+
+@pytest.mark.parametrize("examples", [6, 8, 0, -7, 1 << 62])
+def test_a_member_counts_by_the_number_of_its_receipt(examples: int) -> None:
+    """Else the coordinator could choose whose update the mean is, after all have sealed."""
+    order = opening(Coordinator().cohort(CLIENTS[:4]))
+    reason = Ledger().gives(counted(order, said={CLIENTS[1]: (examples, 32)}))
+    text = f"its receipt counts {examples} examples up to 32, the cohort 7 up to 32"
+    assert reason == f"m01/all/1: {text}"
 
 
 def test_a_group_has_one_bound_for_good() -> None:
     """After a restart of the holder, too."""
     ledger, asks = Ledger(), Coordinator()
-    assert ledger.gives(bounded(opening(asks.cohort(CLIENTS[:4])), {})) == ""
+    assert ledger.gives(counted(opening(asks.cohort(CLIENTS[:4])))) == ""
     later = opening(asks.cohort(CLIENTS[4:8]))
     for each in (ledger, ledger.restarted()):
         for bound in (0, 64):
-            reason = each.gives(bounded(later, dict.fromkeys(CLIENTS, bound)))
+            reason = each.gives(counted(later, bound))
             assert f"counts up to {bound} examples, and others or those before up to 32" in reason
-    assert ledger.gives(bounded(later, {})) == ""
+    assert ledger.gives(counted(later)) == ""
 
 
-def test_a_receipt_is_signed_with_its_bound() -> None:
-    order = bounded(opening(Coordinator().cohort(CLIENTS[:4])), {})
-    changed = tuple(dataclasses.replace(each, most_examples=64) for each in order.receipts)
+@pytest.mark.parametrize(("examples", "most"), [(7, 64), (8, 32)])
+def test_a_receipt_is_signed_with_its_number_and_bound(examples: int, most: int) -> None:
+    order = counted(opening(Coordinator().cohort(CLIENTS[:4])))
+    receipts = tuple(
+        dataclasses.replace(each, examples=examples, most_examples=most) for each in order.receipts
+    )
+    members = tuple(dataclasses.replace(m, examples=examples) for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members, most_examples=most)
     with pytest.raises(Unsigned):
-        Ledger().gives(dataclasses.replace(order, receipts=changed))
+        Ledger().gives(dataclasses.replace(order, cohort=cohort, receipts=receipts))
 
 
 def test_one_model_of_every_base_version_over_all_cohorts(lagging: None) -> None:

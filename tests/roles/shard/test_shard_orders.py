@@ -256,6 +256,19 @@ def test_a_cohort_that_no_plan_opens_is_neither_added_nor_stepped(cipher: str) -
         refused(desk, COORDINATOR, orders.Prepare(7, few, ()), Refused, said)
 
 
+@pytest.mark.parametrize("examples", [0, -1, 33, 1 << 62])
+def test_a_member_counts_as_the_plan_lets_one_count(examples: int) -> None:
+    """Else a coordinator alone could choose what the sum is divided by."""
+    desk, cohort = Desk().founded(), make_cohort()
+    first, *others = cohort.members
+    wrong = (dataclasses.replace(first, examples=examples), *others)
+    order = desk.hold(dataclasses.replace(cohort, members=wrong))
+    text = f"it counts as {examples} examples, and a client of this group counts as 1 to 32"
+    refused(desk, COORDINATOR, order, Malformed, text)
+    order = desk.hold(dataclasses.replace(cohort, most_examples=64))
+    refused(desk, COORDINATOR, order, Malformed, "a bound of 64 examples")
+
+
 def test_prepare_under_plain_opens_by_itself() -> None:
     desk = Desk("plain").founded()
     cohort = make_cohort()

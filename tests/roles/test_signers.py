@@ -1,0 +1,375 @@
+"""Whatever is signed counts by the signature of a party that may say it, and by no other one."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from secureps.audit.chained_file import Begin, End, dump, verify_end
+from secureps.audit.ledger_statement import party_of, statement, verified
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.identity import ROLES, Identity, Role
+from secureps.crypto.key_request import sign_request
+from secureps.crypto.roster import Roster, certify, first_roster, next_roster, sign_roster
+from secureps.crypto.tls import TlsKey, certify_tls, check_certificate, make_authority
+from secureps.errors import (
+    DamagedStore,
+    Malformed,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    Unsigned,
+)
+from secureps.messages.encoding import digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.evaluation import Evaluated, Metric, evaluated_bytes
+from secureps.messages.requests import PutBlock, Submit
+from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import SubmissionId, signing_bytes
+from secureps.roles.announced_keys import AnnouncedKeys
+from secureps.roles.holder.ledger import HolderLedger, HolderRules
+from secureps.service.one_wave import OneWave
+from secureps.service.process import authenticator
+from secureps.store.act_lines import FILE, ActLines, read_acts
+from secureps.store.budget import BudgetLedger
+from secureps.store.keyring import _verified
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.waves.batch import WAVE_DOMAIN, Batch, sealed
+from tests.kits.nursery import ROOT
+from tests.kits.roles_kit import (
+    CA,
+    HOLDER,
+    IDENTITIES,
+    KEYED_ROSTER,
+    World,
+    configure,
+    make_header,
+    make_plan,
+    make_receipt,
+    make_run,
+    opened_header,
+)
+from tests.kits.roles_kit import ROSTER as FOUNDED
+from tests.kits.shard_kit import Desk
+
+CLIENT, ANOTHER, SHARD = "c0", "c1", "shard-b"
+OBSERVER, ISSUER, STRANGER = "watcher", "issuer", "stranger"
+SIGNERS = {name: IDENTITIES[name] for name in (CLIENT, ANOTHER, SHARD, HOLDER, STRANGER)} | {
+    COORDINATOR: Identity(digest("identity", b"coordinator")),
+    OBSERVER: Identity(digest("identity", b"watcher")),
+    ISSUER: CA,
+}
+"""A party of each role and a second client, the CA, and somebody with a key of its own."""
+ROSTER: Roster = sign_roster(
+    CA,
+    [
+        *KEYED_ROSTER.certificates,
+        certify(CA, COORDINATOR, "coordinator", SIGNERS[COORDINATOR].public.key),
+        certify(CA, OBSERVER, "observer", SIGNERS[OBSERVER].public.key),
+    ],
+)
+PARTIES = frozenset(SIGNERS) - {ISSUER, STRANGER}
+CLIENTS = frozenset({CLIENT, ANOTHER})
+FORGED = (UnknownParty, Unsigned, Refused, Malformed, DamagedStore)
+"""What a record is refused with that the wrong party signed."""
+
+
+class HeardError(Exception):
+    """The receiver goes on with what it was told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Signed:
+    """One kind of record.
+
+    Args:
+        by: the parties whose own word it may be.
+        hear: gives the receiver a record that says it is of one party (the first name), and that
+            another one signed (the second); raises one of FORGED if the receiver refuses it.
+    """
+
+    by: frozenset[str]
+    hear: Callable[[str, str], object]
+
+
+def sign(signer: str, record: Any, own: tuple[bytes, bytes]) -> Any:
+    return dataclasses.replace(record, signature=SIGNERS[signer].sign(*own))
+
+
+# --- updates, and what comes of them ------------------------------------------------
+
+
+def desk() -> Desk:
+    """A shard with both blocks of everything; another one passes blocks on to it."""
+    made = Desk("doubled bfv")
+    made.order(configure(made.plan))
+    made.shard._follower.roster = ROSTER
+    return made
+
+
+def bring(shard: Desk, header: Any, author: str, signer: str) -> None:
+    """The author brings a block, and another shard passes it on."""
+    header = dataclasses.replace(header, author=author)
+    put = PutBlock(sign(signer, header, signing_bytes(header)))
+    for sender in (author, SHARD):
+        shard.shard.inspect(sender, put)
+
+
+def update_block(folder: Path) -> Signed:
+    shard = desk()
+    header = make_header(shard.plan, shard.run, SubmissionId(CLIENT, "all", 1), 0)
+    return Signed(CLIENTS, lambda author, signer: bring(shard, header, author, signer))
+
+
+def opened_block(folder: Path) -> Signed:
+    shard = desk()
+    header = opened_header(shard.plan, shard.run, "all", 1, 0)
+    return Signed(frozenset({HOLDER}), lambda author, signer: bring(shard, header, author, signer))
+
+
+def receipt(plan: Any, run: bytes, author: str, signer: str) -> Any:
+    made = make_receipt(plan, run, SubmissionId(CLIENT, "all", 1), 0, digest("base"))
+    made = dataclasses.replace(made, id=SubmissionId(author, "all", 1), signature=b"")
+    return sign(signer, made, signing_bytes(made))
+
+
+def receipt_at_the_coordinator(folder: Path) -> Signed:
+    world = World(make_plan(), roster=ROSTER)
+    world.servers()
+    world.enter(CLIENT)
+
+    def hear(author: str, signer: str) -> None:
+        world.give(author, Submit(receipt(world.plan, world.run, author, signer)))
+
+    return Signed(CLIENTS, hear)
+
+
+def receipt_at_a_holder(folder: Path) -> Signed:
+    plan, ledger = make_plan("bfv"), HolderLedger(HOLDER, FOUNDED, HolderRules(2))
+    ledger.configure(configure(plan))
+    ledger.follower.roster = ROSTER
+
+    def hear(author: str, signer: str) -> None:
+        ledger.check_author(receipt(plan, ledger.pinned.run.id, author, signer))
+
+    return Signed(CLIENTS, hear)
+
+
+def evaluation(folder: Path) -> Signed:
+    section = {"every": 1, "metrics": {"loss": 1.0}, "evaluator": CLIENT}
+    world = World(make_plan(evaluation=section), roster=ROSTER)
+    world.servers()
+    world.enter(CLIENT)
+
+    def hear(author: str, signer: str) -> None:
+        made = Evaluated(world.run, author, 1, (), (Metric("loss", 0.5),), 1)
+        world.give(author, sign(signer, made, evaluated_bytes(made)))
+
+    return Signed(frozenset({CLIENT}), hear)
+
+
+def envelope_key(folder: Path) -> Signed:
+    key = EnvelopeKey.from_os().public.key
+
+    def hear(author: str, signer: str) -> None:
+        made = EnvelopeKeyAnnounced(bytes(32), author, 1, key, 0)
+        made = sign(signer, made, announcement_bytes(made))
+        AnnouncedKeys().is_news(made, bytes(32), ROSTER)
+
+    return Signed(frozenset({HOLDER}), hear)
+
+
+# --- what travels -------------------------------------------------------------------
+
+
+def request(folder: Path) -> Signed:
+    """Anybody on the roster may ask; which role may ask for what is in `test_permissions`."""
+
+    def hear(author: str, signer: str) -> None:
+        signature = SIGNERS[signer].sign(REQUEST_DOMAIN, b"request")
+        authenticator(lambda: ROSTER)(author, b"request", signature)
+
+    return Signed(PARTIES, hear)
+
+
+def wave(folder: Path) -> Signed:
+    """What a node, or a key holder behind one, is told inside Flower's engine."""
+    kit: Any = SimpleNamespace(roster=ROSTER)
+    node = OneWave(CLIENT, SIGNERS[CLIENT], kit, folder, folder / "state")
+
+    def make(*given: Any) -> NoReturn:
+        raise HeardError
+
+    def hear(author: str, signer: str) -> None:
+        told = Batch(author, CLIENT, b"", bytes(32), ())
+        node.play(sealed(told, lambda own: SIGNERS[signer].sign(WAVE_DOMAIN, own)), {}, make)
+
+    return Signed(frozenset({COORDINATOR}), hear)
+
+
+# --- who is who: there the author is the party that a record is about ---------------
+
+
+FIRST = first_roster(CA, 0)
+
+
+def issued(author: str, signer: str) -> Roster:
+    """The roster after the first, in the CA's name whoever signed it."""
+    if author != ISSUER:
+        raise UnknownParty("a roster says of no party that it signed it")
+    made = next_roster(CA, FIRST, ROSTER.certificates, 1, 0)
+    return sign_roster(SIGNERS[signer], made.certificates, made.epoch)
+
+
+def followed_roster(folder: Path) -> Signed:
+    """It comes from the coordinator while a run is played."""
+    return Signed(frozenset({ISSUER}), lambda *by: FIRST.of_line(issued(*by).text))
+
+
+def kits_roster(folder: Path) -> Signed:
+    """It lies in public/ of a kit."""
+    return Signed(frozenset({ISSUER}), lambda *by: _verified(CA.public, issued(*by).to_bytes()))
+
+
+def certificate(folder: Path) -> Signed:
+    """Of a party, with the CA's signature around it."""
+
+    def hear(author: str, signer: str) -> None:
+        if author != ISSUER:
+            raise UnknownParty("a certificate says of nobody that it signed it")
+        own = certify(SIGNERS[signer], CLIENT, "client", SIGNERS[CLIENT].public.key)
+        sign_roster(CA, [own]).verify(CA.public)
+
+    return Signed(frozenset({ISSUER}), hear)
+
+
+def tls_certificate(folder: Path) -> Signed:
+    key = TlsKey.generate()
+
+    def hear(author: str, signer: str) -> None:
+        if author != ISSUER:
+            raise UnknownParty("a certificate names its issuer, whose key is known")
+        made = certify_tls(SIGNERS[signer], make_authority(CA), CLIENT, "client", key.public)
+        check_certificate(CA.public, CLIENT, made)
+
+    return Signed(frozenset({ISSUER}), hear)
+
+
+def key_request(folder: Path) -> Signed:
+    """A party that is on the roster replaces its keys, and proves it by the old ones."""
+    tls, new = TlsKey.generate(), Identity.generate()
+
+    def hear(author: str, signer: str) -> None:
+        role = ROSTER.find(author).role
+        sign_request(author, role, new, tls, old=SIGNERS[signer]).verify(ROSTER.identity(author))
+
+    return Signed(PARTIES, hear)
+
+
+# --- files that are read by others --------------------------------------------------
+
+
+def audit_file(folder: Path) -> Signed:
+    run = make_run(make_plan())
+
+    def hear(author: str, signer: str) -> None:
+        begin, end = Begin(1, author, "client", run.id, run), End(0, 0, bytes(32), None)
+        verify_end(dump(b"", begin, (), end, SIGNERS[signer]), ROSTER.identity(author))
+
+    return Signed(PARTIES, hear)
+
+
+def ledger_statement(folder: Path) -> Signed:
+    ledger = BudgetLedger(folder / "ledger.db")
+
+    def hear(author: str, signer: str) -> None:
+        told = statement(ledger, author, SIGNERS[signer])
+        verified(told, ROSTER.identity(party_of(told)))
+
+    return Signed(PARTIES, hear)
+
+
+def act_lines(folder: Path) -> Signed:
+    def hear(author: str, signer: str) -> None:
+        own = folder / author / signer
+        own.mkdir(parents=True)
+        ActLines(own, author, SIGNERS[signer]).note("pause")
+        read_acts((own / FILE).read_bytes(), ROSTER.identity(author))
+
+    return Signed(PARTIES, hear)
+
+
+SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
+    "audit/chained_file.py verify_end": (audit_file,),
+    "audit/ledger_statement.py verified": (ledger_statement,),
+    "crypto/key_request.py verify": (key_request,),
+    "crypto/roster.py of_line": (followed_roster,),
+    "crypto/roster.py verify": (kits_roster, certificate),
+    "crypto/tls.py _signed_by": (tls_certificate,),
+    "crypto/tls.py verify_tls": (key_request,),
+    "flower/waves.py _verify": (),  # tests/flower/test_refusals.py, on a grid
+    "roles/announced_keys.py _verify": (envelope_key,),
+    "roles/coordinator/membership.py evaluated": (evaluation,),
+    "roles/coordinator/submissions.py submit": (receipt_at_the_coordinator,),
+    "roles/holder/ledger.py check_author": (receipt_at_a_holder,),
+    "roles/shard/intake.py wanted": (update_block, opened_block),
+    "service/one_wave.py _verify": (wave,),
+    "service/process.py authenticate": (request,),
+    "store/act_lines.py read_acts": (act_lines,),
+    "store/issuing.py _check": (key_request,),
+    "store/keyring.py _verified": (kits_roster,),
+}
+"""Where the code looks at a signature, and the records that come there."""
+KINDS = sorted({kind for kinds in SITES.values() for kind in kinds}, key=lambda kind: kind.__name__)
+
+
+def sites() -> set[str]:
+    """The functions of the code that look at a signature."""
+    found = set()
+    for path in (ROOT / "secureps").rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                calls = (each for each in ast.walk(function) if isinstance(each, ast.Call))
+                named = (each.func for each in calls if isinstance(each.func, ast.Attribute))
+                if any(each.attr == "verify" for each in named):
+                    found.add(f"{path.relative_to(ROOT / 'secureps')} {function.name}")
+    return found
+
+
+def test_the_table_has_every_place_that_looks_at_a_signature() -> None:
+    inner = {"crypto/identity.py verify", "service/process.py authenticator"}
+    assert sites() - inner == SITES.keys()
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "coordinator"])
+def test_no_roster_has_the_coordinators_name_in_another_role(role: Role) -> None:
+    """Whoever had it would be obeyed, although the CA made it a party of another role."""
+    with pytest.raises(Malformed, match="is the coordinator's name"):
+        certify(CA, COORDINATOR, role, SIGNERS[STRANGER].public.key)
+
+
+def refused(signed: Signed, author: str, signer: str) -> bool:
+    """Whether a record is refused for who signed it, which is looked at before all else of it."""
+    try:
+        signed.hear(author, signer)
+    except FORGED:
+        return True
+    except (SecurepsError, HeardError):
+        return False
+    return False
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_nobody_signs_for_another_role_or_in_anothers_name(
+    kind: Callable[[Path], Signed], tmp_path: Path
+) -> None:
+    signed = kind(tmp_path)
+    pairs = [(author, signer) for author in SIGNERS for signer in SIGNERS]
+    wanted = {(author, author) for author in signed.by}
+    assert {pair for pair in pairs if not refused(signed, *pair)} == wanted
