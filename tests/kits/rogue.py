@@ -285,9 +285,8 @@ class RogueShard:
     """A run in the clear: what the rogue has a shard open, it reads. Version 0 is founded."""
 
     def __init__(self, folder: Path) -> None:
-        text = PLAN.replace("holders = HOLDERS\nthreshold = THRESHOLD\n", "").replace(
-            "RULE", ROUNDS
-        )
+        text = PLAN.replace("holders = HOLDERS\nthreshold = THRESHOLD\n", "")
+        text = text.replace("[[group]]", '[[group]]\nweighting = "uniform"').replace("RULE", ROUNDS)
         self.processes = Processes(folder, "plain", clients=10, plan=text, insecure=True)
         self.clients, kit = self.processes.clients, folder / "kit"
         identities = {name: load_private(kit, name) for name in self.clients}
