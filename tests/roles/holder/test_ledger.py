@@ -370,7 +370,7 @@ def test_the_synchronous_rule_takes_the_newest_alone() -> None:
 
 
 @pytest.mark.parametrize("said", [{"version": 2}, {"step": 1}])
-def test_a_receipt_and_its_member_say_the_same_base(lagging: None, said: dict[str, int]) -> None:
+def test_a_receipt_and_its_member_say_the_same_base(lagging: None, said: dict[str, Any]) -> None:
     """Else the same updates, sealed again, would pass for others from another base."""
     order = opening(Coordinator().cohort(CLIENTS[:4], 4))
     members = tuple(dataclasses.replace(m, **said) for m in order.cohort.members)
