@@ -144,7 +144,8 @@ NOT_TOLD: frozenset[type] = frozenset(
         holder.KeysErased,
         coordinator.ShareReceived,  # `CohortOpened` says whose answers opened a cohort
         member.SequencesBegun,
-        member.BudgetCharged,  # of the ledger over all runs, which is no journal of a run
+        member.UpdateReleased,  # of the ledger over all runs, which is no journal of a run
+        member.BudgetCharged,
         member.BudgetLowered,
         member.SentWithoutPrivacy,
         # parts of other records

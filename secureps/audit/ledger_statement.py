@@ -17,9 +17,8 @@ from secureps.audit.entries import Json, date_of
 from secureps.audit.spending import DIGITS
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.errors import DamagedStore, Unsigned
-from secureps.messages.member_records import BudgetCharged, SentWithoutPrivacy
 from secureps.privacy.ledger import OWN_DELTA
-from secureps.store.budget import BudgetLedger, epsilon_of, unit_of, without_privacy
+from secureps.store.budget import CHARGING, BudgetLedger, epsilon_of, unit_of, without_privacy
 from secureps.wording import finite
 
 DOMAIN = b"secureps-ledger-statement"
@@ -32,10 +31,10 @@ def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
         DamagedStore, OperatorError: the ledger cannot be read.
     """
     rows, facts = ledger.rows(), [fact for _, fact in ledger.facts()]
-    kinds, runs = (BudgetCharged, SentWithoutPrivacy), ledger.spent()
+    runs = ledger.spent()
     dates = defaultdict[bytes, list[float]](list)
     for at, row in rows:
-        if isinstance(row, kinds):
+        if isinstance(row, CHARGING):
             dates[row.run].append(at)
     body: dict[str, Json] = {
         "party": party,

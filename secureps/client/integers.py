@@ -1,8 +1,10 @@
 """Makes the integers that a client seals of an update: encoded, rounded, and hidden by its noise.
 
 All of them come from the client's seed, the update and the plan: an update that is made again has
-the same integers, under every cipher. What must not live here: the clip (`client.clipping`), and
-sealing (`client.sealing`).
+the same integers, under every cipher. A digest of them names what leaves, and of nothing else: a
+name that came of the seed would be another one after the seed is lost, though the same leaves, and
+the same after a change of the code, though something else does. What must not live here: the clip
+(`client.clipping`), and sealing (`client.sealing`).
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from secureps.client.clipping import tell_range
 from secureps.client.trainer import SECRET_BYTES
 from secureps.client.update import DeviceValues, Integers, Update
 from secureps.codec.chain import BlockCode
+from secureps.codec.grid import Grid
 from secureps.crypto.sampling import Label, Stream
+from secureps.messages.encoding import payload_hasher
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.privacy.client_level import ClientMechanism
-from secureps.privacy.mechanism import clip_l2
+from secureps.privacy.mechanism import PIECE, clip_l2
 from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.tasks import Aim
 
@@ -38,7 +42,6 @@ class UpdateIntegers:
     """Those of one update of one client.
 
     Args:
-        attempt: how many other updates of the same version were made before.
         stream: the client's random words for a purpose and labels.
     """
 
@@ -46,21 +49,27 @@ class UpdateIntegers:
     plan: Plan
     layout: GroupLayout
     aim: Aim
-    attempt: int
     stream: Callable[..., Stream]
 
-    def blocks(
-        self, code_of: Callable[[int], BlockCode], update: Update, share: float
-    ) -> Iterator[tuple[int, BlockIntegers]]:
-        """Yields each block's number and what makes its integers, when it is sealed.
+    def make(
+        self,
+        code_of: Callable[[int], BlockCode],
+        update: Update,
+        examples: int,
+        share: float,
+    ) -> tuple[bytes, Iterator[tuple[int, BlockIntegers]]]:
+        """Returns the digest of all integers, and each block's number with what makes its own.
 
-        They come in the client's own order. Under feedback what the integers do not carry takes the
-        place of what was clipped.
+        Blocks come in the client's own order, and their integers are made when they are sealed.
+        Without noise they are made twice, once for the digest, so that no whole vector of them is
+        in memory. Under feedback what the integers do not carry takes the place of what was
+        clipped, as blocks are made.
 
         Args:
             code_of: draws the code of a block.
             update: in memory, where the plan has feedback.
-            share: what part of its values the client sends, by its public number.
+            examples: the public number that the client counts by; the digest covers it.
+            share: what part of its values the client sends, by that number.
         Raises:
             NotFinite: a value is not finite.
         """
@@ -72,63 +81,75 @@ class UpdateIntegers:
             return code_of(block), place, slice(*sent)
 
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
-        if mechanism is None:
-            return zip(order, self._rounded(map(part, order), update, share), strict=True)
-        noised = self._noised(mechanism, [part(block) for block in every], update)
-        return ((block, noised[block]) for block in order)
+        if mechanism is not None:
+            noised = self._noised(mechanism, [part(block) for block in every], update)
+            own = (made[at : at + PIECE] for made in noised for at in range(0, made.size, PIECE))
+            return _digest(examples, own), ((block, _slices(noised[block])) for block in order)
+        if not self.plan.group(self.layout.name).rotates:
+            where = self.plan.head(self.layout.name)
+            tell_range(self.client, where, self.layout, update, share, self._grid.range)
+        name = _digest(examples, self._pieces(map(part, every), update, share))
+        blocks = self._rounded(map(part, order), update, share)
+        return name, zip(order, blocks, strict=True)
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return self.plan.grid(self.layout.name, self.layout.sent)
+
+    def _pieces(self, parts: Iterable[_Part], update: Update, share: float) -> Iterator[Integers]:
+        """All integers, a few at a time; the update stays as it is."""
+        for part in parts:
+            made = self._round(part, update, share)
+            for at in range(0, part[0].sent, PIECE):
+                yield made(at, min(at + PIECE, part[0].sent))
 
     @cached_property
     def _labels(self) -> tuple[Label, ...]:
-        return self.client, self.layout.name, self.aim.version, self.attempt
+        return self.client, self.layout.name, self.aim.version, self.aim.step
 
     def _rounded(
         self, parts: Iterable[_Part], update: Update, share: float
     ) -> Iterator[BlockIntegers]:
-        """Rounds piece by piece; the stream's words are those of the whole vector."""
-        grid = self.plan.grid(self.layout.name, self.layout.sent)
-        section = self.plan.group(self.layout.name)
+        """Rounds block by block; under feedback, leaves what the integers do not carry."""
+        feedback = self.plan.group(self.layout.name).feedback
+        for part in parts:
+            made = self._round(part, update, share)
+            if feedback:
+                code, place, _ = part
+                whole = made(0, code.sent)
+                carried = whole.astype(np.int32, copy=False) - self._grid.most
+                _leave_rest(update, code, place, carried, self._grid.step / share)
+                made = _slices(whole)
+            yield made
+
+    def _round(self, part: _Part, update: Update, share: float) -> BlockIntegers:
+        """What rounds a block piece by piece; the stream's words are those of the whole vector."""
+        code, place, span = part
+        grid, there = self._grid, update.device
         words = self.stream("round", *self._labels)
-        if not section.rotates:
-            where = self.plan.head(self.layout.name)
-            tell_range(self.client, where, self.layout, update, share, grid.range)
+        if there is not None:
+            at = (words, span.start)
+            whole = there.attempt(partial(there.rounded, code, place, grid, share, at))
+            if whole is not None:
+                return _slices(whole)
+        coded = self.plan.group(self.layout.name).codec
+        encoded = code.encode(update.part(*place)) if coded else None
 
-        def rounded(code: BlockCode, place: tuple[int, int], span: slice) -> BlockIntegers:
-            there, whole = update.device, None
-            if there is not None:
-                at = (words, span.start)
-                whole = there.attempt(partial(there.rounded, code, place, grid, share, at))
-            if whole is None:
-                piece = on_host(code, place, span)
-                if not section.feedback:
-                    return piece
-                whole = piece(0, code.sent)
-            if section.feedback:
-                carried = whole.astype(np.int32, copy=False) - grid.most
-                _leave_rest(update, code, place, carried, grid.step / share)
-            return _slices(whole)
+        def piece(first: int, last: int) -> NDArray[np.int32]:
+            drawn = words.at(span.start + first).words(last - first)
+            if encoded is not None:
+                return grid.encode(encoded[first:last], drawn, share)
+            return grid.encode(update.part(place[0] + first, place[0] + last), drawn, share)
 
-        def on_host(code: BlockCode, place: tuple[int, int], span: slice) -> BlockIntegers:
-            encoded = code.encode(update.part(*place)) if section.codec else None
-
-            def piece(first: int, last: int) -> NDArray[np.int32]:
-                drawn = words.at(span.start + first).words(last - first)
-                if encoded is not None:
-                    return grid.encode(encoded[first:last], drawn, share)
-                return grid.encode(update.part(place[0] + first, place[0] + last), drawn, share)
-
-            return piece
-
-        return (rounded(*part) for part in parts)
+        return piece
 
     def _noised(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
-    ) -> list[BlockIntegers]:
+    ) -> list[Integers]:
         """Rounds and adds this client's noise; a norm of integers needs all of them at once.
 
-        The same update gets the same noise. Another one of the same version, from whatever
-        model, gets fresh noise and is charged: nobody can subtract one from the other. Noise is
-        bound to the integers that it hides, by a digest under the secret seed, so this holds even
-        if the client lost the part of its state that counts how often it was asked.
+        The same update gets the same noise. Noise is bound to the integers that it hides, by a
+        digest under the secret seed: no two updates have one noise, even if both came to leave.
         """
         there, made = update.device, None
         if there is not None:
@@ -136,7 +157,7 @@ class UpdateIntegers:
         rounded, noised = made or self._noised_here(mechanism, parts, update)
         for (code, place, _), steps in zip(parts, rounded, strict=False):  # none but of feedback
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
-        return [_slices(each) for each in noised]
+        return list(noised)
 
     def _noised_here(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
@@ -195,6 +216,16 @@ def _leave_rest(
         return
     rest = update.part(*place)
     rest -= code.decode(integers * step)
+
+
+def _digest(examples: int, pieces: Iterable[Integers]) -> bytes:
+    """Hashes the public number and all integers, int32 little-endian, by BLAKE3."""
+    hasher = payload_hasher()
+    hasher.update(examples.to_bytes(8, "little"))
+    for piece in pieces:
+        hasher.update(np.ascontiguousarray(piece, "<i4").data.cast("B"))
+    digest: bytes = hasher.digest()
+    return digest
 
 
 def _slices(integers: Integers) -> BlockIntegers:

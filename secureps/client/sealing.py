@@ -28,9 +28,11 @@ from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
 from secureps.crypto.suite import on_backend
-from secureps.errors import InternalError, KitError
+from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.member_records import UpdateReleased
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
@@ -43,6 +45,7 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.spending import Fact
+from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate, SealedUpdate
 from secureps.roles.pinned_run import Pinned
@@ -95,9 +98,8 @@ class OutboxSealer:
         holder_keys: the holders' public cipher keys, from the kit: what bfv seals under.
         committee: for which key holders an update of a group from a version is sealed.
         outbox: keeps payloads until they are durable elsewhere.
+        ledger: has every update on record, with what it spends, before a key of its own is made.
         threads: that seal pieces; the integers do not depend on their number.
-        ledger: charged with what an update spends, or told that no epsilon bounds it, before a key
-            of its own is made.
         announced: the newest keys of holders, where these have announced any after the kit's.
         backend: seals ring elements; None for the processor.
     """
@@ -108,8 +110,8 @@ class OutboxSealer:
         holder_keys: Mapping[str, bytes],
         committee: Callable[[str, int], KeyCommittee],
         outbox: Spool,
+        ledger: BudgetLedger,
         threads: int = 1,
-        ledger: BudgetLedger | None = None,
         announced: Callable[[], Mapping[str, EnvelopeKeyAnnounced]] = dict,
         backend: Backend | None = None,
     ) -> None:
@@ -128,8 +130,14 @@ class OutboxSealer:
     ) -> SealedUpdate:
         """Puts a founding model into the outbox, in the clear.
 
+        A coordinator that asks again later might else see what `parameters` makes of a model by
+        then, without clip, noise or encryption.
+
         Args:
             values: float32 (values of the group,).
+
+        Raises:
+            Refused: another one was sent before, or an update of the group.
         """
         layout = pinned.layout.group(id.group)
         spans = (layout.span(block) for block in range(layout.blocks))
@@ -140,6 +148,12 @@ class OutboxSealer:
 
         blocks = enumerate(iter([partial(piece, *span)]) for span in spans)
         receipt = draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
+        place = UpdateReleased(
+            pinned.run.id, id.client, id.group, -1, 0, payload_digest(little), b""
+        )
+        (objection,) = self.release(pinned, [place])
+        if objection:
+            raise Refused(objection)
         return whole(self._put(pinned, receipt, blocks))
 
     def seal(
@@ -158,30 +172,25 @@ class OutboxSealer:
 
         Raises:
             KitError: the kit has no key of a holder, or too many.
-            BudgetSpent: over all runs more would be spent than this client allows.
         """
-        # Charged before it is sealed: a kill may waste budget, but leaves no update uncharged.
-        privacy, group = pinned.plan.section.privacy, receipt.id.group
-        if self._ledger is not None and receipt.fact is not None and privacy is not None:
-            # The same update, sealed again after a kill, costs nothing more.
-            self._ledger.charge(pinned.run.id, receipt.fact, privacy.delta)
+        group = receipt.id.group
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
         made = (
             (block, sealer.pieces(block, layout.slots(block), values)) for block, values in blocks
         )
         return (yield from self._put(pinned, receipt, made, sealer.key))
 
-    def expose(self, pinned: Pinned, client: str, aims: Sequence[Aim]) -> None:
-        """Has updates of a plan without privacy on record, before any of them is sealed.
+    def release(self, pinned: Pinned, rows: Sequence[UpdateReleased]) -> list[str]:
+        """Has updates on record before any of them is sealed; says why each may not leave, if so.
 
-        Together: with many groups each would be a wait for the disk of its own.
+        Together: with many groups each would be a wait for the disk of its own. A kill after that
+        may waste budget, but leaves no update uncharged.
 
         Raises:
-            BudgetSpent: there is a budget over all runs.
+            BudgetSpent: over all runs more would be spent than this client allows.
         """
-        if self._ledger is not None and pinned.plan.section.privacy is None:
-            ids = [SubmissionId(client, aim.group, aim.sequence) for aim in aims]
-            self._ledger.expose(pinned.run.id, ids)
+        privacy = pinned.plan.section.privacy
+        return self._ledger.release(rows, OWN_DELTA if privacy is None else privacy.delta)
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
         """Checks that the budget over all runs covers a task, before the task is done.
@@ -192,8 +201,6 @@ class OutboxSealer:
             BudgetSpent: it does not.
         """
         privacy = pinned.plan.section.privacy
-        if self._ledger is None:
-            return ()
         if privacy is None:
             self._ledger.look_exact()
             return ()
@@ -208,7 +215,7 @@ class OutboxSealer:
     def standing(self, pinned: Pinned) -> str:
         """What all runs came to by now, in words; empty where no budget bounds it."""
         privacy = pinned.plan.section.privacy
-        if self._ledger is None or privacy is None:
+        if privacy is None:
             return ""
         return self._ledger.standing(privacy.delta)
 
@@ -217,16 +224,22 @@ class OutboxSealer:
     ) -> SealedUpdate:
         """Encrypts the integers of an update anew, under a fresh key and sequence number.
 
+        Without a key of its own it is put into the outbox as it is, under the other number.
+
         Args:
             receipt, headers: of the update, whose key this process must still have.
             sequence: the new submission's.
         Raises:
             InternalError: the key is gone.
         """
-        old = self._kept.get(headers[0].key)
+        old, group = self._kept.get(headers[0].key), receipt.id.group
+        anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
+        if not pinned.plan.seals_again:
+            same = ((h.block, iter([partial(self._outbox.get, h.key)])) for h in headers)
+            return whole(self._put(pinned, anew, same))
         if old is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
-        group, layout = receipt.id.group, pinned.layout.group(receipt.id.group)
+        layout = pinned.layout.group(group)
         kind = self._cipher(pinned, group)
         opener = kind.opener(pinned.place(group), old)
         adder, sealer = kind.adder(), self._sealer(pinned, group)
@@ -236,20 +249,18 @@ class OutboxSealer:
             sums = adder.zero(slots)
             adder.add(sums, self._outbox.get(header.key), 1)
             opened, at = dict[tuple[int, int], NDArray[np.int64]](), 0
-            anew = sealer.pieces(header.block, slots, lambda *place: opened.pop(place))
+            pieces = sealer.pieces(header.block, slots, lambda *place: opened.pop(place))
             # A committee's cipher opens and seals in the same pieces. After the last one the opener
             # says whether they were right; if not, nothing of them is kept.
             for piece, found in zip(
-                anew, opener.pieces(header.block, adder.total(sums), slots), strict=True
+                pieces, opener.pieces(header.block, adder.total(sums), slots), strict=True
             ):
                 opened[at, at + found.size] = found.copy()
                 at += found.size
                 yield piece
 
         blocks = ((header.block, sealed(header)) for header in headers)
-        anew = dataclasses.replace(receipt.id, sequence=sequence)
-        receipt = dataclasses.replace(receipt, id=anew)
-        return whole(self._put(pinned, receipt, blocks, sealer.key))
+        return whole(self._put(pinned, anew, blocks, sealer.key))
 
     def drop(self, keys: Iterable[str]) -> None:
         """Deletes payloads by their spool keys, and their one-time keys."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.client.trainer import Trainer
 from secureps.crypto.backend import Backend
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
-from secureps.store.budget import BudgetLedger
+from secureps.store.budget import BudgetLedger, MemoryLedger
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Site:
         local: folder of the tensors that never leave (the plan's `local` patterns).
         threads: that seal blocks.
         records: the public number that the client counts by; None for the plan's.
-        ledger: charged with the cost of every update, before it is sealed.
+        ledger: has every update on record, and what it spends, before it is sealed.
         backend: seals ring elements; None for the processor.
         shared: other clients train in this process while an update is sealed, with the same arrays
             perhaps: those of a training are copied.
@@ -37,6 +37,6 @@ class Site:
     local: Path
     threads: int = 1
     records: int | None = None
-    ledger: BudgetLedger | None = None
+    ledger: BudgetLedger = field(default_factory=MemoryLedger)
     backend: Backend | None = None
     shared: bool = False

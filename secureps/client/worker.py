@@ -51,17 +51,24 @@ from secureps.client.trainer import (
 from secureps.client.update import Update
 from secureps.crypto.sampling import Label, Stream
 from secureps.errors import BudgetSpent, InternalError, Malformed, NotFinite, ScriptFailed
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
+from secureps.messages.member_records import UpdateReleased
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
-from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
+from secureps.messages.submission import (
+    UPDATE,
+    UPDATE_BYTES,
+    Receipt,
+    SubmissionId,
+    model_digest,
+)
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
 from secureps.policy.counting import bound, check_counted, public_number, remarks
 from secureps.policy.groups import beside
 from secureps.policy.scales import moved
-from secureps.policy.spending import fact
+from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.member.member import Member
@@ -80,6 +87,7 @@ from secureps.roles.member.tasks import (
     Resting,
     SealedUpdate,
     SealOn,
+    Unsent,
     block_key,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
@@ -98,6 +106,27 @@ it: for a smaller one that is not worth its time."""
 
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
 """Published blocks by key: the clients of this process share one read-only copy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draft:
+    """An update that may be sealed once its row is in the ledger.
+
+    Args:
+        receipt: its `draft`; blocks: as of `OutboxSealer.seal`.
+        rest: keeps what its integers do not carry; None where the plan has no feedback.
+    """
+
+    aim: Aim
+    row: UpdateReleased
+    receipt: Receipt
+    blocks: Iterator[tuple[int, BlockIntegers]]
+    rest: Callable[[], None] | None
+
+
+def _content(task: Contribute | Evaluate) -> bytes:
+    """One digest of the model of a task, whatever its version is called."""
+    return digest("secureps-base", *task.blocks)
 
 
 class ClientWorker(Worker):
@@ -131,8 +160,8 @@ class ClientWorker(Worker):
             site.holder_keys,
             lambda group, version: machine.committees.goes_on_with(group, version),
             outbox,
-            site.threads,
             site.ledger,
+            site.threads,
             lambda: machine.committees.keys.newest,
             site.backend,
         )
@@ -166,6 +195,8 @@ class ClientWorker(Worker):
             case Offer(group, sequence):
                 return self._offer(group, sequence)
             case Contribute():
+                if unsent := self._repeated(task):
+                    return Contributed((), (), unsent)
                 return self._rests(task, task.aims) or self._making.begin(self._contribute, task)
             case SealOn():
                 return self._making.go_on()
@@ -175,8 +206,7 @@ class ClientWorker(Worker):
                 return self._evaluate(task)
             case Reseal():
                 past = (task.receipt, task.headers, task.sequence)
-                again = self._sealer.seal_again(self._machine.pinned, *past)
-                return Contributed((dataclasses.replace(again, content=task.content),), ())
+                return Contributed((self._sealer.seal_again(self._machine.pinned, *past),), ())
             case Prune(keys):
                 self._sealer.drop(keys)
                 return None
@@ -202,13 +232,14 @@ class ClientWorker(Worker):
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
         staying = self._staying(task)
         result, training = self._trained(task, staying)
-        trained, made = time.perf_counter(), dict[Aim, SealedUpdate | None]()
+        trained, made = time.perf_counter(), list[SealedUpdate]()
         with self._sealer.all_or_none() as put:
             try:
-                self._sealer.expose(pinned, self._site.name, task.aims)
-                for aim in task.aims:
-                    made[aim] = update = yield from self._seal(aim, result, task, kinds)
-                    put += [] if update is None else [header.key for header in update.headers]
+                drafts = [self._draft_of(aim, result, task, kinds) for aim in task.aims]
+                leave, unsent = self._release(drafts)
+                for own_draft in leave:
+                    made.append(update := (yield from self._seal(own_draft)))
+                    put += [header.key for header in update.headers]
                 sealed = time.perf_counter()
                 own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
                 LocalTensors(self._site.local).save(task.model, staying, own)
@@ -220,12 +251,10 @@ class ClientWorker(Worker):
             Figure("training_seconds", training),
             Figure("encryption_seconds", sealed - trained - self._making.between),
         )
-        updates = tuple(update for update in made.values() if update is not None)
-        others = tuple(aim for aim, update in made.items() if update is None)
         # For the data holder's own terminal alone: no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
-        return Contributed(updates, figures, others, told, self._sealer.standing(pinned))
+        return Contributed(tuple(made), figures, unsent, told, self._sealer.standing(pinned))
 
     def _count(self, task: Count) -> Counted:
         """Trains to learn the number of examples; the first contribution reuses the result."""
@@ -238,7 +267,7 @@ class ClientWorker(Worker):
         pinned, ledger = self._machine.pinned, self._site.ledger
         whole = Contribute(task.model, task.blocks, aims)
         early = self._early
-        if ledger is None or ledger.updates_per_hour is None:
+        if ledger.updates_per_hour is None:
             return None
         if early is not None and self._labels(early[0]) == self._labels(whole):
             return None
@@ -331,11 +360,33 @@ class ClientWorker(Worker):
         """The labels that a training's randomness derives from, besides this client's name."""
         labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
-        return (*labels, digest("secureps-base", *task.blocks))
+        return (*labels, _content(task))
 
-    def _seal(
+    def _repeated(self, task: Contribute) -> tuple[Unsent, ...]:
+        """All aims, if this model was trained from under another version of each of them."""
+        rows = [(aim, self._row(aim, b"", task, None)) for aim in task.aims]
+        said = [(aim, self._site.ledger.repeats(row)) for aim, row in rows]
+        return tuple(Unsent(*each) for each in said) if all(why for _, why in said) else ()
+
+    def _row(
+        self, aim: Aim, update: bytes, task: Contribute | Evaluate, spends: Fact | None
+    ) -> UpdateReleased:
+        """What the ledger has of an update."""
+        return UpdateReleased(
+            self._machine.pinned.run.id,
+            self._site.name,
+            aim.group,
+            aim.version,
+            aim.step,
+            update,
+            _content(task),
+            spends if isinstance(spends, Charge) else None,
+            spends if isinstance(spends, Release) else None,
+        )
+
+    def _draft_of(
         self, aim: Aim, result: FitResult, task: Contribute, kinds: Mapping[str, Kind]
-    ) -> Sealing[SealedUpdate | None]:
+    ) -> _Draft:
         plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
         blocks = self._blocks(task)[aim.group]
         model = model_digest(aim.group, aim.version, blocks)
@@ -356,52 +407,65 @@ class ClientWorker(Worker):
             raise Malformed(
                 f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
             )
-        return (yield from self._contribution(task, aim, model, update, counted))
+        return self._draft(task, aim, model, update, counted)
 
-    def _contribution(
+    def _draft(
         self, task: Contribute | Evaluate, aim: Aim, base: bytes, update: Update, examples: int
-    ) -> Sealing[SealedUpdate | None]:
-        """Rounds an update, adds the plan's noise, seals it, and puts it into the outbox.
-
-        Returns None if the coordinator waits for another update than this one.
-
-        The same update from another base, or at another step, counts as another release: without
-        that, repeated bytes would tell, without noise, that nothing changed.
-        """
+    ) -> _Draft:
+        """Rounds an update and adds the plan's noise: what is sealed of it, if it may leave."""
         site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        numbers = (examples.to_bytes(8, "little"), update.digest, aim.step.to_bytes(8, "little"))
-        content = digest("secureps-update", *numbers, *task.blocks)
-        known = aim.known
-        attempt = known.index(content) if content in known else len(known)
-        name = self._name(aim, attempt, content)
-        if aim.wanted not in (b"", name):
-            return None
-        spends = fact(plan, site.name, aim.group, layout.sent, aim.version, attempt)
+        spends = fact(plan, site.name, aim.group, layout.sent, aim.version, aim.step)
         pulled = self._blocks(task)
-        sent = self._on_grid(aim, attempt, update, examples, pulled.get(aim.group, ()))
+        codes = block_codes(plan, layout, aim.version, pulled.get(aim.group, ()))
+        integers = UpdateIntegers(site.name, plan, layout, aim, self._stream)
+        share = examples / bound(plan.group(aim.group), aim.most_examples)
+        own, blocks = integers.make(codes, update, examples, share)
         id = SubmissionId(site.name, aim.group, aim.sequence)
         run, unsafe = self._machine.pinned.run.id, not site.seed.private
         receipt = dataclasses.replace(
             draft(run, id, UPDATE, aim.version, base, spends, unsafe),
             step=aim.step,
             magnitude=magnitude(plan, aim.group, update),
-            update=name,
+            update=self._name(aim, own),
             beside=beside(plan, aim.group, task.model, pulled),
             examples=examples,
             most_examples=aim.most_examples,
         )
-        with self._sealer.all_or_none() as put:
-            sealed = yield from self._sealer.seal(self._machine.pinned, receipt, sent)
-            put += [header.key for header in sealed.headers]
-            if plan.group(aim.group).feedback:
-                scale = self._scale(aim.group, pulled[aim.group][-1])
-                keep(self._outbox, aim.group, name, update.part(0, layout.size), scale)
-        return dataclasses.replace(sealed, content=content)
+        rest = None
+        if plan.group(aim.group).feedback:
+            scale = self._scale(aim.group, pulled[aim.group][-1])
+            name, size = receipt.update, layout.size
+            rest = lambda: keep(self._outbox, aim.group, name, update.part(0, size), scale)  # noqa: E731
+        return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, rest)
 
-    def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
-        """A pseudorandom name of the sealed integers; equal names mean equal integers."""
-        labels = (self._site.name, aim.group, aim.version, aim.step, attempt, content)
+    def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Unsent, ...]]:
+        """Has updates in the ledger before anything of them leaves: those that may, and the others.
+
+        The ledger has one update for each place: an update that came out differently, because the
+        state of this client was lost or a training does not repeat its bits, never leaves.
+        """
+        said = self._sealer.release(self._machine.pinned, [each.row for each in drafts])
+        both = list(zip(drafts, said, strict=True))
+        leave = [each for each, objection in both if not objection]
+        return leave, tuple(Unsent(each.aim, objection) for each, objection in both if objection)
+
+    def _seal(self, made: _Draft) -> Sealing[SealedUpdate]:
+        """Seals an update that may leave, and puts it into the outbox."""
+        with self._sealer.all_or_none() as put:
+            blocks, pinned = made.blocks, self._machine.pinned
+            sealed = yield from self._sealer.seal(pinned, made.receipt, blocks)
+            put += [header.key for header in sealed.headers]
+            if made.rest is not None:
+                made.rest()
+        return sealed
+
+    def _name(self, aim: Aim, integers: bytes) -> bytes:
+        """What the coordinator knows an update by: it tells nothing of the integers to who guesses.
+
+        Equal names mean equal integers, by their digest.
+        """
+        labels = (self._site.name, aim.group, aim.version, aim.step, integers)
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
 
     def _scale(self, group: str, last: bytes) -> float | None:
@@ -420,6 +484,9 @@ class ClientWorker(Worker):
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
+        own = None if task.aim is None else self._row(task.aim, b"", task, None)
+        if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
+            return Contributed((), (), (Unsent(task.aim, said),))
         try:
             self._sealer.afford(pinned, site.name, task)
             model = self._assemble(task, self._staying(task))
@@ -428,7 +495,7 @@ class ClientWorker(Worker):
         except (BudgetSpent, ScriptFailed) as error:  # the run is about training, which goes on
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
-                return Contributed((), (), (task.aim,))
+                return Contributed((), (), (Unsent(task.aim, DECLINES),))
             return Judged(Decline(site.name, EVALUATION, task.model[0].version, DECLINES))
         if task.aim is None:
             message = Evaluated(
@@ -446,8 +513,8 @@ class ClientWorker(Worker):
             counted = self._counted(aim, judgement.examples)
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
-        made = whole(self._contribution(task, aim, base, update, counted))
-        return Contributed((made,), ()) if made is not None else Contributed((), (), (aim,))
+        leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
+        return Contributed(tuple(whole(self._seal(made)) for made in leave), (), unsent)
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
         """Random words for one purpose; under a secret seed they differ from run to run."""
@@ -465,21 +532,6 @@ class ClientWorker(Worker):
         check_counted(section, self._site.name, counted, aim.most_examples)
         self._note(remarks(section, plan.of(aim.group), number, aim.most_examples))
         return counted
-
-    def _on_grid(
-        self,
-        aim: Aim,
-        attempt: int,
-        update: Update,
-        examples: int,
-        base: Sequence[bytes] = (),
-    ) -> Iterator[tuple[int, BlockIntegers]]:
-        """The integers of an update; see `client.integers`."""
-        plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
-        codes = block_codes(plan, layout, aim.version, base)
-        made = UpdateIntegers(self._site.name, plan, layout, aim, attempt, self._stream)
-        share = examples / bound(plan.group(aim.group), aim.most_examples)
-        return made.blocks(codes, update, share)
 
     def _note(self, notes: Iterable[str]) -> None:
         """Prints each remark once, on the client's own terminal and nowhere else."""

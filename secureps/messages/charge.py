@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,7 @@ class Charge:
         noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
         sample_rate: Poisson sampling probability of each record in each step.
         steps: how many steps were taken.
-        attempt: which of the different updates that came of this version it was, from 0.
+        step: which of the party's updates of this version it was (`Receipt.step`).
     """
 
     party: str
@@ -24,7 +26,9 @@ class Charge:
     noise_multiplier: float
     sample_rate: float
     steps: int
-    attempt: int = 0
+    step: int = 0
+
+    FORMER: ClassVar[Mapping[str, str]] = {"attempt": "step"}
 
 
 CLIENT_ADJACENCY = "one client's updates replaced by zeros"
@@ -45,7 +49,7 @@ class Release:
         sources: how many parties' noise that is: 1 if one party draws all of it.
         clamping: upper bound of the probability that noise was cut off where the guarantee
             needs it whole.
-        attempt: as in `Charge`: two different updates of one version are two releases.
+        step: as in `Charge`.
     """
 
     party: str
@@ -56,4 +60,6 @@ class Release:
     stddev: float
     sources: int
     clamping: float
-    attempt: int = 0
+    step: int = 0
+
+    FORMER: ClassVar[Mapping[str, str]] = {"attempt": "step"}

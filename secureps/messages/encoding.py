@@ -175,6 +175,8 @@ def _field_readers(kind: type) -> dict[str, tuple[Reader, str]]:
 
 def _read_record(kind: type, plain: Any, where: Where) -> Any:
     fields, omissible = _field_readers(kind), _omissible(kind)
+    if former := getattr(kind, "FORMER", None):
+        plain = _renamed(plain, former)
     if (  # a field more or less would be in no digest, or in no signature
         not isinstance(plain, dict)
         or not fields.keys() - omissible <= plain.keys() <= fields.keys()
@@ -186,6 +188,15 @@ def _read_record(kind: type, plain: Any, where: Where) -> Any:
         reader, part = fields[name]
         read[name] = reader(each, (where, part))
     return kind(**read)
+
+
+def _renamed(plain: Any, former: Mapping[str, str]) -> Any:
+    """A record's plain form by today's names: ledgers, audit logs and checkpoints outlive names."""
+    if not isinstance(plain, dict) or not former.keys() & plain.keys():
+        return plain
+    if plain.keys() & set(former.values()):  # both names: one of the two would be lost
+        return plain
+    return {former.get(name, name): each for name, each in plain.items()}
 
 
 def _read_list(item: Reader, plain: Any, where: Where) -> tuple[Any, ...]:
@@ -249,7 +260,12 @@ _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 def canonical(record: Any) -> bytes:
     """The one byte string of a record: its class name and its fields, sorted, no spaces."""
-    return f"{type(record).__name__}:{_JSON.encode(to_plain(record))}".encode()
+    return canonical_plain(type(record), to_plain(record))
+
+
+def canonical_plain(kind: type, plain: Any) -> bytes:
+    """`canonical` of a record of class `kind`, from its plain form: by the names that it has."""
+    return f"{kind.__name__}:{_JSON.encode(plain)}".encode()
 
 
 def field_texts(record: Any) -> dict[str, str]:

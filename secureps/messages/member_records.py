@@ -13,10 +13,40 @@ from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetCharged:
-    """In a data holder's ledger over all runs: one of the two facts was spent in this run.
+class UpdateReleased:
+    """In a data holder's ledger over all runs: the one update that may leave for a place.
 
-    Neither: a training of it began, at a site that counts them.
+    Args:
+        run, client, group, version, step: the place: `step` is which of the client's updates of
+            this base version it is.
+        update: names the integers that are sealed (`client.integers`): other integers never leave
+            for this place.
+        model: digest of the model that the update came of, whatever its version is called: no
+            update of the group leaves that came of this model under another version.
+        charge, release: what the update spends; neither without privacy.
+    """
+
+    run: bytes
+    client: str
+    group: str
+    version: int
+    step: int
+    update: bytes
+    model: bytes
+    charge: Charge | None = None
+    release: Release | None = None
+
+    @property
+    def fact(self) -> Charge | Release | None:
+        """What the update spends, in whichever unit."""
+        return self.charge if self.charge is not None else self.release
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetCharged:
+    """In the same ledger: a training of this run began, at a site that counts them.
+
+    Up to format 4 a row of this kind had what an update spent, and did not name the update.
     """
 
     run: bytes
@@ -33,8 +63,8 @@ class BudgetLowered:
 
 @dataclass(frozen=True, slots=True)
 class SentWithoutPrivacy:
-    """In the same ledger: a run's updates of one group, by no more than so many sequences of its
-    client, leave with no privacy. The newest row counts, not the sum."""
+    """In ledgers up to format 4: a run's updates of one group, by no more than so many sequences of
+    its client, left with no privacy. The newest row counts, not the sum."""
 
     run: bytes
     client: str
@@ -81,16 +111,10 @@ class SequencesBegun:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The outbox holds all blocks of a submission; the charge in the receipt is spent.
-
-    `content` is a digest of the update before noise and of the model that it came of, and
-    `judged`, of an evaluation, one of the model itself; they never leave their client.
-    """
+    """The outbox holds all blocks of a submission; the charge in the receipt is spent."""
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]
-    content: bytes = b""
-    judged: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

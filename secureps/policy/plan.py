@@ -346,7 +346,11 @@ class Plan:
 
     @cached_property
     def _bounds(self) -> dict[str, Bounds]:
-        return {name: bounds(self.group(name).rule, self.room) for name in self.all_groups}
+        found = {name: bounds(self.group(name).rule, self.room) for name in self.all_groups}
+        if EVALUATION in found:  # each evaluated version has a base of its own
+            last = len(self.evaluated) - 1
+            found[EVALUATION] = replace(found[EVALUATION], ahead=last)
+        return found
 
     def rule(self, group: str) -> Rule:
         """The group's rule, for the coordinator: one of a user's is imported."""

@@ -34,7 +34,7 @@ def adjacency(plan: Plan) -> str:
 
 
 def fact(
-    plan: Plan, party: str, group: str, values: int, version: int, attempt: int = 0
+    plan: Plan, party: str, group: str, values: int, version: int, step: int = 0
 ) -> Fact | None:
     """What a client spends with one update from this base version; None if nothing is private.
 
@@ -43,7 +43,7 @@ def fact(
 
     Args:
         values: that are sent of an update (`GroupLayout.sent`).
-        attempt: which of the different updates that came of this version it is.
+        step: which of the client's updates of this version it is.
     """
     privacy = plan.section.privacy
     if privacy is None or (group == EVALUATION and privacy.unit == "record"):
@@ -51,11 +51,9 @@ def fact(
     if isinstance(privacy, ClientPrivacySection):
         mechanism = plan.mechanism(group, values)
         assert mechanism is not None
-        return replace(mechanism.release(party, group, version), attempt=attempt)
+        return replace(mechanism.release(party, group, version), step=step)
     steps = int(plan.section.training["local_steps"])
-    return Charge(
-        party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps, attempt
-    )
+    return Charge(party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps, step)
 
 
 def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:

@@ -22,8 +22,8 @@ OWN_DELTA = 1e-5
 def demand_sound(fact: Charge | Release) -> None:
     """Malformed if a record states what cannot have happened."""
     name = f"the {_noun(fact)} of {fact.party!r} for {fact.group!r} version {fact.version}"
-    if fact.version < 0 or fact.attempt < 0:
-        raise Malformed(f"{name}: a version and an attempt are at least 0")
+    if fact.version < 0 or fact.step < 0:
+        raise Malformed(f"{name}: a version and a step are at least 0")
     if isinstance(fact, Release):
         _demand_sound_release(name, fact)
         return
@@ -57,8 +57,8 @@ class Ledger:
     """All privacy facts so far, in the order in which they were made; none is ever taken back.
 
     Charges (record unit) and releases (client unit) are kept apart: whoever asks for one kind
-    never gets the other. Within a kind a fact is known by (party, group, version, attempt): the
-    same update again costs nothing, another one of the same version is another fact. A client
+    never gets the other. Within a kind a fact is known by (party, group, version, step):
+    the same update again costs nothing, and no other one takes its place. A client
     that trained once for several groups charges each of them, which never counts less than
     was spent.
     """
@@ -84,7 +84,7 @@ class Ledger:
         return self._tallies.get(party, Counter()).total()
 
     def tally(self, party: str) -> Counter[Charge | Release]:
-        """How often one party did each of the same: its facts, all with version and attempt 0.
+        """How often one party did each of the same: its facts, all with version and step 0.
 
         An epsilon asks no more, and this is as long as a party's mechanisms are many; its facts
         are as many as the versions of a run, of which nobody counts all in each of them.
@@ -94,13 +94,6 @@ class Ledger:
     def tallies(self) -> tuple[tuple[Charge | Release, int], ...]:
         """The tallies of all parties, each in the order in which it came first."""
         return tuple(each for tally in self._tallies.values() for each in tally.items())
-
-    def attempts(self, party: str, group: str, version: int) -> int:
-        """How many different updates of one version are on record, attempts being 0, 1, ..."""
-        kinds, attempt = ("charge", "release"), 0
-        while any((kind, party, group, version, attempt) in self._known for kind in kinds):
-            attempt += 1
-        return attempt
 
     def new(self, fact: Charge | Release) -> bool:
         """Whether `fact` would add to what was spent: False if it is on record.
@@ -126,7 +119,7 @@ class Ledger:
 
     def _count(self, fact: Charge | Release, times: int) -> None:
         tally = self._tallies.setdefault(fact.party, Counter())
-        tally[replace(fact, version=0, attempt=0)] += times
+        tally[replace(fact, version=0, step=0)] += times
 
     def packed(self) -> Any:
         """All facts in order, in plain values (`roles.fold`): most differ by version alone."""
@@ -174,4 +167,4 @@ _FIELDS = {
 
 
 def _key(fact: Charge | Release) -> tuple[str, str, str, int, int]:
-    return _noun(fact), fact.party, fact.group, fact.version, fact.attempt
+    return _noun(fact), fact.party, fact.group, fact.version, fact.step

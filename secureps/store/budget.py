@@ -1,18 +1,25 @@
-"""What a data holder's records have spent, over all runs: one ledger, charged before sealing.
+"""A data holder's ledger over all runs: the memory of what left, written before anything leaves.
 
-A run's own journal knows nothing of the run before it, and the records are the same. Every fact is
-written here first, under a lock that the clients of other runs take too: two at once spend no more
-than one after the other. It is a journal with a height (`store.journal`), and never goes back. What
-was charged and then not sealed stays charged: it is counted once, however often it is tried again.
-Updates with no privacy are on record too, before they are sealed. No epsilon bounds what they tell,
-so that only their number is: at most so many, for a row stands for some ahead (AHEAD).
-What must not live here: what a fact costs (`privacy.accountant`).
+A run's own journal knows nothing of the run before it, and can be lost; the records are the same.
+For each place (run, client, group, version, step) the ledger holds the name of the one update that
+may leave. The same update again costs nothing and writes nothing; another one for the same place
+is refused, and so is one that came of the same model under another version: whoever has two such
+sums subtracts them. The name is a digest of the integers that are sealed, and so follows from what
+leaves and from nothing else: not from a seed or a count that could be lost.
+
+Rows are written under a lock that the clients of other runs take too: two at once spend no more
+than one after the other. The ledger is a journal with a height (`store.journal`), and never goes
+back. What was written and then not sealed stays charged. Updates with no privacy are on record too:
+no epsilon bounds what they tell, so that only their number is shown.
+What must not live here: what a fact costs (`privacy.accountant`), and how an update is named
+(`client.integers`).
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -20,9 +27,14 @@ from pathlib import Path
 
 from secureps.errors import BudgetSpent, ConfigError, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.format import OLDEST_LEDGER
-from secureps.messages.member_records import BudgetCharged, BudgetLowered, SentWithoutPrivacy
-from secureps.messages.submission import SubmissionId
+from secureps.messages.member_records import (
+    BudgetCharged,
+    BudgetLowered,
+    SentWithoutPrivacy,
+    UpdateReleased,
+)
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
@@ -30,14 +42,16 @@ from secureps.store.journal_height import NO_SPACE, START, Mark, height_path, re
 from secureps.wording import counted
 
 Fact = Charge | Release
-OnRecord = BudgetCharged | BudgetLowered | SentWithoutPrivacy
+OnRecord = UpdateReleased | BudgetCharged | BudgetLowered | SentWithoutPrivacy
 
 Rows = list[tuple[float, OnRecord]]
 """All that is on record, with Unix seconds, in order."""
 
-AHEAD = 16
-"""Of so many updates with no privacy one more is put on record ahead: a row for each of thousands
-would be a wait for the disk each."""
+Append = Callable[[Sequence[OnRecord]], None]
+"""Adds rows, durably when it returns."""
+
+Place = tuple[bytes, str, str, int, int]
+"""Run, client, group, version and step of an update."""
 
 HOUR = 3600.0
 """Seconds in which a site counts trainings."""
@@ -69,10 +83,65 @@ def default_ledger(kit: Path, name: str) -> Path:
 
 @dataclass(slots=True)
 class _Read:
-    """What this process has read, and up to which row: each update would read all before it."""
+    """What this process has read, and up to which row: each update would read all before it.
+
+    Args:
+        places: by place, the update that may leave, and the model that it came of.
+        bases: by run, client, group and model, the version and step under which it was trained
+            from first.
+        unnamed: runs of which a version of before wrote what left, and not which updates.
+    """
 
     rows: Rows = field(default_factory=list)
     upto: Mark = START
+    places: dict[Place, tuple[bytes, bytes]] = field(default_factory=dict)
+    bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = field(default_factory=dict)
+    unnamed: set[bytes] = field(default_factory=set)
+
+    def add(self, at: float, row: OnRecord) -> None:
+        """Takes one more row."""
+        self.rows.append((at, row))
+        if isinstance(row, UpdateReleased):
+            self.places[_place(row)] = row.update, row.model
+            if row.model:
+                of_model = (row.run, row.client, row.group, row.model)
+                self.bases.setdefault(of_model, (row.version, row.step))
+        elif isinstance(row, SentWithoutPrivacy) or (
+            isinstance(row, BudgetCharged) and not _training(row)
+        ):
+            self.unnamed.add(row.run)
+
+    def objection(self, row: UpdateReleased) -> str:
+        """Why an update may not leave; empty if it may, be it once more."""
+        known = self.places.get(_place(row))
+        # The same update of another model is refused too: that nothing changed would be told.
+        if known is not None and known != (row.update, row.model):
+            return (
+                f"another update of {_named(row.group, row.version, row.step)} is in the ledger, "
+                "and only that one may ever leave"
+            )
+        if known is None and row.run in self.unnamed:
+            return (
+                "its ledger does not say which updates of this run have left: an older one wrote it"
+            )
+        return self.repeats(row)
+
+    def repeats(self, row: UpdateReleased) -> str:
+        """Why nothing is made of this model under this version; empty if something may be.
+
+        Updates of one version may come of one model, step after step; metrics are no steps.
+        """
+        first = self.bases.get((row.run, row.client, row.group, row.model))
+        if first is None or (first[0] == row.version and row.group != EVALUATION):
+            return ""
+        if first == (row.version, row.step):
+            return ""
+        if row.group == EVALUATION:
+            return "this client has judged this model before, for other metrics"
+        return (
+            f"version {row.version} of {row.group} is the same model as version {first[0]}: two "
+            "sums of updates from one model would tell their difference"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,41 +163,55 @@ class BudgetLedger:
     clock: Callable[[], float] = time.time
     _known: _Read = field(default_factory=_Read, init=False, repr=False, compare=False)
 
-    def charge(self, run: bytes, fact: Fact, delta: float = OWN_DELTA) -> None:
-        """Writes a fact, durably when it returns; what is on record costs nothing more.
+    def release(self, rows: Sequence[UpdateReleased], delta: float = OWN_DELTA) -> list[str]:
+        """Writes which updates may leave, durably when it returns, all in one transaction.
+
+        Returns:
+            of each of them, why it may not leave; empty if it may. What may not leave is not
+            charged; what is on record costs nothing more.
 
         Raises:
-            BudgetSpent: all runs together would come to more than the budget.
+            BudgetSpent: all runs together would come to more than the budget, or there is a budget
+                and no epsilon covers an update.
             PlanRefused: the facts on record are of the other unit.
             DamagedStore: the ledger is damaged, or an older copy.
             ConfigError: a later version wrote it, in another format.
             OperatorError: it cannot be written.
         """
-        with self._tx() as journal:
-            rows = self._read(journal)
-            known = _facts(rows)
-            if (run, fact) in known:
-                return
-            self._demand(rows, [fact], delta)
-            by_unit = (fact, None) if isinstance(fact, Charge) else (None, fact)
-            self._append(journal, [BudgetCharged(run, *by_unit)])
+        if self._unchanged() and not self._new(rows):
+            self._demand_all(rows, delta)
+            return [self._known.objection(row) for row in rows]
+        with self._tx() as append:
+            self._demand_all(rows, delta)
+            said, taken = list[str](), list[UpdateReleased]()
+            for row in rows:
+                said.append(objection := self._known.objection(row))
+                if not objection and self._new([row]):
+                    taken.append(row)
+            if taken:
+                append(taken)
+            return said
 
-    def expose(self, run: bytes, ids: Sequence[SubmissionId]) -> None:
-        """Has updates with no privacy on record, durably when it returns, all in one transaction.
+    def repeats(self, row: UpdateReleased) -> str:
+        """Says why nothing is made of a row's model under its version; empty if something may be.
 
         Raises:
-            BudgetSpent: there is a budget, which they would be beyond.
-            DamagedStore, ConfigError, OperatorError: as `charge`.
+            DamagedStore, ConfigError, OperatorError: as `release`.
         """
-        rows = self._unchanged()
-        self._refuse_exact(rows)
-        if not _further(rows, run, ids):
-            return
-        with self._tx() as journal:
-            rows = self._read(journal)
-            self._refuse_exact(rows)
-            if further := _further(rows, run, ids):
-                self._append(journal, further)
+        self.rows()
+        return self._known.repeats(row)
+
+    def _new(self, rows: Sequence[UpdateReleased]) -> list[UpdateReleased]:
+        """Those that may leave and are not on record."""
+        places, objection = self._known.places, self._known.objection
+        return [row for row in rows if _place(row) not in places and not objection(row)]
+
+    def _demand_all(self, rows: Sequence[UpdateReleased], delta: float) -> None:
+        known, new = self._known.rows, self._new(rows)
+        if any(_exposes(row) for row in rows):
+            self._refuse_exact(known)
+        if facts := [row.fact for row in new if row.fact is not None]:
+            self._demand(known, facts, delta)
 
     def begin(self, run: bytes) -> float:
         """Counts a training that begins now, durably, if the hour has room for it.
@@ -139,25 +222,25 @@ class BudgetLedger:
             seconds until one may begin; 0: this one does.
 
         Raises:
-            DamagedStore, ConfigError, OperatorError: as `charge`.
+            DamagedStore, ConfigError, OperatorError: as `release`.
         """
         if self.updates_per_hour is None:
             return 0.0
-        with self._tx() as journal:
-            rows = self._read(journal)
+        with self._tx() as append:
+            rows = self._known.rows
             now, begun = self.clock(), (at for at, row in rows if _training(row))
             # Of a clock that was wrong by more than an hour, and is set back, nothing is counted.
             counted = sorted(at for at in begun if abs(at - now) < HOUR)[-self.updates_per_hour :]
             if len(counted) == self.updates_per_hour:
                 return min(counted[0] + HOUR - now, HOUR)
-            self._append(journal, [BudgetCharged(run, None, None)])
+            append([BudgetCharged(run, None, None)])
             return 0.0
 
     def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
-        """Refuses what `charge` would, and charges nothing: so that nobody trains in vain.
+        """Refuses what `release` would for its cost, and charges nothing: nobody trains in vain.
 
         Raises:
-            BudgetSpent, PlanRefused, DamagedStore, OperatorError: as `charge`.
+            BudgetSpent, PlanRefused, DamagedStore, OperatorError: as `release`.
         """
         rows = self.rows()
         known = _facts(rows)
@@ -166,12 +249,12 @@ class BudgetLedger:
             self._demand(rows, new, delta)
 
     def look_exact(self) -> None:
-        """Refuses what `expose` would, and writes nothing. Raises as that does."""
+        """Refuses what `release` would without privacy, and writes nothing. Raises as that does."""
         self._refuse_exact(self.rows())
 
     @property
     def limit(self) -> float | None:
-        """The budget that holds now; None if there is none. Raises as `charge` does."""
+        """The budget that holds now; None if there is none. Raises as `release` does."""
         return self._limit(self.rows())
 
     def lower(self, budget: float) -> None:
@@ -179,15 +262,15 @@ class BudgetLedger:
 
         Raises:
             ConfigError: it is no finite epsilon above 0, or lowers nothing.
-            DamagedStore, OperatorError: as `charge`.
+            DamagedStore, OperatorError: as `release`.
         """
         if not 0 < budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {budget:g}")
-        with self._tx() as journal:
-            limit = self._limit(self._read(journal))
+        with self._tx() as append:
+            limit = self._limit(self._known.rows)
             if limit is not None and budget >= limit:
                 raise ConfigError(f"the budget is {limit:g} already, and is never raised here")
-            self._append(journal, [BudgetLowered(budget)])
+            append([BudgetLowered(budget)])
 
     def _limit(self, rows: Rows) -> float | None:
         lowered = [row.budget for _, row in rows if isinstance(row, BudgetLowered)]
@@ -215,7 +298,7 @@ class BudgetLedger:
         """What all runs came to, and of which budget, in words; empty if there is none.
 
         Raises:
-            DamagedStore, OperatorError: as `charge`.
+            DamagedStore, OperatorError: as `release`.
         """
         rows = self.rows()
         if (limit := self._limit(rows)) is None:
@@ -227,7 +310,7 @@ class BudgetLedger:
         """What a budget cannot bound any more; empty if there is no budget, or no such thing.
 
         Raises:
-            DamagedStore, OperatorError: as `charge`.
+            DamagedStore, OperatorError: as `release`.
         """
         rows = self.rows()
         limit, exact = self._limit(rows), without_privacy(sum(_exact(rows).values()))
@@ -243,29 +326,28 @@ class BudgetLedger:
         return tuple(fact for other, fact in self.facts() if other != run)
 
     def facts(self) -> list[tuple[bytes, Fact]]:
-        """All facts with their runs, in order; raises as `charge` does."""
+        """All facts with their runs, in order; raises as `release` does."""
         return _facts(self.rows())
 
     def rows(self) -> Rows:
-        """All that is on record, with Unix seconds, in order; raises as `charge` does."""
+        """All that is on record, with Unix seconds, in order; raises as `release` does."""
         if not self.path.is_file():
             return []
         if rows := self._unchanged():
             return rows
-        with self._tx() as journal:
-            return self._read(journal)
+        with self._tx():
+            return [*self._known.rows]
 
     def spent(self) -> tuple[RunSpent, ...]:
         """What each run spent, in the order in which they began."""
         rows = self.rows()
-        kinds = (BudgetCharged, SentWithoutPrivacy)
         facts: dict[bytes, list[Fact]] = {
-            row.run: [] for _, row in rows if isinstance(row, kinds) and not _training(row)
+            row.run: [] for _, row in rows if isinstance(row, CHARGING) and not _training(row)
         }
         exact = dict.fromkeys(facts, 0)
         for run, fact in _facts(rows):
             facts[run].append(fact)
-        for (run, *_), most in _exact(rows).items():
+        for run, most in _exact(rows).items():
             exact[run] += most
         return tuple(
             RunSpent(
@@ -281,28 +363,23 @@ class BudgetLedger:
             return []
         return [*known.rows]
 
-    def _read(self, journal: SqliteJournal) -> Rows:
-        known = self._known
-        new = journal.replay(known.upto)
-        known.rows += [(at, row) for at, row in new if isinstance(row, OnRecord)]
-        known.upto = journal.mark
-        return [*known.rows]
-
-    def _append(self, journal: SqliteJournal, records: Sequence[OnRecord]) -> None:
-        journal.append(self.clock(), records)
-
     @contextmanager
-    def _tx(self) -> Iterator[SqliteJournal]:
-        """Waits until no other client is at it."""
+    def _tx(self) -> Iterator[Append]:
+        """Waits until no other client is at it, and reads what is new; yields what adds rows."""
         beside = self.path.with_name(self.path.name + ".turn")
         with ExitStack() as stack:
             try:
-                if not self.path.parent.is_dir():
-                    make_directory(self.path.parent, 0o700)
+                make_directory(self.path.parent, 0o700)
                 stack.enter_context(one_at_a_time(beside))
             except OSError as error:
                 raise self._refused(error) from None
-            yield stack.enter_context(closing(SqliteJournal(self.path, OLDEST_LEDGER)))
+            journal = stack.enter_context(closing(SqliteJournal(self.path, OLDEST_LEDGER)))
+            known = self._known
+            for at, row in list(journal.replay(known.upto)):  # all, or none of them
+                if isinstance(row, OnRecord):
+                    known.add(at, row)
+            known.upto = journal.mark
+            yield lambda records: journal.append(self.clock(), records)
 
     def _refused(self, error: OSError) -> OperatorError:
         if error.errno in NO_SPACE:
@@ -313,26 +390,59 @@ class BudgetLedger:
         )
 
 
+class MemoryLedger(BudgetLedger):
+    """The ledger of a client that is played: it ends with its process."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("a ledger in memory"))
+
+    def rows(self) -> Rows:
+        """All that is on record."""
+        return [*self._known.rows]
+
+    def _unchanged(self) -> Rows:
+        return [*self._known.rows]
+
+    @contextmanager
+    def _tx(self) -> Iterator[Append]:
+        def append(records: Sequence[OnRecord]) -> None:
+            for row in records:
+                self._known.add(self.clock(), row)
+
+        yield append
+
+
+CHARGING = (UpdateReleased, BudgetCharged, SentWithoutPrivacy)
+"""Rows of what a run spent."""
+
+
+def _place(row: UpdateReleased) -> Place:
+    return row.run, row.client, row.group, row.version, row.step
+
+
+def _named(group: str, version: int, step: int) -> str:
+    """A place of a run, in words."""
+    return f"version {version} of {group}" + (f", step {step}" if step else "")
+
+
+def _exposes(row: UpdateReleased) -> bool:
+    """Whether an update leaves with no privacy; held-out records are no records trained on."""
+    return row.fact is None and row.group != EVALUATION
+
+
 def _facts(rows: Rows) -> list[tuple[bytes, Fact]]:
     """The facts among these rows, with their runs."""
-    charged = (row for _, row in rows if isinstance(row, BudgetCharged))
+    charged = (row for _, row in rows if isinstance(row, UpdateReleased | BudgetCharged))
     return [(row.run, fact) for row in charged for fact in (row.charge, row.release) if fact]
 
 
-def _exact(rows: Rows) -> dict[tuple[bytes, str, str], int]:
-    """How many updates left with no privacy, at most, by run, client and group."""
-    found = (row for _, row in rows if isinstance(row, SentWithoutPrivacy))
-    return {(row.run, row.client, row.group): row.most for row in found}
-
-
-def _further(rows: Rows, run: bytes, ids: Sequence[SubmissionId]) -> list[SentWithoutPrivacy]:
-    """The rows of updates that are not on record yet, with some ahead."""
-    known = _exact(rows)
-    return [
-        SentWithoutPrivacy(run, id.client, id.group, id.sequence + 1 + id.sequence // AHEAD)
-        for id in ids
-        if id.sequence >= known.get((run, id.client, id.group), 0)
-    ]
+def _exact(rows: Rows) -> Counter[bytes]:
+    """How many updates left with no privacy, at most, by run."""
+    exact = Counter(row.run for _, row in rows if isinstance(row, UpdateReleased) and _exposes(row))
+    before = (row for _, row in rows if isinstance(row, SentWithoutPrivacy))
+    for (run, *_), most in {(r.run, r.client, r.group): r.most for r in before}.items():
+        exact[run] += most
+    return exact
 
 
 def without_privacy(number: int) -> str:

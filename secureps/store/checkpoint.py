@@ -31,7 +31,7 @@ from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, Op
 from secureps.file_access import open_plain
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
-    canonical,
+    canonical_plain,
     digest,
     file_hasher,
     from_plain,
@@ -110,7 +110,7 @@ class ShardFile:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often a client spent the same: a charge or a release, with version and attempt 0."""
+    """How often a client spent the same: a charge or a release, with version and step 0."""
 
     times: int
     charge: Charge | None = None
@@ -302,7 +302,7 @@ def read_manifest(directory: str | Path) -> Manifest:
         if isinstance(found, int) and found > FORMAT:  # its fields may be others
             raise ConfigError(newer(path, found))
         manifest = from_plain(Manifest, plain)
-        sound = _manifest_text(manifest) == text and manifest.run.id.hex() == manifest.id
+        sound = _text_of(plain) == text and manifest.run.id.hex() == manifest.id
     except (Malformed, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         sound = False
     if not sound:
@@ -357,9 +357,13 @@ def directories(root: Root) -> Iterable[Path]:
 
 
 def _manifest_text(manifest: Manifest) -> bytes:
-    own = digest("secureps-manifest", canonical(manifest)).hex()
-    plain = {"digest": own, **to_plain(manifest)}
-    return json.dumps(plain, indent=1).encode() + b"\n"
+    return _text_of(to_plain(manifest))
+
+
+def _text_of(plain: dict[str, Any]) -> bytes:
+    """A manifest's file: its plain form, which may have names of before, and the digest of it."""
+    own = digest("secureps-manifest", canonical_plain(Manifest, plain)).hex()
+    return json.dumps({"digest": own, **plain}, indent=1).encode() + b"\n"
 
 
 @contextlib.contextmanager

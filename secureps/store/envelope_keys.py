@@ -132,6 +132,8 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         if self._run is None:
             self._run = own = run_folder(self._folder, run)
             files = os.listdir(own) if own.is_dir() else []
+            if files:  # a holder that was killed may not have waited for their names
+                sync(own)
             found = (_NAME.fullmatch(each) for each in files)
             for number in [int(each[1]) for each in found if each]:
                 path = self._path(number)
@@ -149,7 +151,6 @@ class EnvelopeKeyFiles(EnvelopeKeys):
     def _made(self, number: int) -> EnvelopeKey:
         key, path = EnvelopeKey.from_os(), self._path(number)
         make_folder(path.parent, 0o700)
-        sync(path.parent.parent)
         write_new(path, self._passphrases.lock(key.to_bytes()))
         return key
 

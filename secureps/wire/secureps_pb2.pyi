@@ -8,25 +8,25 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Charge(_message.Message):
-    __slots__ = ("party", "group", "version", "noise_multiplier", "sample_rate", "steps", "attempt")
+    __slots__ = ("party", "group", "version", "noise_multiplier", "sample_rate", "steps", "step")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NOISE_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_RATE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     party: str
     group: str
     version: int
     noise_multiplier: float
     sample_rate: float
     steps: int
-    attempt: int
-    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., noise_multiplier: _Optional[float] = ..., sample_rate: _Optional[float] = ..., steps: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    step: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., noise_multiplier: _Optional[float] = ..., sample_rate: _Optional[float] = ..., steps: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("party", "group", "version", "l2", "l1", "stddev", "sources", "clamping", "attempt")
+    __slots__ = ("party", "group", "version", "l2", "l1", "stddev", "sources", "clamping", "step")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -35,7 +35,7 @@ class Release(_message.Message):
     STDDEV_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     CLAMPING_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     party: str
     group: str
     version: int
@@ -44,8 +44,8 @@ class Release(_message.Message):
     stddev: float
     sources: int
     clamping: float
-    attempt: int
-    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., l2: _Optional[float] = ..., l1: _Optional[float] = ..., stddev: _Optional[float] = ..., sources: _Optional[int] = ..., clamping: _Optional[float] = ..., attempt: _Optional[int] = ...) -> None: ...
+    step: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., l2: _Optional[float] = ..., l1: _Optional[float] = ..., stddev: _Optional[float] = ..., sources: _Optional[int] = ..., clamping: _Optional[float] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Metric(_message.Message):
     __slots__ = ("name", "value")

@@ -11,13 +11,13 @@ from secureps.audit.ledger_statement import party_of, statement, summary, verifi
 from secureps.crypto.identity import Identity
 from secureps.errors import ConfigError, DamagedStore, KitError
 from secureps.messages.charge import Charge
-from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.run.cli import app
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import create_kit, issue
 from tests.kits.command import said
+from tests.kits.ledgers import charge, expose
 from tests.processes.test_pinned_ca import PLAIN
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
@@ -33,7 +33,7 @@ def filled(path: Path) -> BudgetLedger:
     days = iter(range(100))
     ledger = BudgetLedger(path, updates_per_hour=9, clock=lambda: 1e9 + 86400.0 * next(days))
     for run, version in FACTS:
-        ledger.charge(run, fact(version))
+        charge(ledger, run, fact(version))
     ledger.begin(TWO)
     return BudgetLedger(path, clock=lambda: 2e9)
 
@@ -61,9 +61,8 @@ def test_it_counts_what_left_without_privacy(tmp_path: Path) -> None:
     assert (before["without_privacy"], summary(before)[-5:]) == (0, " says")
     days = iter(range(10))
     clock = lambda: 1.5e9 + 86400.0 * next(days)  # noqa: E731
-    for sequence in range(2):
-        id = SubmissionId("one", "all", sequence)
-        BudgetLedger(ledger.path, clock=clock).expose(b"\3" * 32, [id])
+    for version in range(2):
+        expose(BudgetLedger(ledger.path, clock=clock), b"\3" * 32, [version])
     told = json.loads(statement(ledger, "one", ME))
     assert (told["epsilon"], told["without_privacy"]) == (before["epsilon"], 2)
     assert told["runs"][:2] == before["runs"]

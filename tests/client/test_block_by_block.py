@@ -20,6 +20,7 @@ from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
 from secureps.policy.block_codes import block_codes
 from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.tasks import Aim, BlockSealed, Contribute, Contributed, SealOn
+from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
 from tests.client.test_worker import CLIENT_PRIVACY
 from tests.kits.committee_kit import BASE, Bench
@@ -83,7 +84,7 @@ def test_what_a_disk_cut_off_is_sealed_anew() -> None:
 def sealed_ahead(bench: Bench, outbox: MemorySpool) -> Iterator[BlockHeader]:
     id = SubmissionId("c1", "all", 1)
     receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
-    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox)
+    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger())
     layout = bench.pinned.layout.group("all")
     blocks = reversed(list(cut(layout, np.arange(layout.size))))
     made = yield from sealer.seal(bench.pinned, receipt, blocks)
@@ -108,8 +109,9 @@ def test_every_client_seals_in_its_own_order(private: bool) -> None:
     codes, aim = block_codes(plan, layout, 0, ()), Aim("all", 0, 4)
     starts = set()
     for client in ("c0", "c1", "c2", "c3"):
-        made = UpdateIntegers(client, plan, layout, aim, 0, UnsafeSeed(3).derive)
-        found = [block for block, _ in made.blocks(codes, update, 1)]
+        made = UpdateIntegers(client, plan, layout, aim, UnsafeSeed(3).derive)
+        _, blocks = made.make(codes, update, 1, 1.0)
+        found = [block for block, _ in blocks]
         assert found == in_own_order(client, range(layout.blocks))
         starts.add(found[0])
     assert len(starts) > 1

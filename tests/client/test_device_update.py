@@ -1,7 +1,6 @@
 """An update that is made where its model was trained has the bits of one that is made on the host.
 
-Tensors are the CPU's: no test of this project runs on a GPU, and `device.bits` tries each before it
-is relied on.
+Tensors are the CPU's, or those of SECUREPS_TEST_DEVICE.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch.profiler import ProfilerActivity, profile
 
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
@@ -42,7 +42,8 @@ from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
 from tests.kits.federations import finished, same, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
-from tests.kits.sealed_blocks import whole
+from tests.kits.torch_device import DEVICE
+from tests.kits.torch_device import there as on_device
 
 Tensors = dict[str, Any]
 Model = tuple[list[NDArray[np.float32]], Tensors]
@@ -86,7 +87,7 @@ def model(layout: GroupLayout, seed: int, size: float = 0.1) -> Model:
 
 
 def held(tensors: Tensors) -> Tensors:
-    return {name: HeldTensor(torch.from_numpy(each.copy())) for name, each in tensors.items()}
+    return {name: HeldTensor(on_device(each)) for name, each in tensors.items()}
 
 
 def both(
@@ -110,9 +111,8 @@ def both(
 
 
 def integers(own: ClientWorker, update: Update, examples: int = 1) -> NDArray[np.integer[Any]]:
-    layout = own._layout().group("all")
-    base = [bytes(32)] * layout.blocks
-    return whole(layout, own._on_grid(AIM, 0, update, examples, base))
+    base = (bytes(32),) * own._layout().group("all").blocks
+    return drawn(own, AIM, update, examples, base)
 
 
 @contextmanager
@@ -279,6 +279,19 @@ def test_tensors_of_every_kind_and_of_many_pieces(
         assert counts[0] == counts[1] > 0
 
 
+def test_an_update_is_few_operations() -> None:
+    """Each is launched by itself, which takes a GPU longer than the arithmetic of small ones."""
+    schema = Schema((TensorSpec("weight", (1_000_000,), "float32"),))
+    plan = make_plan(block_size=1_000_000, group=[{"rule": RULE, "clip": 0.5}])
+    layout = plan.layout(schema).group("all")
+    blocks, tensors = model(layout, 1)
+    made = Trained("c0", plan, layout, blocks, held(tensors))
+    assert bits.difference(DEVICE) == ""
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        assert trained_update(made).device is not None
+    assert 0 < sum(each.count for each in seen.key_averages()) < 1000
+
+
 def test_row_blocks_of_a_table() -> None:
     sparse = {"rows": 10, "block": 4}
     group = {"rule": RULE, "pattern": "table", "name": "t", "sparse": sparse}
@@ -319,7 +332,7 @@ def test_a_device_of_other_bits_makes_no_update(
         trained_update(Trained("c0", plan, layout, blocks, tensors)).whole().tobytes()
     )
     assert caplog.messages == [
-        "c0: cpu makes other bits than the host (rounding): updates are made on the host"
+        f"c0: {DEVICE} makes other bits than the host (rounding): updates are made on the host"
     ]
 
 
@@ -340,7 +353,7 @@ def full_after(calls: int, action: Callable[..., Any]) -> Callable[..., Any]:
     [
         (bits, "difference"),
         (device_update, "clip_factor"),
-        (device_update, "payload_digest"),
+        (device_update, "_digest"),
         (device_update, "shrink"),
     ],
 )
@@ -359,14 +372,14 @@ def test_without_memory_for_an_update_it_is_made_on_the_host(
     assert made.device is None
     assert made.whole().tobytes() == here.whole().tobytes()
     assert caplog.messages[0] == (
-        "c0: cpu has no memory left for the update: this update is made on the host, with the "
-        "same bits"
+        f"c0: {DEVICE} has no memory left for the update: this update is made on the host, with "
+        "the same bits"
     )
 
 
 FULL = (
-    "c0: cpu has no memory left for the update: the rest of it is made on the host, with the same "
-    "bits"
+    f"c0: {DEVICE} has no memory left for the update: the rest of it is made on the host, with the "
+    "same bits"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from secureps.client.clipping import clip_update, magnitude
-from secureps.client.sealing import whole as sealed_whole
 from secureps.client.site import Site
 from secureps.client.trainer import FitResult
 from secureps.client.worker import ClientWorker
@@ -35,7 +34,6 @@ from secureps.roles.member.tasks import (
     BlockSealed,
     Contribute,
     Contributed,
-    SealedUpdate,
     SealOn,
     block_key,
 )
@@ -45,7 +43,7 @@ from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, PRIVACY, make_placement, make_plan, make_run
-from tests.kits.sealed_blocks import made_of, parts_of, whole
+from tests.kits.sealed_blocks import drawn, made_of, parts_of, released
 from tests.kits.thin_group import FED_BACK
 
 CLIENT_PRIVACY: dict[str, Any] = {
@@ -54,6 +52,7 @@ CLIENT_PRIVACY: dict[str, Any] = {
     | {"placement": "local"},
 }
 VALUES = 60
+SMALL = np.full(VALUES, 0.01, np.float32)
 
 
 def worker(plan: Plan, folder: Path, seed: Seed, nonce: int = 0) -> ClientWorker:
@@ -71,8 +70,7 @@ def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path
     for seed in (SecretSeed(bytes(range(32))), UnsafeSeed(3)):
         update, aim = made_of(np.full(VALUES, 0.01, np.float32)), Aim("all", 1, 4)
         made = [worker(plan, tmp_path, seed, nonce) for nonce in (1, 2)]
-        layout = made[0]._layout().group("all")
-        first, second = (whole(layout, each._on_grid(aim, 0, update, 1)) for each in made)
+        first, second = (drawn(each, aim, update, 1) for each in made)
         assert np.array_equal(first, second) is not seed.private
 
 
@@ -86,26 +84,30 @@ def test_what_a_rotation_makes_longer_in_float32_is_clipped_again(
     group = {"weighting": "uniform", "codec": ["rotate"], "rule": {"quorum": 3, "minimum": 2}}
     plan = make_plan(**CLIENT_PRIVACY | {"group": [group | {"clip": norm}]})
     own = worker(plan, tmp_path, UnsafeSeed(3))
-    layout = own._layout().group("all")
-    blocks = own._on_grid(Aim("all", 0, 4), 0, made_of(update), 1, [bytes(32)] * layout.blocks)
-    assert whole(layout, blocks).size == VALUES
-
-
-def contributed(own: ClientWorker, examples: int, known: tuple[bytes, ...] = ()) -> SealedUpdate:
-    task, update = Contribute((), (b"one",), ()), made_of(np.full(VALUES, 0.01, np.float32))
-    aim = Aim("all", 0, 4, known)
-    made = sealed_whole(own._contribution(task, aim, bytes(32), update, examples))
-    assert made is not None
-    return made
+    base = (bytes(32),) * own._layout().group("all").blocks
+    assert drawn(own, Aim("all", 0, 4), made_of(update), 1, base).size == VALUES
 
 
 def test_an_update_that_counts_for_more_is_another_one(tmp_path: Path) -> None:
-    """Its integers are others, so that its name is another, too."""
-    own = worker(make_plan(), tmp_path, SecretSeed(bytes(32)))
-    light, heavy = contributed(own, 1), contributed(own, 2)
-    assert light.content != heavy.content
-    assert light.receipt.update != heavy.receipt.update
-    assert contributed(own, 1).receipt.update == light.receipt.update
+    """Its integers are others, so that its names are others, too."""
+    own, update = worker(make_plan(), tmp_path, SecretSeed(bytes(32))), made_of(SMALL)
+    task, aim = Contribute((), (b"one",), ()), Aim("all", 0, 4)
+    light, heavy, again = (own._draft(task, aim, bytes(32), update, w) for w in (1, 2, 1))
+    assert light.row.update == again.row.update != heavy.row.update
+    assert light.receipt.update == again.receipt.update != heavy.receipt.update
+
+
+def test_the_ledgers_name_of_an_update_needs_no_secret(tmp_path: Path) -> None:
+    """Whoever lost its seed and seals the same integers under another one names them alike."""
+    update = made_of(np.zeros(VALUES, np.float32))
+    task, aim = Contribute((), (b"one",), ()), Aim("all", 0, 4)
+    seeds = SecretSeed(bytes(32)), SecretSeed(bytes(range(32)))
+    one, other = (
+        worker(make_plan(), tmp_path, seed)._draft(task, aim, bytes(32), update, 1)
+        for seed in seeds
+    )
+    assert one.row.update == other.row.update
+    assert one.receipt.update != other.receipt.update, "whoever guesses integers learns nothing"
 
 
 def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -> None:
@@ -140,13 +142,12 @@ def test_what_has_no_privacy_is_on_record_before_any_of_it_is_sealed(
     own._sealer._ledger = ledger = BudgetLedger(tmp_path / "own.db")
 
     def seal(*_: Any) -> Any:
-        assert [run.exact for run in BudgetLedger(ledger.path).spent()] == [5 + 1]
+        assert [run.exact for run in BudgetLedger(ledger.path).spent()] == [1]
         raise Refused("it came to sealing")
 
-    monkeypatch.setattr(own, "_trained", lambda *_: (None, 0.0))
-    monkeypatch.setattr(own, "_seal", seal)
+    monkeypatch.setattr(own._sealer, "seal", seal)
     with pytest.raises(Refused, match="came to sealing"):
-        sealed_whole(own._contribute(Contribute((), (), (Aim("all", 0, 5),))))
+        released(own, Contribute((), (b"one",), ()), Aim("all", 0, 5), made_of(SMALL))
 
 
 @pytest.mark.parametrize("lacking", [1, 0], ids=["its last block", "what it does not carry"])
@@ -173,7 +174,7 @@ def test_an_update_that_does_not_fit_on_the_disk_is_put_away(
     task = Contribute((GroupVersion("all", 0),), blocks, ())
     update = made_of(np.full(VALUES, 0.01, np.float32))
     with pytest.raises(DiskFailed):
-        sealed_whole(own._contribution(task, Aim("all", 0, 4), bytes(32), update, 1))
+        released(own, task, Aim("all", 0, 4), update)
     assert own._outbox.keys("") == []
 
 
@@ -187,8 +188,15 @@ def test_an_update_whose_key_nobody_holds_is_put_away(tmp_path: Path) -> None:
 
     own._machine.committees = cast(Committees, SimpleNamespace(goes_on_with=nobody))
     with pytest.raises(Refused, match="came meanwhile"):
-        contributed(own, 1)
+        released(own, Contribute((), (b"one",), ()), Aim("all", 0, 4), made_of(SMALL))
     assert own._outbox.keys("") == []
+
+
+def drafts_by_rote(own: ClientWorker, patch: pytest.MonkeyPatch, seal: Any) -> None:
+    """Of no training; all may leave."""
+    patch.setattr(own, "_draft_of", lambda aim, *_: SimpleNamespace(aim=aim))
+    patch.setattr(own, "_release", lambda drafts: (drafts, ()))
+    patch.setattr(own, "_seal", seal)
 
 
 @pytest.mark.parametrize("deletes", [True, False])
@@ -200,9 +208,9 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
     for header in made.headers:
         own._outbox.put(header.key, b"sealed")
 
-    def seal(aim: Aim, *_: object) -> Generator[BlockHeader, None, object]:
+    def seal(draft: Any) -> Generator[BlockHeader, None, object]:
         yield from ()
-        if aim.sequence == 4:
+        if draft.aim.sequence == 4:
             raise DiskFailed("cannot write")
         return made
 
@@ -211,7 +219,7 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
 
     result = FitResult({}, 7, {}, 1)
     monkeypatch.setattr(own, "_trained", lambda *_: (result, 2.0))
-    monkeypatch.setattr(own, "_seal", seal)
+    drafts_by_rote(own, monkeypatch, seal)
     if not deletes:
         monkeypatch.setattr(own._outbox, "delete", read_only)
     task = Contribute((), (), (Aim("all", 0, 3), Aim("all", 0, 4)))
@@ -227,13 +235,15 @@ def test_what_is_done_between_two_blocks_is_no_encryption(
     """A worker seals the next block when it has done what others asked of it meanwhile."""
     own, clock = worker(make_plan(), tmp_path, SecretSeed(bytes(32))), [0.0]
 
-    def seal(*_: object) -> Iterator[BlockHeader]:
-        for header in Client().joined().sealed(0, 3).headers[:2]:
+    def seal(*_: object) -> Generator[BlockHeader, None, object]:
+        made = Client().joined().sealed(0, 3)
+        for header in made.headers[:2]:
             clock[0] += 1.0
             yield header
+        return made
 
     monkeypatch.setattr(own, "_trained", lambda *_: (FitResult({}, 7, {}, 1), 2.0))
-    monkeypatch.setattr(own, "_seal", seal)
+    drafts_by_rote(own, monkeypatch, seal)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     task: Contribute | SealOn = Contribute((), (), (Aim("all", 0, 3),))
     while isinstance(done := own.work(task), BlockSealed):

@@ -32,6 +32,7 @@ from secureps.store.issuing import issue, revoke
 from tests.kits.audited import begin
 from tests.kits.bare import bare
 from tests.kits.dashboards import Browser
+from tests.kits.ledgers import charge
 from tests.kits.nursery import ROOT
 
 FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
@@ -216,7 +217,7 @@ def test_a_client_that_takes_part_has_its_page_beside_it(
     site = SitePolicy(Terms(3.0), tmp_path / "site.db")
     own = (run / "kit", "client-00", run / "state" / "client-00")
     joining = Joining("127.0.0.1:9", *own, terms=Terms(budget=8.0), site=site)
-    BudgetLedger(tmp_path / "site.db").charge(b"\x05" * 32, FACT)
+    charge(BudgetLedger(tmp_path / "site.db"), b"\x05" * 32, FACT)
     with own_beside(joining, True):
         browser = Browser(capsys.readouterr().out.split()[-1])
         browser.enter()

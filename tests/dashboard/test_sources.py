@@ -39,6 +39,7 @@ from secureps.store.journal_height import Mark
 from secureps.store.journal_rows import Record, Row
 from secureps.store.passphrases import Passphrases
 from tests.kits.audited import begin
+from tests.kits.ledgers import charge
 
 FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
 
@@ -197,7 +198,7 @@ def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
     def fail(*_: object) -> None:
         raise OverflowError("intermediate overflow in fsum")
 
-    BudgetLedger(tmp_path / "client-00.db").charge(b"\x05" * 32, FACT)
+    charge(BudgetLedger(tmp_path / "client-00.db"), b"\x05" * 32, FACT)
     look = {
         "read_rows": CourseSource(run / "state" / "coordinator").look,
         "verify": LogsSource([run / "coordinator.jsonl"], run / "kit").look,
@@ -218,7 +219,7 @@ def test_a_client_reads_its_own_state_and_ledger(
     source.look(board)
     assert board.facts.own is not None
     assert (board.facts.own.own_budget, board.facts.own.runs) == (8.0, ())
-    BudgetLedger(ledger).charge(b"\x05" * 32, FACT)
+    charge(BudgetLedger(ledger), b"\x05" * 32, FACT)
     source.look(board)
     assert [each.run for each in board.facts.own.runs] == ["05" * 8]
     assert board.facts.own.holders == ("holder-0", "holder-1", "holder-2")
@@ -232,7 +233,7 @@ def test_a_client_reads_its_own_state_and_ledger(
 
 def test_ledgers_of_a_folder_are_by_client(tmp_path: Path) -> None:
     board = Board()
-    BudgetLedger(tmp_path / "client-00.db").charge(b"\x05" * 32, FACT)
+    charge(BudgetLedger(tmp_path / "client-00.db"), b"\x05" * 32, FACT)
     (tmp_path / "client-01.db").write_bytes(b"no ledger" * 1000)
     LedgersSource(tmp_path).look(board)
     assert board.facts.ledgers.keys() == {"client-00", "client-01"}
@@ -256,16 +257,16 @@ def test_a_ledger_is_read_on_and_another_one_from_its_start(
         read.append(len(rows))
         return iter(rows)
 
-    BudgetLedger(path).charge(b"\x05" * 32, FACT)
+    charge(BudgetLedger(path), b"\x05" * 32, FACT)
     ledger = KnownLedger(path)
     assert [each.facts for each in ledger.read().runs] == [1]
-    BudgetLedger(path).charge(b"\x05" * 32, replace(FACT, version=1))
+    charge(BudgetLedger(path), b"\x05" * 32, replace(FACT, version=1))
     monkeypatch.setattr(SqliteJournal, "replay", counted)
     assert [each.facts for each in ledger.read().runs] == [2]
     assert sum(read) == 1
     for each in tmp_path.iterdir():
         each.unlink()
-    BudgetLedger(path).charge(b"\x06" * 32, FACT)
+    charge(BudgetLedger(path), b"\x06" * 32, FACT)
     assert [each.run for each in ledger.read().runs] == [b"\x06" * 32]
 
 
@@ -287,7 +288,7 @@ def test_a_damaged_ledger_is_read_once_a_look_and_again_when_it_is_whole(
         assert len(opened) == look
     for each in tmp_path.iterdir():
         each.unlink()
-    BudgetLedger(path).charge(b"\x06" * 32, FACT)
+    charge(BudgetLedger(path), b"\x06" * 32, FACT)
     assert [each.run for each in ledger.read().runs] == [b"\x06" * 32]
 
 

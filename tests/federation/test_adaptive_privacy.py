@@ -41,7 +41,7 @@ from tests.kits.privacy_kit import (
     scales,
 )
 from tests.kits.roles_kit import SCHEMA, make_cohort, make_plan
-from tests.kits.sealed_blocks import made_of, whole
+from tests.kits.sealed_blocks import drawn, made_of
 
 PLACEMENTS = ["local", "distributed", "aggregator"]
 
@@ -241,8 +241,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         joint = np.append(clipped, np.float32(0.25 if norm <= 1.0 else -0.25))
         own = simulation.parties[name].worker
         assert isinstance(own, ClientWorker)
-        on_grid = own._on_grid(Aim("all", 0, 1), 0, made_of(joint), 1)
-        total += whole(own._layout().group("all"), on_grid)
+        total += drawn(own, Aim("all", 0, 1), made_of(joint), 1)
     mean = Grid(16, enlarged.range).weighted_mean(total, Fraction(6), 6)
     pinned = simulation.coordinator.federation.pinned
     assert pinned is not None

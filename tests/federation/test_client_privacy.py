@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from secureps.client.sealing import whole as sealed_whole
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.errors import PlanRefused, Refused
+from secureps.messages import coordinator_records
 from secureps.messages.orders import Open
 from secureps.messages.submission import Cohort, SubmissionId, cohort_digest
 from secureps.messages.submission import Member as Summed
@@ -25,8 +23,9 @@ from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 from secureps.roles.shard.keys import noise_key
-from secureps.run.simulate.simulation import Conditions
+from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store.spool import MemorySpool
+from tests.kits.cheats import journalled
 from tests.kits.faults_kit import Drop, faulty
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.privacy_kit import (
@@ -39,7 +38,7 @@ from tests.kits.privacy_kit import (
     private_plan,
 )
 from tests.kits.roles_kit import SCHEMA
-from tests.kits.sealed_blocks import made_of, whole
+from tests.kits.sealed_blocks import drawn, made_of, released
 
 
 @pytest.mark.parametrize("placement", ["local", "aggregator"])
@@ -179,53 +178,51 @@ class Restless(Walker):
         return result
 
 
-@pytest.mark.parametrize(("kind", "repeats"), [(Walker, False), (Restless, True)])
-def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
-    kind: type[Walker], repeats: bool, tmp_path: Path
+def client_00(simulation: Simulation) -> ClientWorker:
+    worker = simulation.parties["client-00"].worker
+    assert isinstance(worker, ClientWorker)
+    return worker
+
+
+@pytest.mark.parametrize("kind", [Walker, Restless])
+def test_a_round_that_was_given_up_is_answered_with_the_same_update(
+    kind: type[Walker], tmp_path: Path
 ) -> None:
-    """A round that was given up is trained for again: the same update costs nothing more."""
-    gone = {(f"client-0{i}", "coordinator", "Submit", 3): Drop() for i in (4, 5)}
-    gone |= {(f"client-0{i}", "coordinator", "Submit", n): Drop() for i in (4, 5) for n in (4, 5)}
+    """Nobody trains again for it, whether a training repeats its bits or not: it costs nothing."""
+    gone = {(f"client-0{i}", "coordinator", "Submit", n): Drop() for i in (4, 5) for n in (3, 4, 5)}
     conditions = Conditions(network=faulty(gone))
     simulation = federation(private_plan("local"), tmp_path, kind=kind, conditions=conditions)
     simulation.run()
+    assert simulation.versions() == {"all": 4}
     ledger = simulation.coordinator.federation.ledger
-    again = [r.attempt for r in facts_of(ledger, "client-00") if r.version == 2]
-    assert again == list(range(len(again)))
-    assert (len(again) > 1) is repeats
-    worker = simulation.parties["client-00"].worker
-    assert isinstance(worker, ClientWorker)
-    update = np.zeros(217, dtype=np.float32)
-    aim = Aim("all", 2, 0)
-    first, same_again, other = (drawn(worker, aim, a, update) for a in (0, 0, 1))
+    assert [r.version for r in facts_of(ledger, "client-00")] == [0, 1, 2, 3]
+    arrived = [r.receipt for r in journalled(simulation, coordinator_records.Received)]
+    names = [r.update for r in arrived if (r.id.client, r.version) == ("client-00", 2)]
+    assert len(names) > 1 == len(set(names))
+
+
+def test_the_same_update_has_the_same_noise_and_another_step_its_own(tmp_path: Path) -> None:
+    simulation = federation(private_plan("local"), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 0})
+    worker, update = client_00(simulation), made_of(np.zeros(217, dtype=np.float32))
+    aims = Aim("all", 2, 0), Aim("all", 2, 0), Aim("all", 2, 0, 1)
+    first, same_again, other = (drawn(worker, aim, update, 1) for aim in aims)
     assert np.array_equal(first, same_again)
     assert not np.array_equal(first, other)
-
-
-def drawn(worker: ClientWorker, aim: Aim, attempt: int, update: NDArray[np.float32]) -> Any:
-    layout = worker._layout().group(aim.group)
-    return whole(layout, worker._on_grid(aim, attempt, made_of(update), 1))
 
 
 @pytest.mark.parametrize("at", [0, 216])
 def test_noise_that_is_asked_for_again_is_that_of_the_same_integers_alone(
     at: int, tmp_path: Path
 ) -> None:
-    """A client that forgot its attempts sends another update: the noise must not cancel."""
+    """Were another update to leave for the same place, the noise would not cancel."""
     simulation = federation(private_plan("local", block_size=64), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 0})
-    worker = simulation.parties["client-00"].worker
-    assert isinstance(worker, ClientWorker)
-    plan, update = simulation.plan, np.zeros(217, np.float32)
-    mechanism = plan.mechanism("all", 217)
-    assert mechanism is not None
-    aim, first = (
-        Aim("all", 2, 0),
-        drawn(worker, Aim("all", 2, 0), 0, update),
-    )
-    assert np.array_equal(first, drawn(worker, aim, 0, update))
+    worker, update = client_00(simulation), np.zeros(217, np.float32)
+    first = drawn(worker, Aim("all", 2, 0), made_of(update), 1)
+    assert np.array_equal(first, drawn(worker, Aim("all", 2, 0), made_of(update), 1))
     update[at] = 0.9
-    sent = drawn(worker, aim, 0, update)
+    sent = drawn(worker, Aim("all", 2, 0), made_of(update), 1)
     moved = np.flatnonzero(np.abs(sent - first) > 0)
     assert len(moved) > 200, "the difference is the update, and no noise"
 
@@ -234,15 +231,18 @@ def test_noise_that_is_asked_for_again_is_that_of_the_same_integers_alone(
 def test_that_two_models_came_to_the_same_is_told_to_nobody(
     kind: type[Contribute] | type[Evaluate], tmp_path: Path
 ) -> None:
-    """Whoever publishes two models for one version would learn it from `attempt`, exactly."""
-    tasks = [(kind((), (model,), ()), 0) for model in (b"one", b"other", b"one", b"third")]
-    assert attempts(tasks, tmp_path) == [0, 1, 0, 2]
-
-
-def test_that_two_steps_of_a_model_came_to_the_same_is_told_to_nobody(tmp_path: Path) -> None:
-    """A client whose steps are equal, as an empty one's, would be known by its equal noise."""
-    task = Contribute((), (b"one",), ())
-    assert attempts([(task, step) for step in (0, 1, 0, 2, 1)], tmp_path) == [0, 1, 0, 2, 1]
+    """Whoever publishes two models for one version would learn it from what is sent."""
+    simulation = federation(private_plan("local"), tmp_path)
+    simulation.run()
+    worker, update = client_00(simulation), made_of(np.zeros(217, dtype=np.float32))
+    other, refused = made_of(np.full(217, 0.01, np.float32)), "another update of version 9 of all"
+    sent = [
+        released(worker, kind((), (model,), ()), Aim("all", 9, 100), each)
+        for model, each in ((b"one", update), (b"other", update), (b"one", other), (b"one", update))
+    ]
+    assert [isinstance(each, str) and each.startswith(refused) for each in sent] == [
+        *(False, True, True, False)
+    ]
 
 
 def test_an_updates_name_is_of_what_is_sealed_and_tells_nothing_of_what_is_not(
@@ -251,37 +251,13 @@ def test_an_updates_name_is_of_what_is_sealed_and_tells_nothing_of_what_is_not(
     """The same for the same; another one of another version, step or noise, though all are zero."""
     simulation = federation(private_plan("local"), tmp_path)
     simulation.run()
-    worker = simulation.parties["client-00"].worker
-    assert isinstance(worker, ClientWorker)
-    update, task = made_of(np.zeros(217, dtype=np.float32)), Contribute((), (b"one",), ())
-    aims = [Aim("all", 2, 100), Aim("all", 2, 101), Aim("all", 3, 102), Aim("all", 2, 103, (), 1)]
-    aims.append(Aim("all", 2, 104, (b"another",)))
-    made = [sealed_whole(worker._contribution(task, aim, bytes(32), update, 1)) for aim in aims]
-    names = [each.receipt.update for each in made if each is not None]
+    worker, update = client_00(simulation), made_of(np.zeros(217, dtype=np.float32))
+    aims = [Aim("all", 2, 100), Aim("all", 2, 101), Aim("all", 3, 102), Aim("all", 2, 103, 1)]
+    made = [worker._draft(Contribute((), (), ()), aim, bytes(32), update, 1) for aim in aims]
+    names = [each.receipt.update for each in made]
     assert names[0] == names[1]
-    assert len(set(names)) == len(names) - 1 == 4
-    wanted = [Aim("all", 2, 105, wanted=name) for name in (names[0], names[2])]
-    again = [sealed_whole(worker._contribution(task, aim, bytes(32), update, 1)) for aim in wanted]
-    assert [each is not None for each in again] == [True, False]
-
-
-def attempts(tasks: Sequence[tuple[Contribute | Evaluate, int]], folder: Path) -> list[int]:
-    """What a client's receipts say, whose updates all come to the same, of tasks at steps."""
-    simulation = federation(private_plan("local"), folder)
-    simulation.run()
-    worker = simulation.parties["client-00"].worker
-    assert isinstance(worker, ClientWorker)
-    update = made_of(np.zeros(217, dtype=np.float32))
-    found, known = list[int](), tuple[bytes, ...]()
-    for task, step in tasks:
-        aim = Aim("all", 2, 100, known, step)
-        made = sealed_whole(worker._contribution(task, aim, bytes(32), update, 1))
-        assert made is not None
-        assert made.receipt.release is not None
-        assert made.receipt.step == step
-        found.append(made.receipt.release.attempt)
-        known += () if made.content in known else (made.content,)
-    return found
+    assert len(set(names)) == len(names) - 1 == 3
+    assert made[0].row.update == made[1].row.update not in names, "it lies in the ledger alone"
 
 
 @pytest.mark.parametrize(

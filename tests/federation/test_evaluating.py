@@ -316,11 +316,11 @@ def test_metrics_that_are_paid_for_arrive_before_their_client_stops(tmp_path: Pa
     assert metrics_of(simulation)[2] == metrics_of(straight)[2]
 
 
-def test_only_evaluations_can_be_declined(tmp_path: Path) -> None:
+def test_only_what_there_is_can_be_declined_and_by_oneself(tmp_path: Path) -> None:
     simulation = examined(evaluated_plan(), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
-    with pytest.raises(Malformed, match="only evaluations can be declined"):
-        simulation.coordinator.handle(0.0, "client-00", Decline("client-00", "all", 2, "no"))
+    with pytest.raises(Malformed, match="no group is called 'other'"):
+        simulation.coordinator.handle(0.0, "client-00", Decline("client-00", "other", 2, "no"))
     with pytest.raises(UnknownParty, match="speaks as"):
         simulation.coordinator.handle(0.0, "client-00", Decline("client-01", EVALUATION, 1, "no"))
 

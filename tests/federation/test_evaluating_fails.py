@@ -80,7 +80,7 @@ def test_an_evaluator_declines_what_it_is_to_judge_now_and_nothing_else(tmp_path
     for version in (1, 3, 4):
         coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, version, "no"))
     assert coordinator.federation.evaluations.skipped == {}
-    with pytest.raises(Malformed, match="only evaluations can be declined"):
+    with pytest.raises(Malformed, match="no group is called"):
         coordinator.handle(0.0, "client-00", Decline("client-00", EVALUATION, 2, "no"))
     coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, 2, "no"))
     assert coordinator.federation.evaluations.skipped == {2: f"{JUDGE}: no"}

@@ -20,6 +20,7 @@ from secureps.store.journal import read_rows
 from tests.flower.test_strategy import SEED, play
 from tests.kits.engine_apps import make_app, write_plan
 from tests.kits.flower_grid import LocalGrid, a_task
+from tests.kits.ledgers import charge
 
 ROUNDS = 3
 PRIVACY = """[privacy]
@@ -90,7 +91,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dic
         }
     # What another run took of the same records: of the budget there is no update left.
     spent = Release(NAMES["budget"], "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
-    BudgetLedger(folder / "budget.db").charge(bytes(32), spent)
+    charge(BudgetLedger(folder / "budget.db"), bytes(32), spent)
     plan = write_plan(folder, more='most_examples = 32\nweighting = "uniform"')
     plan.write_text(plan.read_text().replace("range = 1.0\n", "") + PRIVACY)
     with a_task():

@@ -50,6 +50,7 @@ from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
 from tests.fuzz.target import Target, in_file
 from tests.golden.values import full, row
+from tests.kits.ledgers import charge
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 from tests.kits.unset import unset
 
@@ -332,7 +333,7 @@ def _audit_log() -> Target:
 def _statement(path: Path) -> Target:
     ledger = BudgetLedger(path, clock=lambda: 1.7e9)
     for version in range(2):
-        ledger.charge(b"r" * 32, Charge("one", "all", version, 1.1, 0.05, 20))
+        charge(ledger, b"r" * 32, Charge("one", "all", version, 1.1, 0.05, 20))
     honest = statement(ledger, "one", ME)
 
     def read(data: bytes) -> bytes:

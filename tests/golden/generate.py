@@ -20,6 +20,7 @@ from secureps.store.issuing import create_kit, issue
 from tests.golden.schema import schema
 from tests.golden.stage import CLIENTS, Stage, pack
 from tests.golden.values import digests, examples
+from tests.kits.ledgers import charge
 
 PLAN = """name = "{name}"
 versions = 4
@@ -152,7 +153,7 @@ def _charge(stage: Stage) -> None:
     ledger = BudgetLedger(stage.folder / "ledgers" / "client-00.db")
     for record in stage.records("client-00"):
         if type(record).__name__ == "Sealed" and record.receipt.fact is not None:
-            ledger.charge(record.receipt.run, record.receipt.fact)
+            charge(ledger, record.receipt.run, record.receipt.fact)
 
 
 def main(folder: Path) -> None:

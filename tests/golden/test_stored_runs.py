@@ -17,6 +17,7 @@ from secureps.crypto.sharing import HolderShare
 from secureps.errors import ConfigError, KitError
 from secureps.messages.encoding import to_plain
 from secureps.messages.format import BLAKE2_CHECKPOINT, FORMAT, OLDEST_CHECKPOINT
+from secureps.messages.member_records import UpdateReleased
 from secureps.messages.submission import (
     BlockHeader,
     Receipt,
@@ -210,7 +211,10 @@ def test_a_ledger_over_all_runs_counts_what_it_counted(archive: Path, folder: Pa
         spent = [(each.run, each.fact) for each in sealed if each.fact is not None]
         assert sorted(facts, key=repr) == sorted(spent, key=repr)
         before = last_row(path)
-        BudgetLedger(path).charge(*facts[0])
+        (first, *_) = (
+            row for _, row in BudgetLedger(path).rows() if isinstance(row, UpdateReleased)
+        )
+        assert BudgetLedger(path).release([first]) == [""]
         assert last_row(path) == before, "what is on record costs nothing more"
 
 

@@ -38,6 +38,7 @@ from secureps.roles.machine import WORKER, Call, Step, Work, WorkFailed
 from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
 from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.store.budget import MemoryLedger
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import SCHEMA, update_name
@@ -124,7 +125,9 @@ class Site:
     ) -> Sent:
         """A sealed update of random values."""
         id, outbox = SubmissionId(client, "all", sequence), MemorySpool()
-        sealer = OutboxSealer(self.kit.identities[client], {}, self.sealed_for, outbox)
+        sealer = OutboxSealer(
+            self.kit.identities[client], {}, self.sealed_for, outbox, MemoryLedger()
+        )
         rng = np.random.default_rng([seed, sequence, *client.encode()])
         layout = self.pinned.layout.group("all")
         values = rng.integers(0, 1000, layout.size, np.int64)

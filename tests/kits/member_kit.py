@@ -140,14 +140,6 @@ def of_one_update() -> Client:
     return budgeted(1.001 * epsilon((charge,), PRIVACY["delta"]))
 
 
-def another(client: Client) -> SealedUpdate:
-    """The second update of version 0, which is charged beside the first one."""
-    update = client.sealed(0, 1)
-    assert update.receipt.charge is not None
-    charge = dataclasses.replace(update.receipt.charge, attempt=1)
-    return dataclasses.replace(update, receipt=dataclasses.replace(update.receipt, charge=charge))
-
-
 def works(step: Step) -> list[Any]:
     return [e.task for e in step.effects if isinstance(e, Work)]
 

@@ -10,9 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.integers import BlockIntegers
+from secureps.client.sealing import whole as sealed_whole
 from secureps.client.update import Update
+from secureps.client.worker import ClientWorker
+from secureps.messages.orders import GroupVersion
 from secureps.model.difference import Part
 from secureps.model.layout import GroupLayout
+from secureps.roles.member.tasks import Aim, Contribute, Evaluate, SealedUpdate
 
 
 def made_of(values: NDArray[np.float32]) -> Update:
@@ -36,6 +40,31 @@ def whole(
         size = last - first
         found[block] = np.concatenate([made(0, size // 2), made(size // 2, size)])
     return np.concatenate([found[block] for block in range(layout.blocks)])
+
+
+def drawn(
+    worker: ClientWorker,
+    aim: Aim,
+    update: Update,
+    weight: int,
+    base: tuple[bytes, ...] = (),
+) -> NDArray[np.integer[Any]]:
+    """The integers that a client seals of an update."""
+    task = Contribute((GroupVersion(aim.group, aim.version),) if base else (), base, ())
+    made = worker._draft(task, aim, bytes(32), update, weight)
+    return whole(worker._layout().group(aim.group), made.blocks)
+
+
+def released(
+    worker: ClientWorker,
+    task: Contribute | Evaluate,
+    aim: Aim,
+    update: Update,
+    weight: int = 1,
+) -> SealedUpdate | str:
+    """An update that a client seals, or why it does not leave."""
+    leave, unsent = worker._release([worker._draft(task, aim, bytes(32), update, weight)])
+    return sealed_whole(worker._seal(leave[0])) if leave else unsent[0].reason
 
 
 def cut(

@@ -71,8 +71,8 @@ def test_a_version_costs_no_more_to_count_than_the_ones_before(
 def test_a_further_step_of_a_version_is_a_release_of_its_own() -> None:
     plan = private_plan("local", local=[])
     own, layout = Budget(plan, "c", None), plan.layout(SCHEMA)
-    aims = (Aim("all", 3, 7, (b"one",)), Aim("all", 3, 8, (b"one",), 1), Aim("all", 3, 8, (), 1))
-    assert [each.attempt for each in own.planned(layout, aims)] == [0, 1, 0]
+    aims = (Aim("all", 3, 7), Aim("all", 3, 8, 1))
+    assert [each.step for each in own.planned(layout, aims)] == [0, 1]
 
 
 @pytest.mark.parametrize("placement", ["local", "aggregator"])

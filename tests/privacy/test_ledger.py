@@ -38,8 +38,8 @@ def test_the_same_charge_again_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("fact", [ONE, WHOLE])
-def test_another_update_of_one_version_is_another_fact(fact: Charge | Release) -> None:
-    ledger, again = Ledger([fact]), replace(fact, attempt=1)
+def test_another_step_of_one_version_is_another_fact(fact: Charge | Release) -> None:
+    ledger, again = Ledger([fact]), replace(fact, step=1)
     assert ledger.new(again)
     ledger.append(again)
     assert ledger.count("alice") == 2
@@ -97,7 +97,7 @@ def test_it_only_grows_holds_every_fact_once_and_mixes_none(made: list[Charge | 
     assert list(ledger.charges) == [fact for fact in once if isinstance(fact, Charge)]
     assert list(ledger.releases) == [fact for fact in once if isinstance(fact, Release)]
     for party in "ab":
-        own = [replace(fact, version=0, attempt=0) for fact in once if fact.party == party]
+        own = [replace(fact, version=0, step=0) for fact in once if fact.party == party]
         assert ledger.count(party) == len(own)
         assert ledger.tally(party) == Ledger.unpacked(ledger.packed()).tally(party) == Counter(own)
 
@@ -107,13 +107,6 @@ def test_a_tally_is_a_copy() -> None:
     ledger.tally("alice").clear()
     assert ledger.tally("alice") == {replace(ONE, version=0): 1}
     assert ledger.tally("bob") == {}
-
-
-@pytest.mark.parametrize("fact", [ONE, WHOLE])
-def test_attempts_of_a_version_are_counted_from_zero(fact: Charge | Release) -> None:
-    ledger = Ledger([fact, replace(fact, attempt=1), replace(fact, version=4)])
-    assert [ledger.attempts("alice", "rest", version) for version in (2, 3, 4)] == [0, 2, 1]
-    assert ledger.attempts("alice", "words", 3) == ledger.attempts("bob", "rest", 3) == 0
 
 
 def test_the_two_units_do_not_meet() -> None:
@@ -150,8 +143,8 @@ def test_impossible_charges_are_malformed(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": -1}, "a version and an attempt are at least 0"),
-        ({"attempt": -1}, "a version and an attempt are at least 0"),
+        ({"version": -1}, "a version and a step are at least 0"),
+        ({"step": -1}, "a version and a step are at least 0"),
         ({"stddev": -1.0}, "the standard deviation -1.0 is no number >= 0"),
         ({"stddev": math.inf}, "the standard deviation inf"),
         ({"l2": -1.0}, "no vector of whole numbers"),

@@ -123,7 +123,7 @@ def needs(cipher: str, folder: Path) -> tuple[int, int | None]:
     (update,) = made.updates
     if cipher == "plain":
         return peak, None
-    again = Reseal(update.receipt, update.headers, update.content, 2)
+    again = Reseal(update.receipt, update.headers, 2)
     return peak, more(own, again)[0]
 
 

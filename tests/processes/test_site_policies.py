@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from secureps.messages.coordinator_records import MemberRetired, Received
-from secureps.messages.member_records import BudgetCharged, SentWithoutPrivacy
+from secureps.messages.member_records import BudgetCharged, UpdateReleased
 from secureps.store.budget import BudgetLedger
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, prepare
@@ -49,7 +49,7 @@ def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
         assert "4: ask for a plan with cipher.threshold = 4 or more" in processes.log(REFUSES)
         assert "updates_per_hour" in processes.log(RESTS)
         on_record = [row for _, row in BudgetLedger(processes.folder / "rests.db").rows()]
-        assert [type(row) for row in on_record] == [BudgetCharged, SentWithoutPrivacy]
+        assert [type(row) for row in on_record] == [BudgetCharged, UpdateReleased]
         said = "takes part no more: by its own terms: threshold"
         assert f"{REFUSES} {said}" in processes.log("coordinator")
         retired = processes.journal("coordinator", MemberRetired, Received)

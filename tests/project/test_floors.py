@@ -89,7 +89,6 @@ ONLY_IMPORTERS = {
         "client/torch_sgd.py",
         "device/bits.py",
         "device/deltas.py",
-        "device/digests.py",
         "device/encoding.py",
         "device/noise.py",
         "device/norms.py",

@@ -40,6 +40,7 @@ from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.executor_kit import TASK, Stage
 from tests.kits.federations import same, small_federation, small_plan, unharmed
+from tests.kits.ledgers import charge
 from tests.kits.roles_kit import HOLDER, World, make_plan, refused
 from tests.run.report.test_status_tables import asked
 from tests.service.test_executor import HEADER
@@ -440,7 +441,7 @@ def test_ledgers_and_journals_on_a_real_full_disk_say_so_and_go_on(small_disk: P
     journal.append(0.0, [Incarnated(1)])
     big = fill(small_disk)
     for refuses in (
-        lambda: ledger.charge(run, spent),
+        lambda: charge(ledger, run, spent),
         lambda: journal.append(1.0, [Incarnated(number) for number in range(2, 500)]),
         lambda: SqliteJournal(small_disk / "other.db"),
         lambda: DiskSpool(small_disk / "spool").put("a", bytes(9999)),
@@ -449,7 +450,7 @@ def test_ledgers_and_journals_on_a_real_full_disk_say_so_and_go_on(small_disk: P
             refuses()
         assert type(caught.value) is DiskFailed, caught.value
     big.unlink()
-    ledger.charge(run, spent)
+    charge(ledger, run, spent)
     journal.append(1.0, [Incarnated(2)])
     journal.close()
     assert [fact for _, fact in ledger.facts()] == [spent]

@@ -9,11 +9,11 @@ import pytest
 
 from secureps.client.site_policy import script_digest
 from secureps.messages.charge import Charge, Release
-from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import load_plan
 from secureps.run.site_check import accepted, held_against
 from secureps.store.budget import BudgetLedger
 from tests.kits.command import run
+from tests.kits.ledgers import charge, expose
 from tests.kits.nursery import ROOT
 
 PLAN = ROOT / "policies" / "digits.toml"
@@ -66,14 +66,14 @@ def test_the_key_that_refuses_it_is_named_alone(
 def test_a_ledger_that_is_spent_refuses_it(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db")
     for version in range(3):
-        ledger.charge(bytes(32), Charge("a", "all", version, 0.4, 0.9, 20))
+        charge(ledger, bytes(32), Charge("a", "all", version, 0.4, 0.9, 20))
     found = verdicts(tmp_path, KEPT)
     assert [key for key, objection in found.items() if objection] == ["ledger"]
     assert "of 8 is spent: nothing more is sealed at this site" in found["ledger"]
 
 
 def test_updates_without_privacy_are_said_and_refuse_nothing(tmp_path: Path) -> None:
-    BudgetLedger(tmp_path / "own.db").expose(bytes(32), [SubmissionId("a", "all", 2)])
+    expose(BudgetLedger(tmp_path / "own.db"), bytes(32), range(3))
     (tmp_path / "site.toml").write_text(KEPT)
     (found,) = [v for v in held_against(PLAN, tmp_path / "site.toml") if v.key == "ledger"]
     assert found.own == "0.000 of 8 is spent, and at most 3 updates with no privacy"
@@ -82,7 +82,7 @@ def test_updates_without_privacy_are_said_and_refuse_nothing(tmp_path: Path) -> 
 
 def test_a_ledger_of_the_other_unit_refuses_it(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db")
-    ledger.charge(bytes(32), Release("a", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+    charge(ledger, bytes(32), Release("a", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
     found = verdicts(tmp_path, KEPT)
     assert found["ledger"].startswith("it counts by client, and the plan by record: no epsilon")
 

@@ -22,6 +22,7 @@ from secureps.errors import ConfigError, InternalError
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.run.assemble import ShardSettings
 from secureps.service.parallel import in_order
+from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
 from tests.kits.committee_kit import BASE, Bench
 from tests.kits.federations import same, unharmed
@@ -83,7 +84,9 @@ def test_an_error_ends_it_when_nobody_works_any_more(threads: int) -> None:
 def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     outbox, id = MemorySpool(), SubmissionId("c1", "all", 1)
     receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
-    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, threads)
+    sealer = OutboxSealer(
+        bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger(), threads
+    )
     layout = bench.pinned.layout.group("all")
     sealed = whole(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size))))
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))

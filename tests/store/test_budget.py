@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from secureps.client.sealing import OutboxSealer, draft, whole
+from secureps.client.sealing import OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
@@ -29,19 +29,22 @@ from secureps.errors import (
     exit_status,
 )
 from secureps.messages.charge import Charge, Release
-from secureps.messages.submission import SubmissionId
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.member_records import UpdateReleased
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
-from secureps.roles.member.tasks import Aim
 from secureps.roles.member.terms import Terms
 from secureps.run.cli import app
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store import journal_rows
 from secureps.store.budget import BudgetLedger, default_ledger
+from secureps.store.journal import last_row
 from tests.kits.command import said
 from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_plan
+from tests.kits.ledgers import charge, expose, row
+from tests.kits.nursery import ROOT
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 
@@ -58,12 +61,12 @@ def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
     """The same client, the same records, another run with the same version numbers."""
     ledger = BudgetLedger(tmp_path / "ledgers" / "client-00.db", cost(4) * 1.0001)
     for version in range(3):
-        ledger.charge(ONE, spent(version))
-    ledger.charge(TWO, spent(0))
+        charge(ledger, ONE, spent(version))
+    charge(ledger, TWO, spent(0))
     with pytest.raises(PlanRefused, match=r"over all runs that .*client-00.db counts"):
-        ledger.charge(TWO, spent(1))
+        charge(ledger, TWO, spent(1))
     with pytest.raises(PlanRefused, match=r"budget is .*, of one record, added or removed"):
-        ledger.charge(TWO, spent(1))
+        charge(ledger, TWO, spent(1))
     assert [(run.run, run.facts) for run in ledger.spent()] == [(ONE, 3), (TWO, 1)]
 
 
@@ -74,7 +77,7 @@ def test_a_look_refuses_what_a_charge_would_and_writes_nothing(tmp_path: Path) -
         ledger.look(ONE, [spent(version) for version in range(3)])
     assert not ledger.path.parent.exists()
     for version in range(2):
-        ledger.charge(ONE, spent(version))
+        charge(ledger, ONE, spent(version))
     ledger.look(ONE, [spent(1)])
     for run, version in ((ONE, 2), (TWO, 1)):
         with pytest.raises(PlanRefused, match="nothing more is sealed"):
@@ -109,7 +112,7 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
     one = Charge("client-02", "all", 0, 5.0, 0.1, 1)
     own = BudgetLedger(tmp_path / "own.db", 1.0001 * epsilon([one] * (left + 1), OWN_DELTA))
-    own.charge(ONE, one)  # in another run
+    charge(own, ONE, one)  # in another run
     worker = simulation.parties["client-02"].worker
     assert isinstance(worker, ClientWorker)
     worker._sealer._ledger = own
@@ -151,39 +154,39 @@ def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:
     """A client that was killed between charge and seal seals the same, and is charged once."""
     ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001)
     for _ in range(3):
-        ledger.charge(ONE, spent(0))
+        charge(ledger, ONE, spent(0))
     assert ledger.facts() == [(ONE, spent(0))]
     with pytest.raises(PlanRefused):
-        ledger.charge(ONE, dataclasses.replace(spent(0), attempt=1))
+        charge(ledger, ONE, dataclasses.replace(spent(0), step=1))
 
 
 def test_without_a_budget_it_is_counted_for_a_run_that_has_one(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     for version in range(3):
-        BudgetLedger(path).charge(ONE, spent(version))
+        charge(BudgetLedger(path), ONE, spent(version))
     with pytest.raises(PlanRefused):
-        BudgetLedger(path, cost(3)).charge(TWO, spent(0))
+        charge(BudgetLedger(path, cost(3)), TWO, spent(0))
 
 
 def test_a_smaller_delta_of_the_plan_counts(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001)
     with pytest.raises(PlanRefused):
-        ledger.charge(ONE, spent(0), delta=1e-9)
-    ledger.charge(ONE, spent(0), delta=0.1)
+        charge(ledger, ONE, spent(0), delta=1e-9)
+    charge(ledger, ONE, spent(0), delta=0.1)
 
 
 def test_a_larger_delta_of_the_plan_makes_nothing_cheaper(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 0.9999)
     with pytest.raises(PlanRefused):
-        ledger.charge(ONE, spent(0), delta=0.1)
+        charge(ledger, ONE, spent(0), delta=0.1)
     assert ledger.facts() == []
 
 
 def test_units_do_not_add_up(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", 100.0)
-    ledger.charge(ONE, spent(0))
+    charge(ledger, ONE, spent(0))
     with pytest.raises(PlanRefused, match="no epsilon is the sum of both"):
-        ledger.charge(TWO, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+        charge(ledger, TWO, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
 
 
 def test_a_charge_reads_what_is_new_and_no_more(
@@ -193,40 +196,40 @@ def test_a_charge_reads_what_is_new_and_no_more(
     path, read, real = tmp_path / "ledgers" / "own.db", list[int](), journal_rows.read_row
     ledger, other = BudgetLedger(path, cost(23) * 1.0001), BudgetLedger(path)
     for version in range(20):
-        ledger.charge(ONE, spent(version))
+        charge(ledger, ONE, spent(version))
 
     def reads(where: Path, before: bytes, seq: int, *columns: Any) -> Any:
         read.append(seq)
         return real(where, before, seq, *columns)
 
     monkeypatch.setattr(journal_rows, "read_row", reads)
-    other.charge(TWO, spent(0))
+    charge(other, TWO, spent(0))
     assert read == list(range(1, 21))
     read.clear()
-    ledger.charge(ONE, spent(20))
+    charge(ledger, ONE, spent(20))
     assert read == [20, 21]
     assert ledger.facts() == other.facts() == BudgetLedger(path).facts()
-    other.charge(TWO, spent(1))
+    charge(other, TWO, spent(1))
     with pytest.raises(BudgetSpent):
-        ledger.charge(ONE, spent(21))
+        charge(ledger, ONE, spent(21))
 
 
 def test_it_never_goes_back(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", 100.0)
-    ledger.charge(ONE, spent(0))
+    charge(ledger, ONE, spent(0))
     shutil.copy(ledger.path, tmp_path / "older")
-    ledger.charge(ONE, spent(1))
+    charge(ledger, ONE, spent(1))
     shutil.copy(tmp_path / "older", ledger.path)
     with pytest.raises(DamagedStore, match="ends at row 1, and 2 rows were written"):
-        ledger.charge(ONE, spent(2))
+        charge(ledger, ONE, spent(2))
 
 
 def test_where_it_cannot_be_kept_nothing_is_sealed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="name another file by --ledger"):
-        BudgetLedger(tmp_path / "file" / "own.db").charge(ONE, spent(0))
+        charge(BudgetLedger(tmp_path / "file" / "own.db"), ONE, spent(0))
     with pytest.raises(OperatorError, match="name another file by --ledger"):
-        sends(BudgetLedger(tmp_path / "file" / "own.db"), range(1))
+        expose(BudgetLedger(tmp_path / "file" / "own.db"), ONE, range(1))
 
 
 SPENDER = """
@@ -235,12 +238,13 @@ from pathlib import Path
 from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
 from secureps.store.budget import BudgetLedger
+from tests.kits.ledgers import charge
 ledger = BudgetLedger(Path(sys.argv[1]), float(sys.argv[2]))
 made = 0
 try:
     for version in range(12):
         fact = Charge("client-00", "all", version, 1.1, 0.05, 20)
-        ledger.charge(bytes([int(sys.argv[3])]) * 32, fact)
+        charge(ledger, bytes([int(sys.argv[3])]) * 32, fact)
         made += 1
         print(made, flush=True)
 except PlanRefused:
@@ -290,14 +294,12 @@ def test_what_was_charged_survives_kill_9(tmp_path: Path) -> None:
         rest, _ = process.communicate()
     last = len(heard) + len(rest.split())
     assert last <= len(BudgetLedger(path).facts()) <= last + 1
-    BudgetLedger(path, math.inf).charge(ONE, spent(0))
+    charge(BudgetLedger(path, math.inf), ONE, spent(0))
 
 
-def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
-    """Refused, it has made no key and put nothing into the outbox."""
+def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> None:
     from secureps.crypto.identity import Identity
     from secureps.messages.orders import KeyCommittee
-    from secureps.messages.submission import UPDATE
     from secureps.roles.pinned_run import Pinned
     from secureps.store.spool import MemorySpool
     from tests.kits.roles_kit import make_plan, make_run
@@ -309,17 +311,14 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     def nobody(group: str, version: int) -> KeyCommittee:
         raise AssertionError("it came to sealing")
 
-    sealer = OutboxSealer(Identity.generate(), {}, nobody, outbox, 1, ledger)
-    id = SubmissionId("c0", "all", 0)
-    receipt = draft(pinned.run.id, id, UPDATE, 0, b"", spent(0), False)
+    sealer = OutboxSealer(Identity.generate(), {}, nobody, outbox, ledger)
     with pytest.raises(PlanRefused, match="nothing more is sealed"):
-        whole(sealer.seal(pinned, receipt, None))  # type: ignore[arg-type]
-    assert outbox.keys("") == []
+        sealer.release(pinned, [row(pinned.run.id, spent(0))])
     assert ledger.facts() == []
     plan = make_plan("plain")
     pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
     with pytest.raises(BudgetSpent, match="trains without privacy"):
-        sealer.expose(pinned, "c0", [Aim("all", 0, 0)])
+        sealer.release(pinned, [UpdateReleased(pinned.run.id, "c0", "all", 0, 0, b"", b"")])
 
 
 PRIVATE: dict[str, Any] = {
@@ -342,8 +341,8 @@ def test_it_lies_beside_the_kit(tmp_path: Path) -> None:
 def test_it_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     ledger = BudgetLedger(path)
-    ledger.charge(ONE, spent(0))
-    ledger.charge(TWO, spent(0))
+    charge(ledger, ONE, spent(0))
+    charge(ledger, TWO, spent(0))
     first, second, total = said(app, "budget", "show", path).splitlines()
     assert first == f"run {ONE.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
     assert second == f"run {TWO.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
@@ -352,7 +351,7 @@ def test_it_is_shown(tmp_path: Path) -> None:
         "replaced by nothing as the plan of each run says"
     )
     clients = tmp_path / "clients.db"
-    BudgetLedger(clients).charge(ONE, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+    charge(BudgetLedger(clients), ONE, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
     assert said(app, "budget", "show", clients).endswith(
         ", of one client's updates replaced by zeros\n"
     )
@@ -363,41 +362,37 @@ def test_it_is_shown(tmp_path: Path) -> None:
 # --- updates with no privacy -------------------------------------------------------
 
 
-def sends(ledger: BudgetLedger, updates: range, run: bytes = ONE, group: str = "all") -> None:
-    for sequence in updates:
-        ledger.expose(run, [SubmissionId("client-00", group, sequence)])
-
-
 def exact(path: Path) -> list[tuple[bytes, int, int]]:
     return [(run.run, run.facts, run.exact) for run in BudgetLedger(path).spent()]
 
 
 def test_updates_with_no_privacy_are_on_record_before_they_leave(tmp_path: Path) -> None:
-    """Never fewer than left, and no row for each; the same again, after a kill, adds none."""
+    """The same again, after a kill, adds none; metrics of held-out records are none of them."""
     path = tmp_path / "own.db"
     ledger = BudgetLedger(path)
-    for sequence in range(16):
-        sends(ledger, range(sequence, sequence + 1))
-        assert exact(path) == [(ONE, 0, sequence + 1)]
-    sends(ledger, range(16, 200))
-    before = len(ledger.rows())
-    sends(BudgetLedger(path), range(190, 200))
-    assert len(ledger.rows()) == before < 80
-    ((_, _, most),) = exact(path)
-    assert 200 <= most <= 200 + 200 // 16
-    sends(ledger, range(3), group="head")
-    sends(ledger, range(1), TWO)
-    assert exact(path) == [(ONE, 0, most + 3), (TWO, 0, 1)]
+    for version in range(3):
+        expose(ledger, ONE, [version])
+        assert exact(path) == [(ONE, 0, version + 1)]
+    before = last_row(path)
+    expose(BudgetLedger(path), ONE, range(3))
+    assert last_row(path) == before
+    expose(ledger, ONE, range(3), group="head")
+    expose(ledger, ONE, [0], group=EVALUATION)
+    expose(ledger, TWO, [0])
+    assert exact(path) == [(ONE, 0, 6), (TWO, 0, 1)]
 
 
 def test_the_updates_of_many_groups_wait_for_the_disk_once(tmp_path: Path) -> None:
     times = count()
     ledger = BudgetLedger(tmp_path / "own.db", clock=lambda: next(times))
-    for sequence in (0, 0, 1):
-        ledger.expose(ONE, [SubmissionId("a", f"table.{n}", sequence) for n in range(40)])
-    ledger.expose(ONE, [SubmissionId("a", "table.0", 1), SubmissionId("a", "tower", 0)])
-    assert Counter(at for at, _ in ledger.rows()) == {0: 40, 1: 40, 2: 1}
-    assert exact(ledger.path) == [(ONE, 0, 81)]
+
+    def rows(version: int) -> list[UpdateReleased]:
+        of = (ONE, "a", version, 0, b"its integers", bytes([version]))
+        return [UpdateReleased(of[0], of[1], f"table.{n}", *of[2:]) for n in range(40)]
+
+    for version in (0, 0, 1):
+        ledger.release(rows(version))
+    assert Counter(at for at, _ in ledger.rows()) == {0: 40, 1: 40}
 
 
 def test_what_is_on_record_without_privacy_survives_kill_9(tmp_path: Path) -> None:
@@ -411,11 +406,9 @@ def test_what_is_on_record_without_privacy_survives_kill_9(tmp_path: Path) -> No
 SENDER = """
 import os, signal
 from pathlib import Path
-from secureps.messages.submission import SubmissionId
 from secureps.store.budget import BudgetLedger
-ledger = BudgetLedger(Path({path!r}))
-for sequence in range(3):
-    ledger.expose(bytes([1]) * 32, [SubmissionId("client-00", "all", sequence)])
+from tests.kits.ledgers import expose
+expose(BudgetLedger(Path({path!r})), bytes([1]) * 32, range(3))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -423,9 +416,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_another_kind_of_run_counts_both(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     ledger = BudgetLedger(path)
-    sends(ledger, range(3))
+    expose(ledger, ONE, range(3))
     for version in range(2):
-        ledger.charge(TWO, spent(version))
+        charge(ledger, TWO, spent(version))
     assert exact(path) == [(ONE, 0, 3), (TWO, 2, 0)]
     first, second, total = said(app, "budget", "show", path).splitlines()
     assert first == f"run {ONE.hex()[:16]}  at most 3 updates with no privacy"
@@ -436,14 +429,14 @@ def test_another_kind_of_run_counts_both(tmp_path: Path) -> None:
 
 def test_a_budget_says_what_it_does_not_bound(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
-    sends(BudgetLedger(path), range(1))
+    expose(BudgetLedger(path), ONE, range(1))
     assert BudgetLedger(path).warning() == ""
     with_one = BudgetLedger(path, cost(3))
     assert with_one.warning() == (
         f"{path} has at most 1 update with no privacy on record, which no epsilon bounds: the "
         f"budget of {cost(3):g} bounds what is spent besides"
     )
-    with_one.charge(TWO, spent(0))
+    charge(with_one, TWO, spent(0))
     assert with_one.standing(1e-5) == f"{cost(1):.3f} of {cost(3):g} over all runs"
     assert BudgetLedger(path).standing(1e-5) == ""
     assert BudgetLedger(tmp_path / "none.db", 1.0).warning() == ""
@@ -453,7 +446,7 @@ def test_where_there_is_a_budget_nothing_leaves_without_privacy(tmp_path: Path) 
     """Lowered in another run, it holds in this one too, from the next update on."""
     path = tmp_path / "own.db"
     ledger = BudgetLedger(path)
-    sends(ledger, range(17))
+    expose(ledger, ONE, range(18))
     ledger.look_exact()
     BudgetLedger(path).lower(2.5)
     assert exact(path) == [(ONE, 0, 18)]
@@ -462,7 +455,78 @@ def test_where_there_is_a_budget_nothing_leaves_without_privacy(tmp_path: Path) 
     ):
         ledger.look_exact()
     with pytest.raises(BudgetSpent):
-        sends(ledger, range(17, 18))  # one that is on record
+        expose(ledger, ONE, [17])  # one that is on record
+
+
+# --- one update for a place --------------------------------------------------------
+
+UPDATES = [
+    row(ONE, spent(0)),
+    row(ONE, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0)),
+    UpdateReleased(ONE, "client-00", "all", 0, 0, b"its integers", b"model"),
+    UpdateReleased(ONE, "client-00", EVALUATION, 0, 0, b"its integers", b"model"),
+]
+
+
+@pytest.mark.parametrize("one", UPDATES, ids=["record", "client", "nothing", "metrics"])
+def test_a_place_has_one_update_for_ever(one: UpdateReleased, tmp_path: Path) -> None:
+    """Whatever protects it, for whoever reads the file; another one is neither sent nor charged."""
+    path = tmp_path / "own.db"
+    other = dataclasses.replace(one, update=b"other integers")
+    assert BudgetLedger(path).release([one]) == [""]
+    before = last_row(path)
+    for ledger in (BudgetLedger(path), BudgetLedger(path)):
+        (objection,) = ledger.release([other])
+        assert objection.startswith("another update of version 0 of ")
+        assert ledger.release([one, other]) == ["", objection]
+    assert last_row(path) == before
+    elsewhere = [dataclasses.replace(other, **there) for there in ({"run": TWO}, {"client": "b"})]
+    assert BudgetLedger(path).release(elsewhere) == ["", ""]
+
+
+@pytest.mark.parametrize("one", UPDATES, ids=["record", "client", "nothing", "metrics"])
+def test_one_model_is_trained_from_and_judged_under_one_version(
+    one: UpdateReleased, tmp_path: Path
+) -> None:
+    """Steps of a version come of one model; metrics of it are no steps."""
+    ledger = BudgetLedger(tmp_path / "own.db")
+    assert ledger.release([one]) == [""]
+    later = dataclasses.replace(one, version=1, charge=None, release=None)
+    step = dataclasses.replace(later, version=0, step=1)
+    same = (
+        "this client has judged this model before, for other metrics"
+        if one.group == EVALUATION
+        else "version 1 of all is the same model as version 0: two sums of updates from one model "
+        "would tell their difference"
+    )
+    again = BudgetLedger(ledger.path)
+    assert (again.repeats(one), again.repeats(later), again.release([later])) == ("", same, [same])
+    assert again.repeats(step) == (same if one.group == EVALUATION else "")
+    assert again.release([dataclasses.replace(later, model=b"moved")]) == [""]
+    assert again.release([dataclasses.replace(later, group="other")]) == [""]
+
+
+# --- ledgers of before --------------------------------------------------------------
+
+BEFORE = ROOT / "tests" / "golden" / "ledgers"
+"""Files that version 0.2.0 wrote, which counted updates of one version (`attempt`)."""
+
+
+def test_what_an_older_version_counted_stays_spent(tmp_path: Path) -> None:
+    for path in BEFORE.iterdir():
+        shutil.copy(path, tmp_path)
+    records, clients = (BudgetLedger(tmp_path / f"{n}.db") for n in ("records", "clients"))
+    own = [(run.facts, run.exact, run.epsilon) for run in records.spent()]
+    assert own == [(4, 0, cost(4)), (0, 3, math.inf), (1, 0, cost(1))]
+    assert (records.limit, len(records.rows())) == (6.5, 10)
+    assert [(f.version, f.step) for _, f in clients.facts()] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert [(run.facts, round(run.epsilon, 6)) for run in clients.spent()] == [(4, 0.139479)]
+    other = spent(7)
+    for run in (ONE, bytes([3]) * 32):
+        (objection,) = records.release([row(run, other)])
+        assert objection.startswith("its ledger does not say which updates of this run have left")
+    charge(records, bytes([4]) * 32, other)
+    assert len(records.rows()) == 11
 
 
 # --- a budget that is lowered ------------------------------------------------------
@@ -471,17 +535,17 @@ def test_where_there_is_a_budget_nothing_leaves_without_privacy(tmp_path: Path) 
 def test_a_budget_is_lowered_for_all_who_charge_and_never_raised(tmp_path: Path) -> None:
     path = tmp_path / "client-00.db"
     ledger, other = BudgetLedger(path, cost(4) * 1.0001), BudgetLedger(path)
-    ledger.charge(ONE, spent(0))
+    charge(ledger, ONE, spent(0))
     assert (ledger.limit, other.limit) == (cost(4) * 1.0001, None)
     ledger.lower(cost(2) * 1.0001)
     assert ledger.limit == other.limit == cost(2) * 1.0001
     for wrong in (cost(2) * 1.0001, cost(3), 0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ConfigError, match=r"never raised here|is a finite epsilon"):
             other.lower(wrong)
-    other.charge(TWO, spent(0))
+    charge(other, TWO, spent(0))
     for each in (ledger, other):
         with pytest.raises(BudgetSpent):
-            each.charge(TWO, spent(1))
+            charge(each, TWO, spent(1))
         with pytest.raises(BudgetSpent):
             each.look(TWO, [spent(1)])
     assert len(ledger.facts()) == 2

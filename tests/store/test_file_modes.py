@@ -22,6 +22,7 @@ from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.keyring import own_seed
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
+from tests.kits.ledgers import charge
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 
@@ -60,7 +61,7 @@ def copied(folder: Path) -> None:
 
 
 def ledger(folder: Path) -> None:
-    BudgetLedger(folder / "ledgers" / "me.db").charge(bytes(32), CHARGE)
+    charge(BudgetLedger(folder / "ledgers" / "me.db"), bytes(32), CHARGE)
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {

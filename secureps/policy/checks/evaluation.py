@@ -33,6 +33,7 @@ from secureps.config.plan import (
 from secureps.errors import Malformed, NotFinite, PlanRefused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import EVALUATION, Metric
+from secureps.policy.base import Base
 from secureps.wording import meant
 
 
@@ -65,6 +66,14 @@ class EvaluatedVersions(Sequence[int]):
         if isinstance(places, range):
             return tuple(self[each] for each in places)
         return min((places + 1) * self.every, self.last)
+
+    def base(self, version: int, at: int) -> Base:
+        """The base of the metrics of version `at` of the model, while theirs is at `version`.
+
+        Each evaluated version has a base of its own, though metrics of the one before may be lost:
+        what came of a base has one name for ever.
+        """
+        return Base(version, -(-at // self.every) - 1 - version)
 
 
 def evaluated_versions(section: PlanSection) -> EvaluatedVersions:

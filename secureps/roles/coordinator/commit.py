@@ -51,9 +51,8 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
     """These are the cohort: journalled before any message names it."""
     assert tx.federation.pinned is not None
     receipts = {m.id: group.receipts[m.id] for m in members}
-    whole = (
-        replace(m, update=receipts[m.id].update, examples=receipts[m.id].examples) for m in members
-    )
+    own = ((m, receipts[m.id]) for m in members)
+    whole = (replace(m, step=r.step, update=r.update, examples=r.examples) for m, r in own)
     cohort = Cohort(
         group.name,
         group.number + 1,

@@ -151,29 +151,26 @@ def _tell(tx: Transaction, party: str, roster: Roster) -> None:
 def decline(tx: Transaction, message: Decline) -> None:
     """An invited client takes no part in a round; once it has contributed, that stands.
 
-    A designated evaluator says the version instead of a round. Where a committee was replaced, a
-    client may have sealed the version for another one: it sits out until the next.
+    A designated evaluator says the version instead of a round. Of a model's version a client that
+    declines sits out until the next: what it could send would be another update than it sent from
+    this version before, or from the same model under another version, or for other key holders.
 
     Raises:
-        Malformed: it is not the round of an evaluation, nor of a group that has none by its rule,
-            nor is the client to send once more what it sent, nor was a committee replaced.
+        Malformed: there is no such group.
     """
     if message.group == EVALUATION and message.party == tx.plan.evaluator:
         evaluation.declined(tx, message.round, said(message.reason))
         return
-    group = tx.federation.groups.get(message.group)
-    own = group is not None and message.group != EVALUATION
-    replaced, client = len(tx.federation.committees) > 1, message.party
-    if group is None or (
-        own and tx.plan.bounds(group.name).rounds and client not in group.places and not replaced
-    ):
-        raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
+    group, client = tx.federation.groups.get(message.group), message.party
+    if group is None:
+        raise Malformed(f"no group is called {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     here = client in group.open_receipts.clients
     if open_now and client in group.invited and not here:
-        sits_out = own and client not in group.places
+        again = group.streaming and client in group.places  # it sits out already
+        sits_out = group.name != EVALUATION and not again
         synchronous.declined(tx, group, client, said(message.reason), sits_out)
-    elif replaced and group.streaming and group.awaits(client):
+    elif group.streaming and group.awaits(client):
         if group.open_stream.training[client].version < group.version:
             tx.order(client, recovery.make_invite(tx, group, client))
         else:

@@ -15,14 +15,13 @@ these are (`policy.cohorts.suspicion`), whether clients spoilt a cohort
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from secureps.errors import Refused
 from secureps.messages.coordinator_records import ClientIsolated
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
-from secureps.messages.submission import Member, Receipt, SubmissionId
+from secureps.messages.submission import Member, Receipt
 from secureps.policy.base import Base
 from secureps.policy.cohorts.halving import Clients, halves
 from secureps.policy.cohorts.overlap import base_of, check_weights
@@ -52,6 +51,7 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
     cut: Cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
     able = tx.takers(group.name, tx.clients) - federation.retired
     if not group.streaming:
+        able -= group.sitting_out
         return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
     able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
     same = partial(_as_it_was, group)
@@ -95,10 +95,6 @@ def decide(
     count = f"{len(here)} of {len(state.chosen)} have arrived"
     if found is not None:
         closed = sorted((a for a in arrivals if a.id.client in found), key=lambda a: a.id)
-        if lone := _alone(group, [arrival.id for arrival in closed]):
-            ids = sorted(arrival.id for arrival in arrivals)
-            text = f"{named(lone)} trained to another update than before, and others did not"
-            return Drop(tuple(ids), f"given up: {text}; nothing was opened")
         weigh = state.weight
         members = (Member(a.id, weigh(a.id.client), a.version, a.step) for a in closed)
         return Close(tuple(members), count)
@@ -149,13 +145,8 @@ def behind(tx: Transaction, group: GroupState) -> frozenset[str]:
 
 
 def sends_again(tx: Transaction, group: GroupState, client: str) -> bool:
-    """Whether a client that is invited is to send the same as before.
-
-    If somebody in the round cannot, all train anew: holders open the same updates of all of them,
-    or others of all of them.
-    """
-    known = opening.wanted(tx.plan) and client in group.places
-    return known and group.lost.isdisjoint(group.invited)
+    """Whether a client that is invited is to send the same as before."""
+    return opening.wanted(tx.plan) and client in group.places
 
 
 def objection(group: GroupState, receipt: Receipt) -> str:
@@ -178,6 +169,14 @@ def objection(group: GroupState, receipt: Receipt) -> str:
     return ""
 
 
+def round_base(tx: Transaction, group: GroupState) -> Base:
+    """What updates of the open round come of."""
+    subject = tx.federation.evaluations.subject
+    if group.name == EVALUATION and subject:
+        return tx.plan.evaluated.base(group.version, subject)
+    return Base(group.version, 0)
+
+
 def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
     """To train: in a round from the committed version, else from the newest when it begins.
 
@@ -186,7 +185,7 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
     number, seconds = tx.federation.incarnation, tx.deadline(group.name)
     if not group.streaming:
         again, evaluates = sends_again(tx, group, client), evaluation.asked(tx, group, client)
-        base = Base(group.version, 0)
+        base = round_base(tx, group)
     elif again := client in group.invited:
         evaluates, base, seconds = 0, base_of(group.places[client]), 0.0
     else:
@@ -196,19 +195,6 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
     if not again:
         return invite
     return SealAgain(number, group.places[client].id, group.places[client].update, invite)
-
-
-def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:
-    """Who has another update than in a burnt cohort, while others have the same."""
-    now = {id.client: group.receipts[id] for id in ids}
-    bases = {client: Base(receipt.version, receipt.step) for client, receipt in now.items()}
-    for cohort in group.spoilt:
-        same = (m for m in cohort.members if base_of(m) == bases.get(m.id.client))
-        was = {m.id.client: m.update for m in same}
-        others = [client for client in sorted(was) if was[client] != now[client].update]
-        if 0 < len(others) < len(was):
-            return others
-    return []
 
 
 def isolate(tx: Transaction, group: GroupState) -> None:

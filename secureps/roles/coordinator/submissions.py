@@ -218,8 +218,7 @@ def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     id, given = receipt.id, receipt.fact
     planned = None
     if receipt.purpose == UPDATE:
-        attempt = 0 if given is None else max(0, given.attempt)
-        planned = fact(plan, id.client, id.group, layout.sent, receipt.version, attempt)
+        planned = fact(plan, id.client, id.group, layout.sent, receipt.version, receipt.step)
     if planned is None:
         if given is not None:
             raise Malformed(f"{id}: a charge where nothing is private")
@@ -257,6 +256,8 @@ def _check_round(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
             f"{id} was trained on version {receipt.version}, the open base is "
             f"{group.version}; pull and train again"
         )
+    if receipt.step != recovery.round_base(tx, group).step:
+        raise WrongVersion(f"{id} has metrics of another version of the model than was asked for")
     # The rule chose how many take part: privacy and weights go by that.
     if id.client not in group.invited:
         raise WrongVersion(f"{id.client} is not invited to version {coming}")

@@ -14,6 +14,7 @@ from secureps.errors import SecurepsError, TooFew
 from secureps.messages.coordinator_records import Ending, Finished, GroupResigned
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
+from secureps.policy.base import Base
 from secureps.policy.early_stopping import stop
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, after, fact
@@ -142,30 +143,34 @@ def budget_spent(
 def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
     """A client's epsilon after the evaluation that it owes, and one version more of these."""
     own = tx.federation.groups.get(EVALUATION)
-    bases = [(group, max(0, group.version)) for group in ahead if group is not own]
+    bases = [
+        (group, group.next_base(client, max(0, group.version)))
+        for group in ahead
+        if group is not own
+    ]
+    subject, evaluated = tx.federation.evaluations.subject, tx.plan.evaluated
     if own is not None and evaluation.owes(own, client):
-        bases.append((own, own.version))
+        bases.append((own, evaluated.base(own.version, subject)))
     if own is not None and own in ahead:
-        bases.append((own, own.version + (own.phase is not Phase.WAITING)))
+        newest = max(group.version for group in tx.federation.model_groups)
+        at = evaluation.due(tx) or newest + 1
+        bases += [(own, evaluated.base(own.version, at))] if at in evaluated else []
     ledger = tx.federation.ledger
 
     def count() -> float:
         facts = (_fact(tx, client, group, base) for group, base in bases)
         return after(tx.plan, ledger, client, [each for each in facts if each is not None])
 
-    steps = tuple((base, group.next_base(client, base).step) for group, base in bases)
     question = ("epsilon", client, *(group.name for group, _ in bases))
-    return tx.cache.of(question, (ledger.count(client), steps), count)
+    basis = (ledger.count(client), tuple(base for _, base in bases))
+    return tx.cache.of(question, basis, count)
 
 
-def _fact(tx: Transaction, client: str, group: GroupState, base: int) -> Fact | None:
-    """What it spends from this base version: after an evaluation that was lost, or as a further
-    step from it, once more."""
+def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact | None:
+    """What a client spends with an update from this base."""
     assert tx.layout is not None
-    size, attempt = tx.layout.group(group.name).sent, 0
-    if group.name == EVALUATION or group.next_base(client, base).step:
-        attempt = tx.federation.ledger.attempts(client, group.name, base)
-    return fact(tx.plan, client, group.name, size, base, attempt)
+    size = tx.layout.group(group.name).sent
+    return fact(tx.plan, client, group.name, size, base.version, base.step)
 
 
 def next_version(tx: Transaction) -> list[GroupState]:

@@ -74,16 +74,18 @@ class Budget:
         return self.evaluation_objection() or self.excess(ledger, self.planned(layout, (aim,)))
 
     def planned(self, layout: Layout, aims: tuple[Aim, ...]) -> list[Fact]:
-        """What these will spend.
-
-        The same update of one model again is free; an evaluation after others of the same
-        base was asked of another model, and is another release; so is another step.
-        """
-        facts = []
-        for aim in aims:
-            attempt = len(aim.known) if aim.group == EVALUATION or aim.step else 0
-            size = layout.group(aim.group).sent
-            facts.append(fact(self.plan, self.client, aim.group, size, aim.version, attempt))
+        """What these will spend; the same update again is free."""
+        facts = [
+            fact(
+                self.plan,
+                self.client,
+                aim.group,
+                layout.group(aim.group).sent,
+                aim.version,
+                aim.step,
+            )
+            for aim in aims
+        ]
         return [each for each in facts if each is not None]
 
     def tells(self, ledger: Ledger, came: Contributed, sent: Sequence[Receipt]) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from secureps.errors import PlanRefused
-from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Decline
@@ -23,15 +22,9 @@ from secureps.privacy.ledger import Ledger
 from secureps.roles.machine import Halt, Say, Step
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.release_history import ReleaseHistory
 from secureps.roles.member.schedule import Desk
 from secureps.roles.member.tasks import DECLINES, Aim, Evaluate
 from secureps.roles.pinned_run import Pinned
-
-
-def unsent(group: str) -> str:
-    """Why nothing comes of an invitation to a group that a client followed."""
-    return DECLINES if group == EVALUATION else "what it trained to is another update"
 
 
 class Readiness(Enum):
@@ -41,7 +34,6 @@ class Readiness(Enum):
     READY = "every group of the model is at the version"
     LATE = "a group of the model has gone on"
     PAST = "the evaluation is over"
-    JUDGED = "this client has judged this model before, for other metrics"
     UNPLANNED = "the plan has no such evaluation"
 
 
@@ -49,29 +41,28 @@ def readiness(
     plan: Plan,
     published: Mapping[str, Published],
     invite: Invite | None,
-    judged: Mapping[bytes, int],
 ) -> Readiness:
     """How a client that knows these published versions stands to an invitation, if it has one.
 
     As many evaluations as the plan has, and of its versions: held-out records that no epsilon
-    covers are asked about no more often, whatever the coordinator wants. And one model under one
-    version of the metrics' group alone (`judged`, see `roles.member.release_history`): two
-    answers to the same question, in sums of different members, would give this client's away.
+    covers are asked about no more often, whatever the coordinator wants. And each under a base of
+    its own (`EvaluatedVersions.base`): what came of one has one name for ever.
     """
     own = published.get(EVALUATION)
     if own is None or invite is None or own.version < invite.version:
         return Readiness.EARLY
     if own.version > invite.version:
         return Readiness.PAST
-    if invite.evaluates not in plan.evaluated or invite.version >= len(plan.evaluated):
+    if invite.evaluates not in plan.evaluated:
+        return Readiness.UNPLANNED
+    if plan.evaluated.base(invite.version, invite.evaluates).step != invite.step:
         return Readiness.UNPLANNED
     versions = [published[g].version if g in published else -1 for g in plan.groups]
     if max(versions) > invite.evaluates:
         return Readiness.LATE
     if min(versions) != invite.evaluates:
         return Readiness.EARLY
-    before = judged.get(model_content(plan, published), invite.version)
-    return Readiness.READY if before == invite.version else Readiness.JUDGED
+    return Readiness.READY
 
 
 def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int:
@@ -79,11 +70,6 @@ def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int
     versions = {published[g].version if g in published else -1 for g in plan.groups}
     (version, *others) = versions
     return version if not others and version in plan.evaluated and version > judged else 0
-
-
-def model_content(plan: Plan, published: Mapping[str, Published]) -> bytes:
-    """One digest of all blocks of the model as it is published, whatever its version is called."""
-    return digest("secureps-judged", *(b for group in plan.groups for b in published[group].blocks))
 
 
 def _digest(published: Published) -> bytes:
@@ -96,7 +82,6 @@ class Appraiser:
 
     Args:
         evaluated: the newest version that it was asked for and has looked at.
-        model: the digest of the model that it judges, or judged last.
         refuses: its person has read why it evaluates nothing.
     """
 
@@ -104,9 +89,7 @@ class Appraiser:
     budget: Budget
     ledger: Ledger
     pulled: PulledModel
-    releases: ReleaseHistory
     evaluated: int = 0
-    model: bytes = b""
     refuses: bool = False
 
     def turn(
@@ -127,10 +110,10 @@ class Appraiser:
         if desk.plan.evaluator == self.budget.client:
             return self._judge(step)
         invite = desk.invites.get(EVALUATION)
-        ready = readiness(desk.plan, desk.published, invite, self.releases.judged)
+        ready = readiness(desk.plan, desk.published, invite)
         if invite is None or ready is Readiness.EARLY:
             return False, None
-        self.evaluated, base = invite.evaluates, Base(invite.version, 0)
+        self.evaluated, base = invite.evaluates, Base(invite.version, invite.step)
         if desk.pending(EVALUATION, base):
             return False, None
         aim = aims(EVALUATION, base)
@@ -160,7 +143,6 @@ class Appraiser:
         if self.pulled.lacking(self.pinned, step):
             return None
         plan, published = self.pinned.plan, self.pulled.published
-        self.model = model_content(plan, published)
         own = b"" if aim is None else _digest(published[EVALUATION])
         digests = tuple(_digest(published[group]) for group in plan.groups)
         return Evaluate(*self.pulled.take(), digests, aim, own)

@@ -23,7 +23,6 @@ from secureps.roles.member.invitations import Invitations
 from secureps.roles.member.leaving import Departure
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.release_history import ReleaseHistory
 from secureps.roles.member.schedule import Gathering
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.state import MemberState
@@ -44,7 +43,6 @@ class MemberFold:
         self._groups: tuple[str, ...] = ()
         self._out = Outbox()
         self._ledger = Ledger()
-        self._history = ReleaseHistory()
         self._model = PulledModel()
         self._timing = Timing()
         self._invites = Invitations()
@@ -71,7 +69,7 @@ class MemberFold:
                 self._weighing = self._settings.weighing(plan)
                 terms = self._settings.terms
                 self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
-                known = self._ledger, self._model, self._history
+                known = self._ledger, self._model
                 self._appraiser = Appraiser(self._pinned, self._budget, *known)
             case RosterFollowed():
                 self._follower.apply(record)
@@ -80,7 +78,6 @@ class MemberFold:
                 self._out.add(record)
                 self.committees.sealed(receipt)
                 self._weighing.add(receipt)
-                self._history.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case EnvelopeKeyAnnounced():
@@ -111,7 +108,7 @@ class MemberFold:
             keys=self.committees.keys,
             bounds={} if self._pinned is None else self._weighing.sealed,
             ledger=self._ledger,
-            history=self._history,
+            founded=self._out.founded,
             acted=self._departure.acted,
             wants=self._departure.wants,
             lowered=self._lowered,
@@ -123,7 +120,7 @@ class MemberFold:
         """As `Foldable`; ConfigError if it is another client's."""
         state = from_state(MemberState, fold.state)
         self._settings.check_own(state.client)
-        self._ledger, self._history = state.ledger, state.history  # before any looks at them
+        self._ledger = state.ledger  # before any looks at it
         for record in fold.records:
             self.apply(0.0, record)
         self._out.sealed, self._out.next, self._out.carried = (
@@ -131,6 +128,7 @@ class MemberFold:
             state.next,
             state.carried,
         )
+        self._out.founded = state.founded
         self.committees.newest, self.committees.keys = state.committee, state.keys
         self._departure.acted, self._departure.wants = state.acted, state.wants
         if self._pinned is not None:

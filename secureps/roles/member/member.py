@@ -58,10 +58,10 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.member import evaluation, tasks
+from secureps.roles.member import tasks
 from secureps.roles.member.fold import MemberFold
 from secureps.roles.member.leaving import Leaving
-from secureps.roles.member.release_history import FOUNDED
+from secureps.roles.member.outbox import FOUNDED
 from secureps.roles.member.relocation import follow, send
 from secureps.roles.member.schedule import Desk, Gathering
 from secureps.roles.member.settings import STATE_GONE
@@ -188,8 +188,8 @@ class Member(MemberFold):
                 self._out.ask_again(self._settings.name, order)
                 self._invites.open.pop(id.group, None)  # it waits for what comes of this
             case Settled():
-                burnt = order.version if order.again else None
-                self._settle(step, order.id, order.outcome, order.reason, burnt)
+                until = order.version if order.again else None
+                self._settle(step, order.id, order.outcome, order.reason, until)
             case SendAgain(_, id):
                 if id in self._out.sealed:
                     send(step, self.pinned, self._out.leaves(now, id))
@@ -208,9 +208,9 @@ class Member(MemberFold):
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
     def _settle(
-        self, step: Step, id: SubmissionId, outcome: str, reason: str, burnt: int | None = None
+        self, step: Step, id: SubmissionId, outcome: str, reason: str, until: int | None = None
     ) -> None:
-        """Its fate is known; kept if it may be asked for again, until after version `burnt`."""
+        """Its fate is known; kept if it may be asked for again, until after version `until`."""
         sealed = self._out.sealed.get(id)
         if sealed is None:
             return
@@ -218,8 +218,11 @@ class Member(MemberFold):
         self._write(step, SubmissionSettled(id, str(outcome)))
         if outcome in (Outcome.DROPPED, Outcome.LOST):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
-        burnt_at = burnt if self._plan.seals_again else None
-        keys = () if outcome == Outcome.INCLUDED else self._out.release(sealed, burnt_at)
+        newest, dropped = self._model.published.get(id.group), outcome == Outcome.DROPPED
+        current = newest is not None and newest.version == sealed.receipt.version
+        if until is None and dropped and current:
+            until = sealed.receipt.version  # another round may ask for it
+        keys = () if outcome == Outcome.INCLUDED else self._out.release(sealed, until)
         if keys := (*keys, *self._out.outdated(id.group, before)):
             step.effects.append(Work(Prune(keys)))
 
@@ -236,11 +239,12 @@ class Member(MemberFold):
         for group, invite in list(self._invites.open.items()):
             if invite.version == -1 and not self._desk().pending(group, FOUNDED):
                 self._invites.follow(group)
-                if group not in self._history.trained and group not in self._model.published:
+                if group not in self._out.founded and group not in self._model.published:
                     self._begin(step, Offer(group, self._out.next.get(group, 0)))
                     return
                 step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
         self.committees.decline(step, self._plan, self._invites.open, self._model.published)
+        self._decline_worn_out(step)
         if self._seal_again(step) or self._evaluate(step):
             return
         desk = self._desk()
@@ -276,17 +280,33 @@ class Member(MemberFold):
             self._begin(step, tasks.Count(*self._model.take()))
 
     def _seal_again(self, step: Step) -> bool:
-        """Begins to seal an update of a burnt cohort anew, if asked."""
-        task = self._out.follow(self._settings.name, self._desk(), self._invites.open, step)
-        if task is not None:
-            self._begin(step, task)
-        return task is not None
+        """Begins to seal anew what is here already of an update that is asked for."""
+        task = self._out.follow(self._settings.name, self._desk(), step)
+        if task is None:
+            return False
+        if task.receipt.id.group in self._invites.open:
+            self._invites.follow(task.receipt.id.group)
+        self._begin(step, task)
+        return True
+
+    def _decline_worn_out(self, step: Step) -> None:
+        """Takes no part in rounds that ask for an update that was sealed often enough."""
+        for due in self._desk().asked():
+            if reason := self._out.worn_out(due.invite.group, due.base):
+                self._decline(step, self._invites.open.pop(due.invite.group), reason)
+
+    def _decline(self, step: Step, invite: Invite, reason: str) -> None:
+        """Says that nothing comes of an invitation, to the coordinator and to the person here."""
+        if invite.group == EVALUATION:
+            self._appraiser.decline(step, invite, reason)
+            return
+        of = f"version {invite.version} of {invite.group}"
+        step.effects.append(Say(f"takes no part in the round from {of}: {reason}"))
+        step.tell(requests.Decline(self._settings.name, invite.group, invite.round, reason))
 
     def _aim(self, group: str, base: Base) -> Aim:
-        known, wanted = self._history.known(group, base.version), self._out.wanted.get(group, b"")
         most, sequence = self._weighing.agreed.get(group, 0), self._out.next.get(group, 0)
-        carried = self._out.carries(group)
-        return Aim(group, base.version, sequence, known, base.step, wanted, most, carried)
+        return Aim(group, base.version, sequence, base.step, most, self._out.carries(group))
 
     def _desk(self) -> Desk:
         plan, seen, evaluated = self._plan, self._model.published, self._appraiser.evaluated
@@ -355,17 +375,7 @@ class Member(MemberFold):
             return
         self._timing.done(now)
         for update in event.updates:
-            if objection := self._history.objection(update.receipt):
-                step.effects.append(Halt(objection, Refused))
-                return
-            spends = update.receipt.fact
-            if spends is not None and spends.attempt and self._unaffordable(step, [spends]):
-                step.effects.append(Work(Prune(tuple(h.key for h in update.headers))))
-                self._out.abandon({update.receipt.id.group})
-                return
-            judged = self._appraiser.model if update.receipt.id.group == EVALUATION else b""
-            sealed = Sealed(update.receipt, update.headers, update.content, judged)
-            self._write(step, sealed)
+            self._write(step, Sealed(update.receipt, update.headers))
             self._out.keyed.add(update.receipt.id)
             if update.receipt.purpose == UPDATE:
                 self._out.goes_well.add(update.receipt.id.group)
@@ -374,9 +384,8 @@ class Member(MemberFold):
                 self._refused(step, update.receipt.id, error)  # before all of it was sealed
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._budget.tells(self._ledger, event, sent)))
-        for aim in event.others:
-            invite = self._invites.followed[aim.group]
-            self._appraiser.decline(step, invite, evaluation.unsent(aim.group))
+        for each in event.unsent:
+            self._decline(step, self._invites.followed[each.aim.group], each.reason)
         left = [self._out.moving.get(update.receipt.id) for update in event.updates]
         if event.figures and (first := next(filter(None, left), None)) is not None:
             down = requests.Figure("bytes_down", float(self._model.take_account()))

@@ -8,12 +8,13 @@ sealed, budgets (`roles.member.member`), and payloads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from secureps.errors import Conflict, Malformed, SecurepsError
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import GroupVersion, Invite, SealAgain
+from secureps.messages.orders import GroupVersion, SealAgain
 from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Decline, Missing, Withdraw
 from secureps.messages.submission import FOUNDING, BlockHeader, Receipt, SubmissionId
@@ -30,6 +31,21 @@ MOST_AHEAD = 1 << 20
 leave room for all submissions to come."""
 
 
+MOST_SEALINGS = 64
+"""How often one update is sealed: each time is one more ciphertext of the same integers, and a
+coordinator could ask for them without end. Recovery from a burnt cohort by halves takes log2 of its
+clients, at most 20, each tried MOST_TRIED (3) times (`policy.cohorts.suspicion`), and some rounds
+are given up besides."""
+
+
+def _base(sealed: Sealed) -> Base:
+    return Base(sealed.receipt.version, sealed.receipt.step)
+
+
+FOUNDED = Base(-1, 0)
+"""What the founding model is sealed for."""
+
+
 @dataclass(slots=True)
 class Outbox:
     """Of one client.
@@ -41,9 +57,11 @@ class Outbox:
         keyed: those whose keys this process has.
         keeping: the groups with feedback; carried: sequence and name of their updates that were
             included last, by group: to the next one what they did not carry is added.
-        burnt: of burnt cohorts, by group and name: what may be asked for once more, and the version
-            that was the newest; again: orders to seal one of them anew, by group; wanted: what
-            alone is wanted of training, by group. A restart forgets all four.
+        kept: by group and base, what came to nothing and may be asked for once more, and the
+            version that was the newest; again: orders to seal one of them anew, by group.
+        sealings: how often the update from a base was sealed. A restart forgets these three and
+            whose keys there are.
+        founded: the groups of which an update was sealed.
         goes_well: groups of which this process has sealed an update whole since its disk failed.
             Of these alone blocks leave early, so that whatever happens no more updates are cut off
             than are whole: shards keep but so many that nobody settles.
@@ -55,9 +73,10 @@ class Outbox:
     keyed: set[SubmissionId] = field(default_factory=set)
     keeping: frozenset[str] = frozenset()
     carried: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    burnt: dict[tuple[str, bytes], tuple[Sealed, int]] = field(default_factory=dict)
+    kept: dict[tuple[str, Base], tuple[Sealed, int]] = field(default_factory=dict)
     again: dict[str, SealAgain] = field(default_factory=dict)
-    wanted: dict[str, bytes] = field(default_factory=dict)
+    sealings: Counter[tuple[str, Base]] = field(default_factory=Counter)
+    founded: set[str] = field(default_factory=set)
     goes_well: set[str] = field(default_factory=set)
 
     def follow_plan(self, plan: Plan) -> None:
@@ -68,6 +87,9 @@ class Outbox:
         """It is sealed, and will be sent as it is however often it is asked for."""
         id = record.receipt.id
         self.sealed[id] = record
+        if record.receipt.purpose != FOUNDING:
+            self.sealings[id.group, _base(record)] += 1
+            self.founded.add(id.group)
         self.next[id.group] = max(id.sequence + 1, self.next.get(id.group, 0))
 
     def settle(self, id: SubmissionId, outcome: str) -> None:
@@ -88,14 +110,14 @@ class Outbox:
         """Where lies the rest that is of no use any more, if `carries` was `before`."""
         return () if before in (b"", self.carries(group)) else (kept_key(group, before),)
 
-    def release(self, sealed: Sealed, burnt_at: int | None) -> tuple[str, ...]:
+    def release(self, sealed: Sealed, until: int | None) -> tuple[str, ...]:
         """It is settled for good: where payloads lie that may go.
 
-        None do where it may be sealed anew until a version after `burnt_at` is published.
+        None do where it may be sealed anew until a version after `until` is published.
         """
-        id, name = sealed.receipt.id, (sealed.receipt.id.group, sealed.receipt.update)
-        if burnt_at is not None and id in self.keyed and name not in self.burnt:
-            self.burnt[name] = (sealed, burnt_at)
+        id, place = sealed.receipt.id, (sealed.receipt.id.group, _base(sealed))
+        if until is not None and id in self.keyed and place not in self.kept:
+            self.kept[place] = (sealed, until)
             return ()
         self.keyed.discard(id)
         # The same update may be sealed anew: what it left over is one file.
@@ -103,8 +125,12 @@ class Outbox:
 
     def over(self, group: str, version: int) -> tuple[str, ...]:
         """A version is published, from which all go on: where payloads lie that may go."""
-        old = [name for name, (_, at) in self.burnt.items() if name[0] == group and at < version]
-        return tuple(key for name in old for key in self.release(self.burnt.pop(name)[0], None))
+        old = [place for place, (_, at) in self.kept.items() if place[0] == group and at < version]
+        keys = tuple(key for place in old for key in self.release(self.kept.pop(place)[0], None))
+        for place in [p for p in self.sealings if p[0] == group and p[1].version < version]:
+            if place not in self.kept:
+                del self.sealings[place]
+        return keys
 
     def ask_again(self, client: str, order: SealAgain) -> None:
         """One of this client's is to be sealed anew; Malformed if it is none."""
@@ -115,33 +141,39 @@ class Outbox:
         self.again[order.id.group] = order
 
     def forget_order(self, group: str) -> None:
-        """Whatever comes of training is wanted now."""
+        """What an order to seal anew asked for is asked for no more."""
         self.again.pop(group, None)
-        self.wanted.pop(group, None)
 
-    def follow(
-        self, client: str, desk: Desk, invites: dict[str, Invite], step: Step
-    ) -> Reseal | None:
-        """What is sealed anew, if orders to do so lead to that; None if none does.
+    def follow(self, client: str, desk: Desk, step: Step) -> Reseal | None:
+        """What is sealed anew, if an order or an invitation asks for it; None if none does.
 
-        If the update is gone, the same may come of training from its version, if that is the
-        newest: then that alone is wanted, and its invitation comes to the others. Else the client
-        declines.
+        An update from a base has one form for ever. What is still here of it is sealed again, and
+        nothing is trained for it; what an order asks for and is not here any more is declined.
         """
         while self.again:
             group, order = self.again.popitem()
-            invite, newest = order.invite, desk.published.get(group)
-            if desk.pending(group, Base(invite.version, invite.step)):
+            invite = order.invite
+            base = Base(invite.version, invite.step)
+            if desk.pending(group, base):
                 continue  # it is sealed, and on its way
-            if known := self.burnt.get((group, order.update)):
-                sealed, _ = known
-                return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[group])
-            if newest is None or newest.version != invite.version:
+            sealed, _ = self.kept.get((group, base), (None, 0))
+            reason = self.worn_out(group, base)
+            if sealed is None or sealed.receipt.update != order.update:
                 reason = "what it sent is not here any more"
+            if reason or sealed is None:
                 step.tell(Decline(client, group, invite.round, reason))
                 continue
-            self.wanted[group], invites[group] = order.update, invite
+            return Reseal(sealed.receipt, sealed.headers, self.next[group])
+        for due in desk.asked():
+            if known := self.kept.get((due.invite.group, due.base)):
+                return Reseal(known[0].receipt, known[0].headers, self.next[due.invite.group])
         return None
+
+    def worn_out(self, group: str, base: Base) -> str:
+        """Why the update from a base is not sealed once more; empty if it may be."""
+        if self.sealings[group, base] < MOST_SEALINGS:
+            return ""
+        return f"it has sealed this update {MOST_SEALINGS} times, and seals it no more"
 
     def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:
         """What the coordinator counted, should this client have lost its state."""
@@ -183,7 +215,7 @@ class Outbox:
     def _left_over(self) -> frozenset[str]:
         """Where lies what updates left over that count, or may come to."""
         counts = frozenset(kept_key(group, self.carries(group)) for group in self.carried)
-        again = (sealed for sealed, _ in self.burnt.values())
+        again = (sealed for sealed, _ in self.kept.values())
         return counts.union(*map(self._kept, (*self.sealed.values(), *again)))
 
     def _kept(self, sealed: Sealed) -> frozenset[str]:

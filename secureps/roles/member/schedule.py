@@ -80,6 +80,16 @@ class Desk:
         # evaluated first, in whatever order the invitations came
         return [] if any(due.invite.evaluates > self.evaluated for due in found) else found
 
+    def asked(self) -> list[Due]:
+        """What updates are asked for now, one by one, and metrics among them."""
+        known = [group for group in self.groups if group in self.published]
+        found = [due for group in known if (due := self._due(group)) is not None]
+        found = [due for due in found if due.invite.evaluates <= self.evaluated]
+        if (invite := self.invites.get(EVALUATION)) is not None:
+            base = Base(invite.version, invite.step)
+            found += [] if self.pending(EVALUATION, base) else [Due(invite, base)]
+        return found
+
     def more_may_come(self, due: Sequence[Due]) -> bool:
         """Whether invitations to other groups that move alone may be a moment behind these."""
         asked = {each.invite.group for each in due}

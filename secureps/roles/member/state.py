@@ -12,7 +12,6 @@ from secureps.messages.member_records import OwnDeed, Sealed
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
-from secureps.roles.member.release_history import ReleaseHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class MemberState:
     """All but the run and its rosters.
 
     Args:
-        sealed, next, carried: as `Outbox` has them.
+        sealed, next, carried, founded: as `Outbox` has them.
         committee: by group, the newest receipt under a committee.
         bounds: as `ExampleCount.sealed`.
         acted, wants: as `Departure` has them; lowered: the least budget that an act named.
@@ -34,7 +33,7 @@ class MemberState:
     keys: AnnouncedKeys
     bounds: dict[str, int]
     ledger: Ledger
-    history: ReleaseHistory
+    founded: set[str]
     acted: int
     wants: OwnDeed | None
     lowered: float | None

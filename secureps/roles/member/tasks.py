@@ -37,18 +37,15 @@ class Offer(Task):
 class Aim:
     """One group that a training run contributes to.
 
-    `known` are the contents (`Sealed.content`) that came of this version before, in order; `step`
-    is which of the client's updates of the version this is (`Receipt.step`). Nothing is sealed but
-    the update that is `wanted` by its name, if one is. `most_examples` as in `Receipt`. What the
-    update called `carried` left over is added, if there is one.
+    `step` is which of the client's updates of the version this is (`Receipt.step`), and
+    `most_examples` as in `Receipt`. What the update called `carried` left over is added, if there
+    is one.
     """
 
     group: str
     version: int
     sequence: int
-    known: tuple[bytes, ...] = ()
     step: int = 0
-    wanted: bytes = b""
     most_examples: int = 0
     carried: bytes = b""
 
@@ -87,14 +84,10 @@ class Counted(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class Reseal(Task):
-    """Seals an update that lies in the outbox anew, as the submission of this sequence.
-
-    `content` as in `Sealed`.
-    """
+    """Seals an update that lies in the outbox anew, as the submission of this sequence."""
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]
-    content: bytes
     sequence: int
 
 
@@ -128,26 +121,32 @@ class BlockSealed(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class SealedUpdate:
-    """One group's blocks are durable in the outbox; `content` as in `Sealed`."""
+    """One group's blocks are durable in the outbox."""
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]
-    content: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """An aim for which nothing was sealed, and what the coordinator is told of it."""
+
+    aim: Aim
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Contributed(TaskResult):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
-    `figures` are what it took; `others` are aims of which another update came than was wanted;
-    `told` is what the data holder alone is told of the training, and `standing` of its budget over
-    all runs. `again` are aims that are to be sealed anew: the disk failed when blocks of theirs had
-    left.
+    `figures` are what it took; `unsent` are aims for which nothing leaves; `told` is what the data
+    holder alone is told of the training, and `standing` of its budget over all runs. `again` are
+    aims that are to be sealed anew: the disk failed when blocks of theirs had left.
     """
 
     updates: tuple[SealedUpdate, ...]
     figures: tuple[Figure, ...]
-    others: tuple[Aim, ...] = ()
+    unsent: tuple[Unsent, ...] = ()
     told: str = ""
     standing: str = ""
     again: tuple[Aim, ...] = ()

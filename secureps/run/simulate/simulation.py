@@ -46,6 +46,7 @@ from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
 from secureps.service.loop import VirtualLoop
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.envelope_keys import in_memory
 from secureps.store.holder_keys import KINDS
 from secureps.store.journal import Journal, MemoryJournal
@@ -146,6 +147,7 @@ class Simulation:
         self._kit = memory_kit(plan, tuple(cast.trainers), self._conditions.spares + more)
         self.network = self._conditions.network(self.loop, self._conditions.delay)
         self._stores: dict[str, Stores] = {}
+        self._ledgers: dict[str, BudgetLedger] = {}
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
         self._failed: set[str] = set()
@@ -180,7 +182,8 @@ class Simulation:
         """Empties the stores of a party that was killed, as if its disk was lost.
 
         A client's or shard's secret seed goes too, and what a coordinator would make a run unlike
-        every other: `seed` is its new one (None: the same again).
+        every other: `seed` is its new one (None: the same again). A client's ledger stays: it lies
+        elsewhere.
         """
         del self._stores[name]
         if seed is not None:
@@ -348,4 +351,5 @@ class Simulation:
     def _site(self, name: str, folder: Path) -> Site:
         seed, keys = self._seeds.get(name, self._cast.seed), self._kit.public.holder_keys
         trainer, identity = self._cast.trainers[name], self._kit.identities[name]
-        return Site(name, trainer, identity, seed, keys, folder, shared=True)
+        ledger = self._ledgers.setdefault(name, MemoryLedger())
+        return Site(name, trainer, identity, seed, keys, folder, ledger=ledger, shared=True)

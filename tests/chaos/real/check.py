@@ -22,7 +22,7 @@ from secureps.messages.coordinator_records import (
     ShardLeft,
 )
 from secureps.messages.holder_records import CohortReleased
-from secureps.messages.member_records import BudgetCharged, Sealed, SubmissionSettled
+from secureps.messages.member_records import Sealed, SubmissionSettled, UpdateReleased
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import REIGN, RunPinned
 from secureps.messages.run import COORDINATOR, STANDBY
@@ -254,10 +254,9 @@ class Check:
         path = self.machines.folder / "ledgers" / f"{client}.db"
         runs = {each.run.id for each in of_kind(self._records(self._ruler), RunPinned)}
         for _, record in _rows(path) if path.exists() else ():
-            if isinstance(record, BudgetCharged) and record.run in runs:
-                for fact in (record.charge, record.release):
-                    if fact is not None:
-                        yield fact.group, fact.version
+            own = isinstance(record, UpdateReleased) and record.run in runs
+            if own and record.fact is not None:
+                yield record.group, record.version
 
     # --- the model ----------------------------------------------------------------
 

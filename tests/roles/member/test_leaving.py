@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.errors import Refused
 from secureps.messages.member_records import OwnAct, OwnDeed
-from secureps.messages.requests import Noted, PutBlock, Retire
-from secureps.roles.machine import WORKER, Answered, Call, Failed, Halt, Step
+from secureps.messages.requests import Noted, Retire
+from secureps.roles.machine import WORKER, Answered, Call, Halt, Step
 from secureps.roles.member.leaving import LEFT, PAUSED, Departure, Leaving
-from secureps.roles.member.tasks import Acted, BlockSealed
-from tests.kits.member_kit import Client, another, leaves, of_one_update
+from secureps.roles.member.tasks import Acted
+from tests.kits.member_kit import Client
 
 
 def after(*whats: str) -> Departure:
@@ -112,13 +111,3 @@ def test_a_paused_client_greets_a_coordinator_that_it_lost() -> None:
     gone.follow()
     gone.told = True
     assert not gone.lost()
-
-
-def test_who_cannot_pay_for_an_update_waits_for_none_that_was_refused_before_it() -> None:
-    """While it was still being sealed: it stops, though nothing comes of that one."""
-    client = of_one_update()
-    client.machine._out.goes_well.add("all")
-    first, second = client.sealed(0, 0), another(client)
-    client.give(WORKER, BlockSealed(first.headers[0]))
-    client.give("shard-a", Failed(PutBlock(first.headers[0]), Refused("left out")))
-    assert "this client stops" in leaves(client, client.contributed(first, second)).reason

@@ -281,25 +281,6 @@ def test_no_founding_model_is_sent_once_its_group_is_founded() -> None:
     assert step.effects == [Say("no founding model of all is sent: it is founded")]
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_founding_model_that_is_asked_for_again_is_the_same_one(restarted: bool) -> None:
-    client = Client().joined()
-    client.invite(-1)
-    first = client.sealed(-1, 0)
-    client.contributed(first)
-    client.order(orders.Settled(1, first.receipt.id, "lost", -1, "a disk is gone"))
-    if restarted:
-        client = client.restarted().joined()
-    assert works(client.invite(-1)) == [Offer("all", 1)]
-    receipt = dataclasses.replace(client.sealed(-1, 1).receipt, blocks=(bytes(32),) * 4)
-    other = dataclasses.replace(client.sealed(-1, 1), receipt=receipt)
-    step = client.contributed(other)
-    assert puts(step) == []
-    (halt,) = halts(step)
-    assert "only the first is ever sent" in halt.reason
-    assert halt.error is Refused
-
-
 # --- pulling ----------------------------------------------------------------------
 
 

@@ -23,7 +23,8 @@ from secureps.roles.machine import (
     WatchLost,
     WorkFailed,
 )
-from secureps.roles.member.tasks import Aim, Contribute, Contributed, Counted, Reseal, SealedUpdate
+from secureps.roles.member.outbox import MOST_SEALINGS
+from secureps.roles.member.tasks import Aim, Contribute, Counted, Reseal, SealedUpdate
 from secureps.roles.tasks import Prune, Task
 from tests.kits.member_kit import RULE, Client, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
@@ -78,7 +79,7 @@ def test_the_next_step_is_trained_for_while_the_last_waits() -> None:
     client = begun()
     (task,) = works(invite(client, 0, 1))
     assert isinstance(task, Contribute)
-    assert task.aims == (Aim("all", 0, 1, (), 1),)
+    assert task.aims == (Aim("all", 0, 1, 1),)
     client.contributed(update(client, 0, 1, 1))
     assert works(invite(client, 0, 2)) == [], "not before the last one has arrived"
 
@@ -285,14 +286,14 @@ def test_a_burnt_update_is_sealed_anew_and_nothing_else_is_sent_before() -> None
     assert works(step) == [], "first comes what it trains for"
     other = update(client, 0, 1, 1)
     (task,) = works(client.contributed(other))
-    assert task == Reseal(made.receipt, made.headers, b"", 2)
+    assert task == Reseal(made.receipt, made.headers, 2)
     new = update(client, 0, 0, 2)
     client.contributed(new)
     assert works(client.order(again(0, 0, 0))) == [], "it is on its way"
     assert said(client.stored(new)[-1], requests.Submit) == [requests.Submit(new.receipt)]
     client.order(orders.Settled(1, new.receipt.id, "dropped", 0, "burnt again", True))
     (task,) = works(client.order(again(0, 0, 2, 2)))
-    assert task == Reseal(made.receipt, made.headers, b"", 3), "one of them is kept"
+    assert task == Reseal(made.receipt, made.headers, 3), "one of them is kept"
 
 
 def test_an_invitation_waits_for_what_is_sealed_anew() -> None:
@@ -314,27 +315,49 @@ def test_a_newer_version_is_the_end_of_it() -> None:
     assert said(step, requests.Decline) == [requests.Decline("c0", "all", 1, text)]
 
 
-def test_who_was_restarted_trains_from_the_newest_version_or_declines() -> None:
+def test_who_was_restarted_declines_what_is_to_be_sealed_anew() -> None:
+    """Its key is gone. What it would train to now is not what it sent."""
     client, made = burnt()
     back = client.restarted().joined()
     back.publish(0)
-    back.order(again(0, 0, 0))
-    (task,) = works(back.pull(0))
-    (aim,) = task.aims
-    assert aim == Aim("all", 0, made.receipt.id.sequence + 1, wanted=made.receipt.update)
+    step = back.order(again(0, 0, 0))
+    assert [each.reason for each in said(step, requests.Decline)] == [GONE]
+    assert works(back.pull(0)) == []
     unsettled = begun(SEALED).restarted().joined()
     unsettled.publish(0)
     step = unsettled.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))
     assert works(step) == [Prune(tuple(header.key for header in made.headers))], "its key is gone"
-    unsettled.publish(1)
-    assert said(unsettled.order(again(0, 0, 0)), requests.Decline)
 
 
-def test_under_other_ciphers_nothing_is_kept() -> None:
-    client = Client(PLAN).joined()
+GONE = "what it sent is not here any more"
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_one_update_is_sealed_so_often_and_no_more(ordered: bool) -> None:
+    """By orders after burnt cohorts, or by rounds that are given up and opened again."""
+    client = Client(make_plan("rlwe")).joined()
     made = client.trained()
-    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))
-    assert works(step) == [Prune(tuple(header.key for header in made.headers))]
+
+    def asked_again(round: int) -> Step:
+        last = SubmissionId("c0", "all", round - 1)
+        client.order(orders.Settled(1, last, "dropped", 0, "it came to nothing", ordered))
+        if ordered:
+            return client.order(again(0, 0, round - 1, round=round + 1))
+        return client.order(orders.Invite(1, "all", round + 1, 0, 10.0))
+
+    for round in range(1, MOST_SEALINGS):
+        assert works(asked_again(round)) == [Reseal(made.receipt, made.headers, round)]
+        client.contributed(client.sealed(0, round))
+    step = asked_again(MOST_SEALINGS)
+    assert not any(isinstance(task, Reseal | Contribute) for task in works(step))
+    reason = f"it has sealed this update {MOST_SEALINGS} times, and seals it no more"
+    assert said(step, requests.Decline) == [
+        requests.Decline("c0", "all", MOST_SEALINGS + 1, reason)
+    ]
+    client.publish(1)
+    client.order(orders.Invite(1, "all", MOST_SEALINGS + 2, 1, 10.0))
+    (task,) = works(client.pull(1))
+    assert isinstance(task, Contribute), "the next version is another update"
 
 
 def test_in_rounds_too_a_burnt_update_is_sealed_anew() -> None:
@@ -345,32 +368,20 @@ def test_in_rounds_too_a_burnt_update_is_sealed_anew() -> None:
         works(client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))) == []
     )
     step = client.order(again(0, 0, 0, round=2))
-    assert works(step) == [Reseal(made.receipt, made.headers, b"", 1)]
+    assert works(step) == [Reseal(made.receipt, made.headers, 1)]
 
 
-def test_who_has_it_no_more_trains_and_sends_the_same_or_nothing() -> None:
-    """Another update would be charged, and not be summed."""
-    client = Client(make_plan("rlwe")).joined()
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_what_was_given_up_is_sealed_anew_for_the_next_round(cipher: str) -> None:
+    """A training that does not repeat its bits would come to another update, which never leaves."""
+    client = Client(make_plan(cipher)).joined()
     made = client.trained()
-    client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))
-    back = client.restarted().joined()
-    back.publish(0)
-    back.order(again(0, 0, 0, round=2))
-    (task,) = works(back.pull(0))
-    assert isinstance(task, Contribute)
-    (aim,) = task.aims
-    assert aim.wanted == made.receipt.update
-    (declined,) = said(back.give(WORKER, Contributed((), (), (aim,))), requests.Decline)
-    assert (declined.group, declined.round) == ("all", 2)
-    (task,) = works(back.order(orders.Invite(1, "all", 3, 0, 0.0, 0)))
-    assert task.aims[0].wanted == b"", "by an invitation, whatever comes of it"
-
-
-def test_what_was_only_given_up_is_not_kept() -> None:
-    client = Client(make_plan("rlwe")).joined()
-    made = client.trained()
-    step = client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "the round is over"))
-    assert works(step) == [Prune(tuple(header.key for header in made.headers))]
+    settled = orders.Settled(1, made.receipt.id, "dropped", 0, "the round is over")
+    assert works(client.order(settled)) == []
+    (task,) = works(client.order(orders.Invite(1, "all", 2, 0, 10.0)))
+    assert task == Reseal(made.receipt, made.headers, 1)
+    client.contributed(client.sealed(0, 1))
+    assert isinstance(works(client.publish(1))[0], Prune), "nobody asks for it any more"
 
 
 def test_a_newer_invitation_is_the_end_of_an_order_to_seal_anew() -> None:

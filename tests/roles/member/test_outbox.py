@@ -12,9 +12,10 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.outcome import Outcome
 from secureps.messages.requests import PutBlock
 from secureps.messages.submission import SubmissionId
+from secureps.policy.base import Base
 from secureps.roles.machine import Failed
 from secureps.roles.member.outbox import Outbox
-from secureps.roles.member.tasks import Aim, Contribute, kept_key
+from secureps.roles.member.tasks import Reseal, kept_key
 from tests.kits.member_kit import Client, works
 from tests.kits.roles_kit import make_header, make_plan, make_receipt
 
@@ -38,9 +39,9 @@ def test_a_burnt_update_is_kept_until_a_later_version_of_its_group() -> None:
     assert out.release(made, 3) == ()
     assert out.over("body", 9) == ()
     assert out.over("head", 3) == ()
-    assert set(out.burnt) == {("head", made.receipt.update)}
+    assert set(out.kept) == {("head", Base(3, 0))}
     assert out.over("head", 4) == tuple(header.key for header in made.headers)
-    assert (out.burnt, out.keyed) == ({}, set())
+    assert (out.kept, out.keyed) == ({}, set())
 
 
 def test_what_an_update_left_over_stays_while_it_may_be_sealed_anew() -> None:
@@ -88,8 +89,7 @@ def test_it_goes_on_in_one_step_after_all_that_a_shard_knows(free: int, then: in
     update = client.trained()
     known = Conflict("known with other bytes; begin a new sequence", free)
     step = client.give("shard-a", Failed(PutBlock(update.headers[1]), known))
-    (again,) = (task for task in works(step) if isinstance(task, Contribute))
-    assert again.aims == (Aim("all", 0, then),)
+    assert works(step) == [Reseal(update.receipt, update.headers, then)]
     begun = (SequencesBegun((GroupVersion("all", then),)),) if then > 1 else ()
     assert tuple(r for r in step.records if isinstance(r, SequencesBegun)) == begun
     more = Conflict("known with other bytes; begin a new sequence", free + 5)

@@ -46,7 +46,7 @@ def outbox(id: SubmissionId = ID, stored: tuple[int, ...] = (1,)) -> Outbox:
     receipt = make_receipt(PLAN, RUN.id, id, 0, b"")
     headers = tuple(make_header(PLAN, RUN.id, id, block, purpose=UPDATE) for block in range(4))
     out = Outbox()
-    out.add(Sealed(receipt, headers, b"", b""))
+    out.add(Sealed(receipt, headers))
     out.leaves(0.0, id)
     out.moving[id].stored.update(stored)
     return out
