@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -379,17 +379,33 @@ def test_a_receipt_and_its_member_say_the_same_base(lagging: None, said: dict[st
     assert text in Ledger().gives(dataclasses.replace(order, cohort=cohort))
 
 
-def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
+def evaluating() -> HolderLedger:
+    """Of a holder in a run whose clients evaluate."""
     metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
     plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
-    run = make_run(plan)
     grants = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
-    grants.apply(records.RunPinned(run, make_placement(plan), ADDRESSES))
-    id = SubmissionId(CLIENTS[0], "evaluation", 1)
-    members = (Member(id, 1, 1),)
-    old = Receipt(run.id, id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
+    grants.apply(records.RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    return grants
+
+
+def metrics_of(clients: Iterable[str]) -> Cohort:
+    """A cohort of what these clients measured."""
+    members = tuple(Member(SubmissionId(client, "evaluation", 1), 1, 1) for client in clients)
+    return Cohort("evaluation", 0, 3, 1, members)
+
+
+def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
+    grants, cohort = evaluating(), metrics_of(CLIENTS[:1])
+    (member,), run = cohort.members, grants.pinned.run.id
+    old = Receipt(run, member.id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
     with pytest.raises(Refused, match="none more than 0 behind version 2"):
-        grants._check_receipt(Cohort("evaluation", 0, 3, 1, members), members[0], old)
+        grants._check_receipt(cohort, member, old)
+
+
+def test_metrics_hide_among_as_many_clients_as_updates() -> None:
+    few = orders.Open(1, metrics_of(CLIENTS[: LEAST - 1]), (), ())
+    with pytest.raises(Refused, match="a cohort of 2 clients, and 3 or more are opened"):
+        evaluating().check(few)
 
 
 @pytest.mark.parametrize("step", [-1, 1])
