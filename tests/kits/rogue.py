@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.sealing import OutboxSealer
 from secureps.crypto.ring import choose
 from secureps.crypto.rlwe import RlweAdder
 from secureps.crypto.roster import Roster
@@ -311,9 +310,9 @@ class RogueShard:
 
     def _found(self) -> None:
         id, outbox = SubmissionId(self.clients[0], "all", 0), MemorySpool()
-        sealer = OutboxSealer(self.site.kit.identities[id.client], {}, self.site.sealed_for, outbox)
         layout = self.site.pinned.layout.group("all")
-        found = sealer.offer(self.site.pinned, id, np.zeros(layout.size, np.float32), True)
+        sealer, values = self.site.sealer(id.client, outbox), np.zeros(layout.size, np.float32)
+        found = sealer.offer(self.site.pinned, id, values, True)
         self._put(id.client, found.headers, [outbox.get(header.key) for header in found.headers])
         self.rogue.tell(SHARD, orders.Found(1, "all", found.receipt))
         self.rogue.hear(SHARD, Prepared)
