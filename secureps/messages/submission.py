@@ -222,17 +222,11 @@ def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> b
 
     It fixes the run, the committee, the group, the version, every member with its weight and base,
     and every receipt. It leaves out what a restarted coordinator may name otherwise (the cohort's
-    number, its placement), so that the same opening always gets the same answers.
+    number, its placement), and the scale that follows from the version, so that the same opening
+    always gets the same answers.
     """
-    return digest(
-        "secureps-opening",
-        run,
-        cohort.committee or b"",
-        cohort.group.encode(),
-        cohort.version.to_bytes(8, "little"),
-        canonical(cohort.members),
-        *map(receipt_digest, receipts),
-    )
+    named = dataclasses.replace(cohort, number=0, epoch=0, scale=None)
+    return digest("secureps-opening", run, canonical(named), *map(receipt_digest, receipts))
 
 
 def receipt_digest(receipt: Receipt) -> bytes:

@@ -42,6 +42,7 @@ from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
 from tests.kits.federations import finished, same, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
+from tests.kits.sealed_blocks import drawn
 from tests.kits.torch_device import DEVICE
 from tests.kits.torch_device import there as on_device
 

@@ -68,9 +68,12 @@ NAMES = dict(zip(KEPT, client_names(3 + len(KEPT))[3:], strict=True))
 
 
 def test_no_key_is_forgotten() -> None:
-    """`evaluation` and `messages` keep messages from the app: see `test_refusals`."""
+    """`evaluation` and `messages` keep messages from the app: see `test_refusals`.
+
+    Of `records` see `test_public_numbers`.
+    """
     held = {*KEPT, "ledger", "reveal"}
-    assert held | {"evaluation", "messages"} == set(SiteSection.model_fields)
+    assert held | {"evaluation", "messages", "records"} == set(SiteSection.model_fields)
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -31,6 +33,7 @@ from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
+from secureps.roles.fold import Fold
 from secureps.roles.holder.ledger import REMEMBERED, HolderLedger, HolderRules
 from secureps.roles.machine import Step
 from tests.kits.roles_kit import (
@@ -107,8 +110,14 @@ class Ledger:
             self.journal += step.records
         return ""
 
-    def restarted(self) -> Ledger:
-        return Ledger(tuple(self.journal))
+    def restarted(self, roster: Roster = ROSTER) -> Ledger:
+        """One that has the fold of this one's journal, as after a compaction, and nothing else."""
+        again = Ledger(tuple(self.journal), roster)
+        fold = again.grants.folded()
+        assert fold == self.grants.folded()
+        again.grants = HolderLedger("holder", roster, HolderRules(2), blind=True)
+        again.grants.unfold(Fold(fold.records, json.loads(json.dumps(fold.state))))
+        return again
 
 
 @dataclasses.dataclass
@@ -169,6 +178,23 @@ def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
             assert (told if len(part) > LEAST else "a cohort of 2 clients, and 3 or more") in less
         swapped = [*sorted(parts[0])[1:], *sorted(parts[1])[:1]]
         assert "opened with its update" in each.gives(opening(asks.cohort(swapped)))
+
+
+def test_two_sums_of_which_one_half_is_the_same_are_not_both_opened() -> None:
+    """Each may be opened beside that half, whichever of the two came first."""
+    wholes = [frozenset(each) for each in itertools.combinations(CLIENTS, 2 * LEAST)]
+    cut = {whole: halves(RUN.id, "all", 1, whole, LEAST) for whole in wholes}
+    one, other = next(
+        (one, other)
+        for one, other in itertools.combinations(wholes, 2)
+        if one & other in cut[one] and one & other in cut[other]
+    )
+    for first in ((one & other, one), (one, one & other)):
+        ledger, asks = Ledger(), Coordinator()
+        for clients in first:
+            assert ledger.gives(opening(asks.cohort(clients))) == ""
+        for each in (ledger, ledger.restarted()):
+            assert "opened with its update" in each.gives(opening(asks.cohort(other)))
 
 
 def test_an_update_is_in_sums_with_the_same_integers_alone() -> None:
@@ -343,25 +369,43 @@ def test_the_synchronous_rule_takes_the_newest_alone() -> None:
     assert text in Ledger().gives(opening(cohort))
 
 
-def test_a_receipt_and_its_member_say_the_same_base_version(lagging: None) -> None:
+@pytest.mark.parametrize("said", [{"version": 2}, {"step": 1}])
+def test_a_receipt_and_its_member_say_the_same_base(lagging: None, said: dict[str, Any]) -> None:
+    """Else the same updates, sealed again, would pass for others from another base."""
     order = opening(Coordinator().cohort(CLIENTS[:4], 4))
-    members = tuple(dataclasses.replace(m, version=2) for m in order.cohort.members)
+    members = tuple(dataclasses.replace(m, **said) for m in order.cohort.members)
     cohort = dataclasses.replace(order.cohort, members=members)
     text = "for another group or version"
     assert text in Ledger().gives(dataclasses.replace(order, cohort=cohort))
 
 
-def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
+def evaluating() -> HolderLedger:
+    """Of a holder in a run whose clients evaluate."""
     metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
     plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
-    run = make_run(plan)
     grants = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
-    grants.apply(records.RunPinned(run, make_placement(plan), ADDRESSES))
-    id = SubmissionId(CLIENTS[0], "evaluation", 1)
-    members = (Member(id, 1, 1),)
-    old = Receipt(run.id, id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
+    grants.apply(records.RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    return grants
+
+
+def metrics_of(clients: Iterable[str]) -> Cohort:
+    """A cohort of what these clients measured."""
+    members = tuple(Member(SubmissionId(client, "evaluation", 1), 1, 1) for client in clients)
+    return Cohort("evaluation", 0, 3, 1, members)
+
+
+def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
+    grants, cohort = evaluating(), metrics_of(CLIENTS[:1])
+    (member,), run = cohort.members, grants.pinned.run.id
+    old = Receipt(run, member.id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
     with pytest.raises(Refused, match="none more than 0 behind version 2"):
-        grants._check_receipt(Cohort("evaluation", 0, 3, 1, members), members[0], old)
+        grants._check_receipt(cohort, member, old)
+
+
+def test_metrics_hide_among_as_many_clients_as_updates() -> None:
+    few = orders.Open(1, metrics_of(CLIENTS[: LEAST - 1]), (), ())
+    with pytest.raises(Refused, match="a cohort of 2 clients, and 3 or more are opened"):
+        evaluating().check(few)
 
 
 @pytest.mark.parametrize("step", [-1, 1])
