@@ -212,7 +212,6 @@ def _write_over(path: Path) -> None:
             file.flush()
             durability.sync(file.fileno())
         path.unlink()
-    sync(path.parent)
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -336,8 +336,9 @@ def _torn(synced: bytes, there: bytes) -> bytes:
     if synced == there:
         return there
     pairs = enumerate(zip(synced, there, strict=False))
-    same = next((at for at, (old, new) in pairs if old != new), min(len(synced), len(there)))
-    middle = (same + len(there)) // 2
+    other = [at for at, (old, new) in pairs if old != new] or [min(len(synced), len(there))]
+    end = other[-1] + 1 if len(synced) == len(there) else len(there)
+    middle = (other[0] + end) // 2
     return there[:middle] + synced[middle : len(there)]
 
 
