@@ -365,7 +365,7 @@ def read(site: Site, sent: Sequence[Sent], key: NDArray[np.int64]) -> NDArray[np
         for index, (p, a) in enumerate(zip(primes, rlwe_kit.public_element(enc.ring, at, block))):
             row = [(c - x * s) % p for c, x, s in zip(words[index // 2], a, keys[p])]
             values[p] = _coefficients(row, p, slots)
-        found += [_message(dict(zip(values, rests))) for rests in zip(*values.values())][1:]
+        found += [_message(dict(zip(values, rests))) for rests in zip(*values.values())]
     half = enc.delta // 2
     return np.array([(v + half) // enc.delta % enc.base for v in found], np.int64)
 

@@ -87,9 +87,10 @@ class Aggregator:
     def order(
         self, clients: Iterable[str], sequence: int, bases: Sequence[int] = ()
     ) -> orders.Open:
-        """A cohort of these clients' submissions of this sequence."""
+        """A cohort of these clients' submissions of this sequence, counted anew at each base: no
+        client seals two updates under one name."""
         names = sorted(clients)
-        places = [(c, sequence, v) for c, v in zip(names, bases or [0] * len(names))]
+        places = [(c, 100 * v + sequence, v) for c, v in zip(names, bases or [0] * len(names))]
         self.sent |= {place: sent(*self._of, *place) for place in places}
         return self.site.opening([self.sent[place] for place in places], number=sequence)
 
