@@ -432,11 +432,12 @@ class ClientWorker(Worker):
             examples=examples,
             most_examples=aim.most_examples,
         )
-        rest = None
-        if plan.group(aim.group).feedback:
+
+        def leave_rest() -> None:
             scale = self._scale(aim.group, pulled[aim.group][-1])
             name, size = receipt.update, layout.size
             rest = lambda: keep(self._outbox, aim.group, name, update.part(0, size), scale)  # noqa: E731
+
         return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, rest)
 
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Unsent, ...]]:

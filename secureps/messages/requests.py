@@ -96,12 +96,18 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """A client takes no part in a round of metrics (an evaluator's is the version), and why."""
+    """A client takes no part in a round (an evaluator's is the version), and why.
+
+    `version` and `step` are the base from which it sends nothing; where a group has no rounds, they
+    say what of all that it was asked for.
+    """
 
     party: str
     group: str
     round: int
     reason: str
+    version: int = -1
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

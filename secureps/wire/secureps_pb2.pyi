@@ -626,16 +626,20 @@ class Spoilt(_message.Message):
     def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., reason: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Decline(_message.Message):
-    __slots__ = ("party", "group", "round", "reason")
+    __slots__ = ("party", "group", "round", "reason", "version", "step")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     party: str
     group: str
     round: int
     reason: str
-    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    version: int
+    step: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Withdraw(_message.Message):
     __slots__ = ("party", "id", "version", "step", "reason")

@@ -113,17 +113,15 @@ class CommitteeWorld(StreamWorld):
     def _seal_again(
         self, client: str, order: orders.SealAgain
     ) -> requests.Submit | requests.Decline | None:
-        """If its key is gone, the same comes of training from that version, if it is the newest."""
+        """Declines it if its key is gone."""
         sender, invite = self.senders[client], order.invite
         base = (invite.version, invite.step)
         sender.invite = None
         if any((r.version, r.step) == base for r in sender.outbox.values()):
             return None  # it is on its way
-        if base not in self.keys[client] and order.invite.version != sender.version:
-            return requests.Decline(
-                client, order.id.group, order.invite.round, "it is not here any more"
-            )
-        self.keys[client].add(base)
+        if base not in self.keys[client]:
+            why = "it is not here any more"
+            return requests.Decline(client, order.id.group, invite.round, why, *base)
         receipt = self.receipt(client, sender.next, order.invite.version, step=order.invite.step)
         sender.next += 1
         sender.outbox[receipt.id] = receipt

@@ -20,6 +20,7 @@ from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.orders import RosterChanged
 from secureps.messages.requests import Decline, Join, Proposal, Retire, Subscribe, Withdraw
 from secureps.messages.submission import SubmissionId
+from secureps.policy.base import Base
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
 from secureps.roles.coordinator import (
@@ -171,7 +172,10 @@ def decline(tx: Transaction, message: Decline) -> None:
         sits_out = group.name != EVALUATION and not again
         synchronous.declined(tx, group, client, said(message.reason), sits_out)
     elif group.streaming and group.awaits(client):
-        if group.open_stream.training[client].version < group.version:
+        asked = group.open_stream.training[client]
+        if Base(message.version, message.step) < asked:
+            return  # it was asked for that before, and for this since
+        if asked.version < group.version:
             tx.order(client, recovery.make_invite(tx, group, client))
         else:
             synchronous.declined(tx, group, client, said(message.reason), sits_out=True)

@@ -133,7 +133,8 @@ class Committees:
             base = invite.version if newest is None else newest.version
             if reason := self.objection(group, base):
                 del invites[group]
-                step.tell(Decline(self._client, group, invite.round, reason))
+                at = invite.step if base == invite.version else 0
+                step.tell(Decline(self._client, group, invite.round, reason, base, at))
 
     def sealable(
         self, plan: Plan, invites: Mapping[str, Invite], published: Mapping[str, Published]

@@ -293,16 +293,17 @@ class Member(MemberFold):
         """Takes no part in rounds that ask for an update that was sealed often enough."""
         for due in self._desk().asked():
             if reason := self._out.worn_out(due.invite.group, due.base):
-                self._decline(step, self._invites.open.pop(due.invite.group), reason)
+                self._decline(step, self._invites.open.pop(due.invite.group), due.base, reason)
 
-    def _decline(self, step: Step, invite: Invite, reason: str) -> None:
+    def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
         """Says that nothing comes of an invitation, to the coordinator and to the person here."""
         if invite.group == EVALUATION:
             self._appraiser.decline(step, invite, reason)
             return
-        of = f"version {invite.version} of {invite.group}"
-        step.effects.append(Say(f"takes no part in the round from {of}: {reason}"))
-        step.tell(requests.Decline(self._settings.name, invite.group, invite.round, reason))
+        of = f"version {base.version} of {invite.group}"
+        step.effects.append(Say(f"sends no update from {of}: {reason}"))
+        asked = self._settings.name, invite.group, invite.round
+        step.tell(requests.Decline(*asked, reason, base.version, base.step))
 
     def _aim(self, group: str, base: Base) -> Aim:
         most, sequence = self._weighing.agreed.get(group, 0), self._out.next.get(group, 0)
@@ -385,7 +386,8 @@ class Member(MemberFold):
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._budget.tells(self._ledger, event, sent)))
         for each in event.unsent:
-            self._decline(step, self._invites.followed[each.aim.group], each.reason)
+            base = Base(each.aim.version, each.aim.step)
+            self._decline(step, self._invites.followed[each.aim.group], base, each.reason)
         left = [self._out.moving.get(update.receipt.id) for update in event.updates]
         if event.figures and (first := next(filter(None, left), None)) is not None:
             down = requests.Figure("bytes_down", float(self._model.take_account()))

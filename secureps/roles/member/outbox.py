@@ -161,7 +161,7 @@ class Outbox:
             if sealed is None or sealed.receipt.update != order.update:
                 reason = "what it sent is not here any more"
             if reason or sealed is None:
-                step.tell(Decline(client, group, invite.round, reason))
+                step.tell(Decline(client, group, invite.round, reason, base.version, base.step))
                 continue
             return Reseal(sealed.receipt, sealed.headers, self.next[group])
         for due in desk.asked():

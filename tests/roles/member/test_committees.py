@@ -109,7 +109,7 @@ def test_who_has_sealed_a_version_declines_it_for_others(client: Committees) -> 
     (said,) = step.effects
     assert isinstance(said, Call)
     why = "it has sealed version 4 of all for other key holders"
-    assert said.message == Decline("c0", "all", 3, why)
+    assert said.message == Decline("c0", "all", 3, why, 4)
     assert not invites
 
 

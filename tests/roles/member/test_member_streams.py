@@ -312,7 +312,7 @@ def test_a_newer_version_is_the_end_of_it() -> None:
     step = client.order(again(0, 0, 0))
     assert works(step) == []
     text = "what it sent is not here any more"
-    assert said(step, requests.Decline) == [requests.Decline("c0", "all", 1, text)]
+    assert said(step, requests.Decline) == [requests.Decline("c0", "all", 1, text, 0)]
 
 
 def test_who_was_restarted_declines_what_is_to_be_sealed_anew() -> None:
@@ -352,7 +352,7 @@ def test_one_update_is_sealed_so_often_and_no_more(ordered: bool) -> None:
     assert not any(isinstance(task, Reseal | Contribute) for task in works(step))
     reason = f"it has sealed this update {MOST_SEALINGS} times, and seals it no more"
     assert said(step, requests.Decline) == [
-        requests.Decline("c0", "all", MOST_SEALINGS + 1, reason)
+        requests.Decline("c0", "all", MOST_SEALINGS + 1, reason, 0)
     ]
     client.publish(1)
     client.order(orders.Invite(1, "all", MOST_SEALINGS + 2, 1, 10.0))
