@@ -223,7 +223,7 @@ def _digest(examples: int, pieces: Iterable[Integers]) -> bytes:
     hasher = payload_hasher()
     hasher.update(examples.to_bytes(8, "little"))
     for piece in pieces:
-        hasher.update(np.ascontiguousarray(piece, "<i4").data.cast("B"))
+        hasher.update(np.ascontiguousarray(piece, "<i4").tobytes())
     digest: bytes = hasher.digest()
     return digest
 

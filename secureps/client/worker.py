@@ -435,9 +435,9 @@ class ClientWorker(Worker):
 
         def leave_rest() -> None:
             scale = self._scale(aim.group, pulled[aim.group][-1])
-            name, size = receipt.update, layout.size
-            rest = lambda: keep(self._outbox, aim.group, name, update.part(0, size), scale)  # noqa: E731
+            keep(self._outbox, aim.group, receipt.update, update.part(0, layout.size), scale)
 
+        rest = leave_rest if plan.group(aim.group).feedback else None
         return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, rest)
 
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Unsent, ...]]:

@@ -329,10 +329,6 @@ CASES: dict[str, tuple[Send, str]] = {
         "...: a sequence is at least 0, and at most ...",
     ),
     # --- about evaluations --------------------------------------------------------
-    "a round of the model declined": (
-        ask(Decline(NAME, "all", 1, "no time")),
-        "only evaluations can be declined, not rounds of ...",
-    ),
     "declined for another": (
         ask(Decline("client-00", EVALUATION, 1, "no time")),
         "... speaks as ...; everyone speaks for themselves",

@@ -26,7 +26,7 @@ from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
-from secureps.policy.cohorts.overlap import check_members
+from secureps.policy.cohorts.overlap import check_clients, check_weights
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.machine import (
@@ -327,7 +327,11 @@ class Shard(ShardFoldable):
         Else a coordinator alone could have a single update added, opened and published.
         """
         plan = self.state.pinned.plan
-        check_members(cohort, plan.bounds(cohort.group).minimum)
+        check_clients(cohort, plan.bounds(cohort.group).minimum)
+        if plan.holders:  # without encryption each shard reads every update anyway
+            check_weights(
+                [member.weight for member in cohort.members], plan.bounds(cohort.group).minimum
+            )
         check_divisor(plan, cohort)
 
     def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:

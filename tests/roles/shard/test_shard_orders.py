@@ -233,7 +233,7 @@ def test_orders_that_do_not_fit_leave_no_trace() -> None:
     refused(desk, COORDINATOR, prepare, Refused, "not held here")
 
 
-@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
 def test_a_cohort_that_no_plan_opens_is_neither_added_nor_stepped(cipher: str) -> None:
     """A coordinator alone could else have one update added, opened and published."""
     desk = Desk(cipher).founded()
