@@ -140,7 +140,8 @@ def test_a_script_that_is_not_allowed_is_not_run(tmp_path: Path) -> None:
     assert "nothing of it was run" in str(caught.value)
     assert not (tmp_path / "ran").exists()
     for absent in (tmp_path / "nowhere.py", Path("/dev/null")):
-        with pytest.raises(ConfigError, match="no file, and this site allows files by their dig"):
+        told = "no file, and this site allows files by their digests"
+        with pytest.raises(ConfigError, match=told):
             join(absent, options, {})
     allowed = read_site(written(tmp_path, f'scripts = ["{script_digest(script)}"]'))
     with pytest.raises(ps.SecurepsError):

@@ -73,7 +73,7 @@ def test_vectors_of_another_length_or_range_are_refused() -> None:
 
 
 def test_only_public_numbers_are_divided() -> None:
-    """`basis` and `answer` divide integers that everybody knows; nothing else of either module does."""
+    """`basis` and `answer` divide integers that everybody knows, and nothing else divides."""
     divides = (ast.Mod, ast.Div, ast.FloorDiv)
     for module, allowed in (
         (field, {"basis"}),
