@@ -24,6 +24,7 @@ from secureps.crypto.sharing import (
     Committee,
     HolderShare,
     SharedKey,
+    answer,
     interpolate,
     judge,
     share,
@@ -78,7 +79,13 @@ def _committee(t: int, n: int, degree: int, tries: int) -> Sequence[Row]:
     step("holder", "submission", "check", lambda: mine.check(shared.commitments))
     derived = step("holder", "submission", "derive", lambda: mine.share(degree))
     step("holder", "submission", "add", lambda: weighted_sum([derived], [4]))
-    step("holder", "cohort", "answer", lambda: vector_bytes(derived), 4 * degree)
+    step(
+        "holder",
+        "cohort",
+        "answer",
+        lambda: vector_bytes(answer([mine], [4], ID, degree)),
+        4 * degree,
+    )
 
     answers: dict[int, Vector] = {
         k: HolderShare(us, k, ID, _opened(us, keys[k], sealed[k])).share(degree) for k in range(n)

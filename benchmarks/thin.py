@@ -78,6 +78,8 @@ def bytes_a_value(plan: Plan, values: int) -> tuple[float, float]:
     explained = explain(plan, {"all": values}, service(plan))
     assert explained.committee is not None
     (group,), versions = explained.groups, plan.section.versions
+    assert group.bytes_down is not None
+    assert group.bytes_up is not None
     pulled = FLOAT_BYTES * values + (versions - 1) * group.bytes_down
     return (group.bytes_up + explained.committee.submission) / values, pulled / versions / values
 

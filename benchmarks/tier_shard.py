@@ -161,10 +161,10 @@ class Shard:
         self.worker.work(Prune(gone))
 
     def _payload(self, group: str) -> bytes:
-        code, layout = self.plan.weights(group), self.layout.group(group)
+        layout = self.layout.group(group)
         levels = self.plan.grid(group, layout.sent).levels
-        body = np.random.default_rng(self.sequence).integers(0, levels, layout.sent, endpoint=True)
-        return np.concatenate([code.digits(code.most), body]).astype("<u2").tobytes()
+        drawn = np.random.default_rng(self.sequence).integers(0, levels, layout.sent, endpoint=True)
+        return drawn.astype("<u2").tobytes()
 
     def model(self) -> str:
         """A digest of the newest blocks of all groups."""

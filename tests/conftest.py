@@ -24,9 +24,9 @@ pytest.register_assert_rewrite("tests.kits.transport_kit")  # its contract is ma
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What a process wrote outlives it; the disk is waited for on account of power cuts, which no test
-# plays, and three quarters of a simulation's time would be that. Tests of when it is waited for
-# put something of their own in its place.
+# What a process wrote outlives it; the disk is waited for on account of power cuts, and
+# three quarters of a simulation's time would be that. Tests that play power cuts put a disk that
+# records in its place.
 os.fsync = os.fdatasync = lambda fd: None
 AS_DEPLOYED, journal.SYNCHRONOUS = journal.SYNCHRONOUS, "OFF"
 

@@ -68,9 +68,9 @@ def integers(made: Trained, update: Update) -> int:
     """Makes those of all blocks; returns how many bytes they are."""
     plan, layout = made.plan, made.layout
     codes = block_codes(plan, layout, AIM.version, [bytes(32)] * layout.blocks)
-    maker = UpdateIntegers("bench", plan, layout, AIM, 0, SEED.derive)
+    maker = UpdateIntegers("bench", plan, layout, AIM, SEED.derive)
     size = 0
-    blocks = maker.blocks(codes, update, plan.weights("all").most)
+    _, blocks = maker.make(codes, update, 1, 1.0)
     for block, each in blocks:
         first, last = layout.sent_span(block)
         size += each(0, last - first).nbytes

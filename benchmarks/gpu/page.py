@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.page [results/gpu.json] [--publish]
 
-Writes `gpu.md` and `gpu.png` beside the file; with `--publish` the tables go into docs/gpu.md, and
-the picture into docs/assets, which what was played on a CPU may not.
+Writes `gpu.md`, with every table, and `gpu.png` beside the file. With `--publish` the picture
+goes into docs/assets, and into docs/gpu.md; what was played on a CPU is refused.
 """
 
 from __future__ import annotations
@@ -82,14 +82,18 @@ def goals(found: Found) -> list[Goal]:
     ]
 
 
+def heading(found: Found) -> str:
+    """What was measured."""
+    machine = found["machine"]
+    cores, load = machine["cores"], machine["load"]
+    return (
+        f"{found['device']}, torch {found['torch']}, {cores} cores, load {load:.1f} at the start."
+    )
+
+
 def markdown(found: Found) -> str:
     """Goals, then every section as a table, then what was left out."""
-    machine = found["machine"]
-    lines = [
-        f"{found['device']}, torch {found['torch']}, {machine['cores']} cores, load "
-        f"{machine['load']:.1f} at the start.",
-        "",
-    ]
+    lines = [heading(found), ""]
     told = list[Row]()
     for each in goals(found):
         of: Mapping[str, float | str] = each.reached or {"not measured": ""}
@@ -117,7 +121,12 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     yield _line(rows[0])
     yield _line(["---"] * len(rows[0]))
     for row in rows:
-        yield _line([f"{each:,}" if isinstance(each, int) else cell(each) for each in row.values()])
+        yield _line([_told(each) for each in row.values()])
+
+
+def _told(value: float | str) -> str:
+    """What a cell says: nothing for 0, which was not measured."""
+    return (f"{value:,}" if isinstance(value, int) else cell(value)) if value else ""
 
 
 def _line(cells: Any) -> str:
@@ -158,12 +167,13 @@ def _named(section: str, row: Row) -> str:
 
 def _bars(axes: Any, title: str, values: Mapping[str, float], goal: Goal | None, log: bool) -> None:
     axes.set_title(title, fontsize=9)
+    start = 1.0 if log else 0.0  # a bar to the left is of what one core does sooner
     for y, value in enumerate(values.values()):
-        met = goal is None or goal.met(value)
-        axes.barh(y, value, 0.7, color="#3182bd" if met else "#de7a22")
+        met = goal.met(value) if goal is not None else value >= 1
+        axes.barh(y, value - start, 0.7, start, color="#3182bd" if met else "#de7a22")
         axes.annotate(
-            cell(float(value)), (max(value, 0), y), (3, 0), textcoords="offset points", va="center",
-            fontsize=7,
+            cell(float(value)), (max(value, start), y), (3, 0), textcoords="offset points",
+            va="center", fontsize=7,
         )  # fmt: skip
     if not values:
         axes.annotate("not measured", (0.5, 0.5), xycoords="axes fraction", ha="center")
@@ -194,7 +204,7 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.publish:
         if found["tiny"]:
             parser.error("it was played on a CPU, in a tiny form: that is no measurement")
-        text = f"{text}\n\n![A GPU beside one core](assets/{PICTURE.name})"
+        text = f"{heading(found)}\n\n![A GPU beside one core](assets/{PICTURE.name})"
         PAGE.write_text(filled(PAGE.read_text(), "gpu", text))
         shutil.copy(picture, PICTURE)
 

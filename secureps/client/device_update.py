@@ -31,12 +31,12 @@ from secureps.codec.grid import Grid
 from secureps.codec.moving_range import MovingRange
 from secureps.crypto.sampling import Stream
 from secureps.device import bits
-from secureps.device.digests import payload_digest
 from secureps.device.encoding import decode, encode, round_to_grid
 from secureps.device.noise import DeviceRounding, DeviceSkellam
 from secureps.device.norms import TOGETHER, clip_factor, divisor, furthest, pieces, shrink
 from secureps.device.words import words
 from secureps.errors import NotFinite
+from secureps.messages.encoding import payload_hasher
 from secureps.messages.schema import TensorSpec
 from secureps.model.difference import EXACT, runs, subtract
 from secureps.model.layout import SCALE
@@ -263,11 +263,11 @@ def _clipped(made: Trained, values: Tensor) -> Update:
             shrink(values, factor)
         values[-1] = mover.indicator if norm <= mover.clip else -mover.indicator
         far = furthest(values)
-        return Update(layout.size, payload_digest(values), far, mover.norm, vector.part, vector)
+        return Update(layout.size, _digest(values), far, mover.norm, vector.part, vector)
     statistics = [part for name, part in layout.parts() if made.kinds.get(name) == "statistics"]
     if statistics and not all(bool(torch.isfinite(piece).all()) for piece in pieces(values)):
         raise NotFinite("an update has a value that is not a finite float32")
-    digest, far = payload_digest(values), furthest(values)
+    digest, far = _digest(values), furthest(values)
 
     def counted() -> Iterator[Tensor]:
         for at, piece in _placed(values):
@@ -291,6 +291,17 @@ def _clipped(made: Trained, values: Tensor) -> Update:
             piece /= by
         values[-1] = float(mover.told(update.norm, scale))
     return update
+
+
+def _digest(values: Tensor) -> bytes:
+    """BLAKE3 of values: they are copied to the host, which hashes them sooner than a device does.
+
+    A hash is a chain of small operations: on a GPU each would wait to be launched.
+    """
+    hasher = payload_hasher()
+    for piece in pieces(values):
+        hasher.update(piece.cpu().numpy().astype("<f4", copy=False).data.cast("B"))
+    return hasher.digest()
 
 
 def _copied(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,9 @@ from secureps.wording import one_line
 
 Formula = Callable[[Any, Tensor, Tensor], Mapping[nn.Parameter, Part]]
 """(layer, what went in, the gradient by what came out) -> parts; records come first in all."""
+
+Sums = dict[nn.Parameter, Tensor]
+"""Sums of gradients by parameter, of its shape; float32, or float64 where the model is."""
 
 
 def _linear(layer: nn.Linear, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
@@ -158,8 +161,11 @@ FORMULAS: dict[type[nn.Module], Formula] = {
 
 def _formula(layer: nn.Module) -> Formula:
     from opacus.grad_sample import GradSampleModule
+    from opacus.layers.dp_rnn import RNNLinear
 
     kind = type(layer)
+    if kind is RNNLinear:
+        return _linear
     names = {name for name, _ in layer.named_parameters(recurse=False)}
     if not names <= {"weight", "bias"}:  # as torch.nn.utils.weight_norm makes them
         return _whole_layer
@@ -183,7 +189,8 @@ class Layer:
 def ghost_layers(module: nn.Module) -> tuple[Layer, ...]:
     """The layers of a model that have trained parameters of their own, each once.
 
-    What is inside a layer without a formula belongs to that layer.
+    A parameter that a module shares with one inside it is not its own. What is inside a layer
+    without a formula belongs to that layer.
     """
     return tuple(_layers("", module, set()))
 
@@ -192,7 +199,9 @@ def _layers(name: str, module: nn.Module, known: set[nn.Module]) -> Iterator[Lay
     if module in known:
         return
     known.add(module)
-    if any(each.requires_grad for each in module.parameters(recurse=False)):
+    inside = {each for child in module.children() for each in child.parameters()}
+    alone = (each for each in module.parameters(recurse=False) if each not in inside)
+    if any(each.requires_grad for each in alone):
         yield Layer(name or "the model", module, _formula(module))
         return
     for own, child in module.named_children():
@@ -201,19 +210,25 @@ def _layers(name: str, module: nn.Module, known: set[nn.Module]) -> Iterator[Lay
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One call of a layer in a forward pass: what went in, and the edge of what came out."""
+    """One call of a layer in a forward pass: what went in, and shape and type of what came out."""
 
     layer: Layer
     x: Tensor
     version: int
-    edge: GradientEdge
+    shape: torch.Size
+    dtype: torch.dtype
+    edge: GradientEdge | None
+    """None where what came out has no gradient, as in a part that runs under no_grad."""
 
 
 @contextmanager
-def watched(layers: Sequence[Layer]) -> Iterator[list[Use]]:
+def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> Iterator[list[Use]]:
     """Notes each use of the layers in the forward passes that are run inside.
 
     What a layer without a formula calls is that layer's: it is not noted as a use of its own.
+
+    Args:
+        taps: what is added to the output of each use, in order; without them edges are noted.
 
     Raises:
         PlanRefused: a layer takes or gives more than one tensor.
@@ -224,11 +239,11 @@ def watched(layers: Sequence[Layer]) -> Iterator[list[Use]]:
     def enter(layer: Layer, *_: Any) -> None:
         within.append(layer)
 
-    def note(layer: Layer, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def note(layer: Layer, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Tensor | None:
         if layer.formula is _whole_layer:
             within.pop()
         if within:
-            return
+            return None
         given = (*args, *kwargs.values())
         alone = len(given) == 1 and (not kwargs or _first(layer) in kwargs)
         if not alone or not all(isinstance(each, Tensor) for each in (*given, output)):
@@ -236,9 +251,11 @@ def watched(layers: Sequence[Layer]) -> Iterator[list[Use]]:
                 f"record privacy: layer {layer.name!r} ({type(layer.module).__name__}) must take "
                 "one tensor and give one"
             )
-        if output.requires_grad:  # not so in a part of the model that runs under no_grad
-            (x,) = given
-            uses.append(Use(layer, x, x._version, get_gradient_edge(output)))
+        (x,) = given
+        edge = get_gradient_edge(output) if taps is None and output.requires_grad else None
+        uses.append(Use(layer, x, x._version, output.shape, output.dtype, edge))
+        tapped = taps is not None and len(uses) <= len(taps)
+        return output + taps[len(uses) - 1] if taps is not None and tapped else None
 
     with ExitStack() as hooks:
         for each in layers:
@@ -255,35 +272,35 @@ def _first(layer: Layer) -> str | None:
     return next(iter(inspect.signature(layer.module.forward).parameters), None)
 
 
-def add_clipped(
-    loss: Tensor, uses: Sequence[Use], records: int, bound: float, sums: dict[nn.Parameter, Tensor]
-) -> Tensor:
-    """Adds these records' gradients, each clipped to `bound` (L2), to `sums`.
+def clipped_sum(
+    parts: Mapping[nn.Parameter, Sequence[Part]], losses: Tensor, bound: float
+) -> tuple[Tensor, Callable[[Sums], None]]:
+    """Measures records' gradients, and prepares their sum, each clipped to `bound` (L2).
 
     Args:
-        loss: the sum of the records' losses; a scalar, whose graph is used up.
-        uses: of the layers in the forward pass of these records.
-        sums: by parameter, of its shape; float32, or float64 where the model is.
+        parts: of these records' gradients, by parameter.
+        losses: of these records; [records].
     Returns:
-        The norms of the records' gradients before they were clipped; [records].
-    Raises:
-        PlanRefused: a layer does not have the records first, has no gradients by record, or what
-            went into it was changed after.
+        The norms of the records' gradients before they are clipped [records], and what adds the
+        gradients to sums; that is good where all norms are finite.
     """
-    parts = _by_parameter(loss, uses, records)
     with torch.no_grad():
         room, found = VALUES, dict[nn.Parameter, tuple[Tensor, Sum]]()
         for parameter, of in parts.items():
             squared, added, kept = norms_and_sum(of, room)
             found[parameter] = (squared, added)
             room -= kept
-        norms = loss.new_zeros(records, dtype=wide(loss.dtype))
+        norms = torch.zeros_like(losses, dtype=wide(losses.dtype))
         if found:
             norms = total([squared for squared, _ in found.values()]).sqrt()
         weights = (bound / (norms + 1e-6)).clamp(max=1)
+
+    @torch.no_grad()
+    def add(sums: Sums) -> None:
         for parameter, (_, added) in found.items():
             sums[parameter] += added(weights).reshape(parameter.shape)
-    return norms
+
+    return norms, add
 
 
 def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
@@ -293,46 +310,56 @@ def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
         loss: of one record; its graph is used up.
         uses: of the layers in the forward pass of this record.
     Raises:
-        PlanRefused: as `add_clipped` does.
+        PlanRefused: a layer does not have the records first, has no gradients by record, or what
+            went into it was changed after.
     """
-    parts = [part for of in _by_parameter(loss, uses, 1).values() for part in of]
-    return sum(part.numel() for part in parts if isinstance(part, Tensor))
+    edges = [each.edge for each in uses if each.edge is not None]
+    grads = iter(torch.autograd.grad(loss, edges, allow_unused=True) if edges else ())
+    seen = [
+        (use, grad) for use in uses if use.edge is not None and (grad := next(grads)) is not None
+    ]
+    for use, grad in seen:
+        _refuse_other_records(use, grad)
+    made = by_parameter([(use.layer, use.x.detach(), grad) for use, grad in seen])
+    return sum(p.numel() for of in made.values() for p in of if isinstance(p, Tensor))
+
+
+def _refuse_other_records(use: Use, grad: Tensor) -> None:
+    name = f"layer {use.layer.name!r} ({type(use.layer.module).__name__})"
+    for each in (use.x, grad):
+        if each.ndim == 0 or len(each) != 1:
+            raise PlanRefused(
+                f"record privacy: {name} has {tuple(each.shape)} where there is 1 record; the "
+                "first dimension of what every layer takes and gives must count records "
+                "(positions too: torch.arange(n).expand(len(x), n))"
+            )
+    if use.x._version != use.version:
+        raise PlanRefused(
+            f"record privacy: what went into {name} was changed in place after; make that a new "
+            "tensor (ReLU without inplace, x = x + y instead of x += y)"
+        )
 
 
 @torch.no_grad()
-def _by_parameter(
-    loss: Tensor, uses: Sequence[Use], records: int
+def by_parameter(
+    seen: Iterable[tuple[Layer, Tensor, Tensor]],
 ) -> dict[nn.Parameter, list[Part]]:
-    edges = [each.edge for each in uses]
-    grads = torch.autograd.grad(loss, edges, allow_unused=True) if edges else ()
+    """The parts of records' gradients, by parameter.
+
+    Args:
+        seen: for each use of a layer what went in, and the loss's gradient by what came out;
+            records come first.
+    Raises:
+        PlanRefused: a layer has no gradients by record.
+    """
     parts: dict[nn.Parameter, list[Part]] = {}
-    for use, grad in zip(uses, grads, strict=True):
-        if grad is None:  # nothing that came out of it reaches the loss
-            continue
-        for parameter, part in _parts(use, grad, records).items():
+    for layer, x, grad in seen:
+        if x.is_floating_point():
+            x = x.to(wide(x.dtype))
+        for parameter, part in layer.formula(layer.module, x, grad.to(wide(grad.dtype))).items():
             if parameter.requires_grad:
                 parts.setdefault(parameter, []).append(part)
     return parts
-
-
-def _parts(use: Use, grad: Tensor, records: int) -> Mapping[nn.Parameter, Part]:
-    name, module, x = f"layer {use.layer.name!r}", use.layer.module, use.x.detach()
-    kind = type(module).__name__
-    for each in (x, grad):
-        if each.ndim == 0 or len(each) != records:
-            raise PlanRefused(
-                f"record privacy: {name} ({kind}) has {tuple(each.shape)} where there are "
-                f"{records} records; the first dimension of what every layer takes and gives must "
-                "count records (positions too: torch.arange(n).expand(len(x), n))"
-            )
-    if x._version != use.version:
-        raise PlanRefused(
-            f"record privacy: what went into {name} ({kind}) was changed in place after; make that "
-            "a new tensor (ReLU without inplace, x = x + y instead of x += y)"
-        )
-    if x.is_floating_point():
-        x = x.to(wide(x.dtype))
-    return use.layer.formula(module, x, grad.to(wide(grad.dtype)))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -347,7 +374,7 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
         PlanRefused: there is one.
     """
     names = {id(each): name for name, each in module.named_parameters() if each.requires_grad}
-    inputs = {use.edge.node: use.x.grad_fn for use in uses}
+    inputs = {use.edge.node: use.x.grad_fn for use in uses if use.edge is not None}
     for node in graph_nodes([loss.grad_fn], inputs):
         name = names.get(id(getattr(node, "variable", None)))
         if name is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -98,8 +99,10 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
     Args:
         room: values of whole gradients that may be kept for that; more are made again.
     """
-    products = [each for each in parts if isinstance(each, Products)]
-    if len(products) == len(parts) and (squared := _ghost_norms(products)) is not None:
+    tensors = [each for each in parts if isinstance(each, Tensor)]
+    products = _joined([each for each in parts if isinstance(each, Products)])
+    parts = [*products, *tensors]
+    if not tensors and (squared := _ghost_norms(products)) is not None:
         return squared, lambda weights: total([each.weighted(weights) for each in products]), 0
     records, values = len(parts[0]), _values(parts[0])
     if records * values <= room:
@@ -109,6 +112,21 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
     norms = [torch.linalg.vector_norm(_whole(parts, s), dim=1) for s in _slices(records, values)]
     squared = torch.cat(norms) ** 2
     return squared, lambda weights: total([_weighted(each, weights) for each in parts]), 0
+
+
+def _joined(products: Sequence[Products]) -> list[Products]:
+    """The same gradients by fewer uses of more places: a recurrent layer is used once a place."""
+    found = []
+    for floats in (True, False):
+        of = [each for each in products if each.left.is_floating_point() == floats]
+        if len(of) > 1:
+            left, right = (torch.cat([get(p) for p in of], dim=1) for get in _FACTORS)
+            of = [Products(left, right, of[0].rows)]
+        found += of
+    return found
+
+
+_FACTORS = attrgetter("left"), attrgetter("right")
 
 
 def _whole(parts: Sequence[Part], of: slice) -> Tensor:

@@ -52,7 +52,11 @@ class UpdateIntegers:
     stream: Callable[..., Stream]
 
     def make(
-        self, code_of: Callable[[int], BlockCode], update: Update, weight: int
+        self,
+        code_of: Callable[[int], BlockCode],
+        update: Update,
+        examples: int,
+        share: float,
     ) -> tuple[bytes, Iterator[tuple[int, BlockIntegers]]]:
         """Returns the digest of all integers, and each block's number with what makes its own.
 
@@ -64,6 +68,8 @@ class UpdateIntegers:
         Args:
             code_of: draws the code of a block.
             update: in memory, where the plan has feedback.
+            examples: the public number that the client counts by; the digest covers it.
+            share: what part of its values the client sends, by that number.
         Raises:
             NotFinite: a value is not finite.
         """
@@ -78,25 +84,22 @@ class UpdateIntegers:
         if mechanism is not None:
             noised = self._noised(mechanism, [part(block) for block in every], update)
             own = (made[at : at + PIECE] for made in noised for at in range(0, made.size, PIECE))
-            return _digest(weight, own), ((block, _slices(noised[block])) for block in order)
+            return _digest(examples, own), ((block, _slices(noised[block])) for block in order)
         if not self.plan.group(self.layout.name).rotates:
-            share, where = self._share(weight), self.plan.head(self.layout.name)
+            where = self.plan.head(self.layout.name)
             tell_range(self.client, where, self.layout, update, share, self._grid.range)
-        name = _digest(weight, self._pieces(map(part, every), update, weight))
-        blocks = self._rounded(map(part, order), update, weight)
+        name = _digest(examples, self._pieces(map(part, every), update, share))
+        blocks = self._rounded(map(part, order), update, share)
         return name, zip(order, blocks, strict=True)
 
     @cached_property
     def _grid(self) -> Grid:
         return self.plan.grid(self.layout.name, self.layout.sent)
 
-    def _share(self, weight: int) -> float:
-        return weight / self._grid.weights.most
-
-    def _pieces(self, parts: Iterable[_Part], update: Update, weight: int) -> Iterator[Integers]:
+    def _pieces(self, parts: Iterable[_Part], update: Update, share: float) -> Iterator[Integers]:
         """All integers, a few at a time; the update stays as it is."""
         for part in parts:
-            made = self._round(part, update, weight)
+            made = self._round(part, update, share)
             for at in range(0, part[0].sent, PIECE):
                 yield made(at, min(at + PIECE, part[0].sent))
 
@@ -105,25 +108,25 @@ class UpdateIntegers:
         return self.client, self.layout.name, self.aim.version, self.aim.step
 
     def _rounded(
-        self, parts: Iterable[_Part], update: Update, weight: int
+        self, parts: Iterable[_Part], update: Update, share: float
     ) -> Iterator[BlockIntegers]:
         """Rounds block by block; under feedback, leaves what the integers do not carry."""
         feedback = self.plan.group(self.layout.name).feedback
         for part in parts:
-            made = self._round(part, update, weight)
+            made = self._round(part, update, share)
             if feedback:
                 code, place, _ = part
                 whole = made(0, code.sent)
                 carried = whole.astype(np.int32, copy=False) - self._grid.most
-                _leave_rest(update, code, place, carried, self._grid.step / self._share(weight))
+                _leave_rest(update, code, place, carried, self._grid.step / share)
                 made = _slices(whole)
             yield made
 
-    def _round(self, part: _Part, update: Update, weight: int) -> BlockIntegers:
+    def _round(self, part: _Part, update: Update, share: float) -> BlockIntegers:
         """What rounds a block piece by piece; the stream's words are those of the whole vector."""
         code, place, span = part
-        grid, share = self._grid, self._share(weight)
-        words, there = self.stream("round", *self._labels), update.device
+        grid, there = self._grid, update.device
+        words = self.stream("round", *self._labels)
         if there is not None:
             at = (words, span.start)
             whole = there.attempt(partial(there.rounded, code, place, grid, share, at))
@@ -215,12 +218,12 @@ def _leave_rest(
     rest -= code.decode(integers * step)
 
 
-def _digest(weight: int, pieces: Iterable[Integers]) -> bytes:
-    """BLAKE3 of a weight and of all integers, int32 little-endian: others have another digest."""
+def _digest(examples: int, pieces: Iterable[Integers]) -> bytes:
+    """Hashes the public number and all integers, int32 little-endian, by BLAKE3."""
     hasher = payload_hasher()
-    hasher.update(weight.to_bytes(8, "little"))
+    hasher.update(examples.to_bytes(8, "little"))
     for piece in pieces:
-        hasher.update(np.ascontiguousarray(piece, "<i4").data.cast("B"))
+        hasher.update(np.ascontiguousarray(piece, "<i4").tobytes())
     digest: bytes = hasher.digest()
     return digest
 

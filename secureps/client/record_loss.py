@@ -1,4 +1,4 @@
-"""The sum of records' losses, each of its record alone: what DP-SGD takes gradients of.
+"""The losses of records, each of its record alone: what DP-SGD takes gradients of.
 
 A loss that divides by what else is in the batch (by weights of classes, by tokens that are not
 padding) would let a record change the others' gradients, past its own clip. So torch's own losses
@@ -26,12 +26,9 @@ from secureps.wording import one_line
 Measure = Callable[..., Tensor]
 """(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
 
-PROBED = 16
-"""Records on which a loss is compared with that of each alone."""
 
-
-def total_loss(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
-    """The sum of the records' losses; a scalar.
+def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
+    """The losses of records, each of its own output and target alone; [records].
 
     Args:
         outputs: of the model: a tensor, or tuples, lists and dicts of tensors; records come first.
@@ -45,8 +42,8 @@ def total_loss(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
         if losses.ndim == 0 or len(losses) != len(targets):
             raise _no_mean(f"gives {tuple(losses.shape)} for {len(targets)} records")
         rest = losses.reshape(len(targets), -1)
-        return (rest.sum(dim=1) if whole else rest.mean(dim=1)).sum()
-    return _alone(own, whole, outputs, targets).sum()
+        return rest.sum(dim=1) if whole else rest.mean(dim=1)
+    return _alone(own, whole, outputs, targets)
 
 
 def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
@@ -63,9 +60,6 @@ def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
     except RuntimeError:  # it draws, or chooses by values: one by one, then
         apart = ((of_tensors(outputs, itemgetter(at)), y) for at, y in enumerate(targets))
         losses = torch.stack([one(*each) for each in apart])
-    bad = losses.detach().isnan()
-    if bool(bad.any()) and all(bool(each.isfinite().all()) for each in tensors_in(outputs)):
-        raise _no_mean("is NaN for a record alone, as the mean of no values is")
     return losses
 
 
@@ -122,7 +116,7 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
         if own is loss:
             together = loss(apart, targets) * len(targets)
         else:
-            together = total_loss(loss, apart, targets)
+            together = record_losses(loss, apart, targets).sum()
         alone = _alone(own, whole, apart, targets).sum()
     except torch.OutOfMemoryError:
         raise
@@ -130,8 +124,10 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
         raise _no_mean(f"fails for {len(targets)} records: {one_line(error)[:300]}") from None
     if together.ndim:
         raise _no_mean(f"is no scalar but {tuple(together.shape)}")
-    if not bool(torch.isfinite(together.detach()) & torch.isfinite(alone.detach())):
-        return  # the step that draws such a record says so
+    if not bool(torch.isfinite(together.detach())):
+        return  # these records tell nothing of the loss
+    if not bool(torch.isfinite(alone.detach())):
+        raise _no_mean("is NaN for a record alone, as the mean of no values is")
     for one, other in zip(_gradients(together, inputs), _gradients(alone, inputs), strict=True):
         room = torch.finfo(one.dtype).eps ** 0.5
         if not bool(((one - other).abs() <= room * (other.abs() + other.abs().amax())).all()):

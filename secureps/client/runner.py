@@ -228,6 +228,11 @@ class Joining:
         """The ledger over all runs; ConfigError if an option names another than its site's."""
         return self.site.ledger_of(self.ledger) or default_ledger(self.kit, self.name)
 
+    @property
+    def counted(self) -> int | None:
+        """The number to count by; ConfigError if an option says another than its site's."""
+        return self.site.records_of(self.records)
+
     def __post_init__(self) -> None:
         for host, _, port in (each.rpartition(":") for each in each_address(self.server)):
             if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
@@ -276,7 +281,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
 def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
     with naming("sealing", ConfigError):
         backend = sealing_backend(joining.sealing)
-    terms, ledger = joining.insists, joining.charged
+    terms, ledger, records = joining.insists, joining.charged, joining.counted
     if objection := terms.of(getattr(trainer, "messages", tuple)()):
         raise ConfigError(f"messages: {objection}")
     own(joining.state)
@@ -294,7 +299,7 @@ def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> 
             kit.holder_keys,
             stores.folder / LOCAL,
             joining.threads,
-            joining.records,
+            records,
             BudgetLedger(ledger, terms.budget, terms.updates_per_hour),
             backend,
         )

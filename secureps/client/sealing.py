@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,9 +161,8 @@ class OutboxSealer:
         pinned: Pinned,
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
-        weight: int,
     ) -> Sealing[SealedUpdate]:
-        """Encrypts an update. Every block carries the weight, so that shards can form the mean.
+        """Encrypts an update.
 
         Args:
             receipt: its `draft`.
@@ -176,17 +175,9 @@ class OutboxSealer:
         """
         group = receipt.id.group
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
-        digits = pinned.plan.weights(group).digits(weight)
-
-        def sealed(block: int, values: BlockIntegers) -> tuple[int, Iterator[Piece]]:
-            def integers(first: int, last: int) -> NDArray[np.integer[Any]]:
-                """The weight's digits, and then the values."""
-                made = values(max(first - digits.size, 0), max(last - digits.size, 0))
-                return made if first >= digits.size else np.concatenate((digits[first:last], made))
-
-            return block, sealer.pieces(block, layout.slots(block), integers)
-
-        made = (sealed(*each) for each in blocks)
+        made = (
+            (block, sealer.pieces(block, layout.slots(block), values)) for block, values in blocks
+        )
         return (yield from self._put(pinned, receipt, made, sealer.key))
 
     def release(self, pinned: Pinned, rows: Sequence[UpdateReleased]) -> list[str]:

@@ -279,7 +279,7 @@ def join(
         name: this client's, on the kit's roster.
         initial: version 0, every tensor by name, or a function of a seed that makes it. The values
             count if this client founds the run; shapes and dtypes always.
-        examples: how many records it trains on.
+        examples: how many records it trains on; public, where the plan weights by examples.
         evaluate: judges a model on held-out records, where the plan asks for it; called in another
             thread, between a push and the next pull.
         touches: rows of sparse tensors that its records touch, see `Trainer`.
@@ -288,7 +288,7 @@ def join(
         state: the folder of journal, outbox and seed; default: KIT/state/NAME.
         budget: the epsilon at which this client stops, whatever the plan says.
         threshold: how many key holders must agree to open a sum, at least.
-        records: count as so many records, a public number, however many there are.
+        records: count as so many records, and publish this number, however many there are.
         ledger: the file of what its records spend over all runs; default: beside the kit.
         threads: that seal updates.
         ca_fingerprint: refuse a kit that another CA has signed.
@@ -317,6 +317,8 @@ def join(
         'all 3 versions are made'
     """
     agreed = plan if isinstance(plan, Plan) else load_plan(plan)
+    policy = NO_POLICY if site is None else read_site(Path(site))
+    records = policy.records_of(records)
     if not private_steps and record_privacy(agreed, records) is not None:
         raise PlanRefused(
             "the plan trains with record-level privacy: a loop that clips each record's gradient "
@@ -324,7 +326,6 @@ def join(
             "does, with run_client"
         )
     pin_process(pin, name, threads)
-    policy = NO_POLICY if site is None else read_site(Path(site))
     policy.demand_running()
     joining = Joining(
         server,

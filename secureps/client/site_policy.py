@@ -25,6 +25,7 @@ class SitePolicy:
     Args:
         terms: on which it takes part.
         ledger: the file of what its records spend over all runs; None: it names none.
+        records: by how many records its clients count, publicly; None: it does not say.
         scripts: SHA-256 digests of the scripts that may run, hex (`script_digest`); None: any.
         network: whether a script may have one.
         where: the file, for errors.
@@ -32,6 +33,7 @@ class SitePolicy:
 
     terms: Terms = NO_TERMS
     ledger: Path | None = None
+    records: int | None = None
     scripts: tuple[str, ...] | None = None
     network: bool = True
     where: str = ""
@@ -44,7 +46,8 @@ class SitePolicy:
         """
         if self.scripts is None:
             return
-        if script is None or not script.exists():
+        # A plan may name a device or a pipe, which has no end.
+        if script is None or not (script.is_file() or script.is_dir()):
             what = "a script without a file" if script is None else f"{script}: no file"
             raise ConfigError(
                 f"{self.where}: scripts: {what}, and this site allows files by their digests: give "
@@ -68,6 +71,15 @@ class SitePolicy:
                 "which needs the network: give it to secureps join, which runs it in another"
             )
         self.demand_script(running_script())
+
+    def records_of(self, option: int | None) -> int | None:
+        """The number to count by; ConfigError if an option says another than this site's."""
+        if self.records is None or option in (None, self.records):
+            return self.records or option
+        raise ConfigError(
+            f"--records {option}: {self.where} has {self.records} for all clients of this site: "
+            "leave the option out"
+        )
 
     def ledger_of(self, option: Path | None) -> Path | None:
         """The ledger to charge; ConfigError if an option names another than this site's."""
@@ -96,7 +108,8 @@ def read_site(path: Path) -> SitePolicy:
         messages=section.messages,
     )
     ledger = None if section.ledger is None else (path.parent / section.ledger).absolute()
-    return SitePolicy(terms, ledger, section.scripts, section.network, str(path))
+    rest = (section.records, section.scripts, section.network, str(path))
+    return SitePolicy(terms, ledger, *rest)
 
 
 def script_digest(script: Path) -> str:

@@ -101,9 +101,9 @@ class TorchTrainer:
             the parts, such as its blocks, whose tensors are gathered one part at a time.
         train: records to train on, at least one.
         held_out: records to evaluate on, at least one, none of them in `train`.
-        loss: a mean over the records (a sum would be scaled wrongly). Under privacy neither it nor
-            the model may let one record's output depend on another record, and what every layer
-            takes and gives has the records first.
+        loss: a mean over the records (a sum would be scaled wrongly). Under privacy the model and
+            the loss see one record at a time, and what every layer takes and gives has the records
+            first, of which there is one; `forward` keeps nothing from one call to the next.
         metrics: more measures of `evaluate`, by name, each of all held-out records at once,
             on the CPU, where the model has one tensor as its output; default: `accuracy`,
             and none where targets are floating-point numbers.
@@ -233,9 +233,10 @@ class TorchTrainer:
             state, metrics = self._trained(parameters, own, config.privacy)
         for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
+                records_too = "" if config.privacy else " or look for bad records"
                 raise NotFinite(
                     f"local training made tensor {name!r} NaN or infinite; lower lr "
-                    f"(now {local.lr}) or look for bad records"
+                    f"(now {local.lr}){records_too}"
                 )
         result = {name: self._left(name, each) for name, each in state.items()}
         for name, rows in self._touches.items():

@@ -168,8 +168,9 @@ class FitResult:
     Args:
         parameters: every tensor by name, in the order of `Trainer.parameters`; the whole new
             model, not the difference. Kept out of `repr`: it is private until encrypted.
-        examples: records held for training (the weight in an average). It goes nowhere where a
-            client counts by a public number (`RecordPrivacy.records`).
+        examples: records held for training. The client counts by this number, and publishes it in
+            its receipt, unless all count alike or it counts by a number of its site's own
+            (`--records`) or of the plan's (`RecordPrivacy.records`).
         metrics: finite numbers about the training; empty under `RecordPrivacy`, because a
             training loss is computed from records without noise.
         steps: optimizer steps taken; what the accountant composes over.

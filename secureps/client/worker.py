@@ -1,6 +1,6 @@
 """The worker of a client: trains, clips, rounds, seals, and fills the outbox.
 
-    delta = trained - pulled -> clip -> codec -> times the weight -> integers -> seal -> outbox
+    delta = trained - pulled -> clip -> codec -> times the share -> integers -> seal -> outbox
 
 Everything random but keys and encryption errors derives from the member's seed and from
 (client, group, base version, purpose): a killed member that trains again makes the same
@@ -65,7 +65,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
-from secureps.policy.counting import public_number, remarks
+from secureps.policy.counting import bound, check_counted, public_number, remarks
 from secureps.policy.groups import beside
 from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
@@ -113,7 +113,7 @@ class _Draft:
     """An update that may be sealed once its row is in the ledger.
 
     Args:
-        receipt: its `draft`; blocks, weight: as of `OutboxSealer.seal`.
+        receipt: its `draft`; blocks: as of `OutboxSealer.seal`.
         rest: keeps what its integers do not carry; None where the plan has no feedback.
     """
 
@@ -121,7 +121,6 @@ class _Draft:
     row: UpdateReleased
     receipt: Receipt
     blocks: Iterator[tuple[int, BlockIntegers]]
-    weight: int
     rest: Callable[[], None] | None
 
 
@@ -401,17 +400,17 @@ class ClientWorker(Worker):
             except NotFinite:
                 layout.flatten(result.parameters)  # says which tensor, if it is one's
                 raise
-            weight = self._weight(aim, result.examples)
+            counted = self._counted(aim, result.examples)
         spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
         # With more or fewer private steps than are charged, epsilon would be wrong.
         if isinstance(spends, Charge) and result.steps != spends.steps:
             raise Malformed(
                 f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
             )
-        return self._draft(task, aim, model, update, weight)
+        return self._draft(task, aim, model, update, counted)
 
     def _draft(
-        self, task: Contribute | Evaluate, aim: Aim, base: bytes, update: Update, weight: int
+        self, task: Contribute | Evaluate, aim: Aim, base: bytes, update: Update, examples: int
     ) -> _Draft:
         """Rounds an update and adds the plan's noise: what is sealed of it, if it may leave."""
         site, plan = self._site, self._machine.pinned.plan
@@ -420,7 +419,8 @@ class ClientWorker(Worker):
         pulled = self._blocks(task)
         codes = block_codes(plan, layout, aim.version, pulled.get(aim.group, ()))
         integers = UpdateIntegers(site.name, plan, layout, aim, self._stream)
-        own, blocks = integers.make(codes, update, weight)
+        share = examples / bound(plan.group(aim.group), aim.most_examples)
+        own, blocks = integers.make(codes, update, examples, share)
         id = SubmissionId(site.name, aim.group, aim.sequence)
         run, unsafe = self._machine.pinned.run.id, not site.seed.private
         receipt = dataclasses.replace(
@@ -429,6 +429,7 @@ class ClientWorker(Worker):
             magnitude=magnitude(plan, aim.group, update),
             update=self._name(aim, own),
             beside=beside(plan, aim.group, task.model, pulled),
+            examples=examples,
             most_examples=aim.most_examples,
         )
 
@@ -437,7 +438,7 @@ class ClientWorker(Worker):
             keep(self._outbox, aim.group, receipt.update, update.part(0, layout.size), scale)
 
         rest = leave_rest if plan.group(aim.group).feedback else None
-        return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, weight, rest)
+        return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, rest)
 
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Unsent, ...]]:
         """Has updates in the ledger before anything of them leaves: those that may, and the others.
@@ -454,7 +455,7 @@ class ClientWorker(Worker):
         """Seals an update that may leave, and puts it into the outbox."""
         with self._sealer.all_or_none() as put:
             blocks, pinned = made.blocks, self._machine.pinned
-            sealed = yield from self._sealer.seal(pinned, made.receipt, blocks, made.weight)
+            sealed = yield from self._sealer.seal(pinned, made.receipt, blocks)
             put += [header.key for header in sealed.headers]
             if made.rest is not None:
                 made.rest()
@@ -510,10 +511,10 @@ class ClientWorker(Worker):
             return Judged(dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
-            weight = self._weight(aim, judgement.examples)
+            counted = self._counted(aim, judgement.examples)
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
-        leave, unsent = self._release([self._draft(task, aim, base, update, weight)])
+        leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
         return Contributed(tuple(whole(self._seal(made)) for made in leave), (), unsent)
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
@@ -521,18 +522,17 @@ class ClientWorker(Worker):
         seed, run = self._site.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
-    def _weight(self, aim: Aim, examples: int) -> int:
-        """The weight of an update; notes on the terminal where it may surprise the client."""
+    def _counted(self, aim: Aim, examples: int) -> int:
+        """Returns what an update counts by, publicly; notes what may surprise the client."""
         plan = self._machine.pinned.plan
-        section, code = plan.group(aim.group), plan.weights(aim.group)
+        section = plan.group(aim.group)
         if section.weighting == "uniform":
-            return code.most
-        public = public_number(plan.section, self._site.records)
-        number = examples if public is None else public
-        weight = code.weigh(number, section.most_examples or aim.most_examples)
-        of, share = plan.of(aim.group), weight / code.most
-        self._note(remarks(section, of, number, aim.most_examples, share))
-        return weight
+            return 1
+        number = public_number(plan.section, self._site.records) or int(examples)
+        counted = min(number, bound(section, aim.most_examples))
+        check_counted(section, self._site.name, counted, aim.most_examples)
+        self._note(remarks(section, plan.of(aim.group), number, aim.most_examples))
+        return counted
 
     def _note(self, notes: Iterable[str]) -> None:
         """Prints each remark once, on the client's own terminal and nowhere else."""

@@ -2,24 +2,24 @@
 
 A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding; the words that
 decide are an argument. What must not live here: clipping (`privacy.mechanism`), noise,
-packing (`codec.pack`), weights (`codec.weight`), and any source of randomness.
+packing (`codec.pack`), what a client counts by (`policy.counting`), and any source of randomness.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.codec.weight import WeightCode
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 
 LEAST_BITS = 2
 MOST_BITS = 24
 """The most bits of a grid: a float32 has no more precision."""
-BEYOND = "the mean of a cohort does not fit into float32: a weight is bad"
+BEYOND = "the mean of a cohort does not fit into float32"
 """Said of a mean that is not finite."""
 
 
@@ -62,11 +62,6 @@ class Grid:
     def step(self) -> float:
         """The distance of two grid points, in the units of the values."""
         return self.range / self.most
-
-    @property
-    def weights(self) -> WeightCode:
-        """The code of a client's weight, in slots beside values of this grid."""
-        return WeightCode(self.levels)
 
     def encode(
         self,
@@ -127,36 +122,25 @@ class Grid:
             raise Malformed(f"a cohort of total weight {total_weight} cannot be summed in 62 bits")
         return total_weight * self.most
 
-    def heaviest(self, sum_weight: int) -> float:
-        """How many clients of the heaviest weight weigh as much as a cohort.
-
-        Raises:
-            Malformed: sum_weight is not positive: a client sent a weight that it may not.
-        """
-        if sum_weight < 1:
-            raise Malformed(f"the weights of a cohort add up to {sum_weight}: a client's is bad")
-        return sum_weight / self.weights.most
-
     def weighted_mean(
-        self, sum_u: NDArray[np.int64], sum_weight: int, total_weight: int
+        self, sum_u: NDArray[np.int64], shares: Fraction, total_weight: int
     ) -> NDArray[np.float32]:
-        """Decodes the mean update: decode_sum / (sum_weight / most), `most` the heaviest weight.
+        """Decodes the mean update: decode_sum / shares.
 
-        Each client sent x_i = (n_i / most) * delta_i on the grid, and n_i in slots before it.
+        Each client sent x_i = s_i * delta_i on the grid, where s_i is its public share.
 
         Args:
             sum_u: int64 of shape (n,), the sums of w_i u_i over the cohort.
-            sum_weight: the sum of w_i n_i, from those slots.
+            shares: the sum of w_i s_i, > 0 (`policy.counting.shares_in`).
             total_weight: the sum of the cohort's integer weights w_i.
         Returns:
             float32 of shape (n,).
         Raises:
-            Malformed: as of `heaviest` and `zero`.
-            NotFinite: a mean is too large for float32, for the same reason.
+            Malformed: as of `zero`.
+            NotFinite: a mean is too large for float32.
         """
-        heaviest = self.heaviest(sum_weight)
         with np.errstate(over="ignore"):
-            mean = (self.decode_sum(sum_u, total_weight) / heaviest).astype(np.float32)
+            mean = (self.decode_sum(sum_u, total_weight) / float(shares)).astype(np.float32)
         if not np.isfinite(mean).all():
             raise NotFinite(BEYOND)
         return mean

@@ -229,13 +229,13 @@ class GroupSection(Table):
     """Parameters that share one rule, grid and clip.
 
     `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the clip, or 1
-    where that is not stated either); `most_examples` is the most that a client counts by in the
-    weighted mean (default: the largest number, as a power of two, that clients tell when the run
-    begins); `versions` is how many are made of it (default: the plan's). `codec` makes updates
-    small before they are rounded; with `feedback` a client sends later what it did not send.
-    Clients pull differences of `pull_bits` bits a value (default: whole blocks). `tier` is where
-    shards have its values and optimizer state (default: what is used most is resident, as far as
-    a shard's memory goes).
+    where that is not stated either). By `weighting` a client counts by its number of examples,
+    which is public then, or all alike; `most_examples` is the most that one counts by (default: the
+    largest number, as a power of two, that clients tell when the run begins). `versions` is how
+    many are made of it (default: the plan's). `codec` makes updates small before they are rounded;
+    with `feedback` a client sends later what it did not send. Clients pull differences of
+    `pull_bits` bits a value (default: whole blocks). `tier` is where shards have its values and
+    optimizer state (default: what is used most is resident, as far as a shard's memory goes).
     """
 
     name: str = Field(default="all", pattern=NAME)

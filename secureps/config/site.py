@@ -27,7 +27,8 @@ class SiteSection(Table):
     `updates_per_hour` how many trainings may begin in any hour, of all runs too. `plans` are
     digests of plans as `secureps check` shows them, and `scripts` SHA-256 digests of files. Under
     `evaluation = false` no record is used to judge a model, and under `network = false` the script
-    runs in a process of its own that has no network. `messages` are types of an app's own that
+    runs in a process of its own that has no network. A client counts as `records`, and publishes
+    this number in place of how many examples it has. `messages` are types of an app's own that
     a run may use: none by default. `reveal` is what the coordinator hears of a refusal.
     """
 
@@ -38,6 +39,7 @@ class SiteSection(Table):
     plans: Digests | None = None
     scripts: Digests | None = None
     evaluation: bool = True
+    records: int | None = Field(default=None, ge=1, le=1 << 40)
     updates_per_hour: int | None = Field(default=None, ge=1)
     network: bool = True
     messages: tuple[Annotated[str, Field(pattern=MESSAGE)], ...] = ()

@@ -39,6 +39,7 @@ from secureps.errors import Malformed, Oversized
 from secureps.messages.encoding import digest
 
 _X25519_BYTES = 32
+_P: Final = 2**255 - 19
 _MLKEM_PUBLIC_BYTES, _MLKEM_SEED_BYTES, _MLKEM_SEALED_BYTES = 1184, 64, 1088
 PUBLIC_BYTES: Final = _MLKEM_PUBLIC_BYTES + _X25519_BYTES
 SECRET_BYTES: Final = _MLKEM_SEED_BYTES + _X25519_BYTES
@@ -63,8 +64,9 @@ class EnvelopePublicKey:
         key: 1184 bytes of ML-KEM-768, then 32 of X25519.
 
     Raises:
-        Malformed: another length, no key of ML-KEM, or a point of low order, with which every
-            exchange gives a secret that everybody knows.
+        Malformed: another length, no key of ML-KEM, a point of low order, with which every
+            exchange gives a secret that everybody knows, or a point that is not written as honest
+            parties write it (RFC 7748, section 5, has it accepted).
     """
 
     key: bytes
@@ -100,7 +102,8 @@ def _hybrid(key: bytes) -> MLKEM768X25519PublicKey:
     Raises:
         Malformed: as `EnvelopePublicKey`.
     """
-    x25519 = X25519PublicKey.from_public_bytes(key[_MLKEM_PUBLIC_BYTES:])
+    point = key[_MLKEM_PUBLIC_BYTES:]
+    x25519 = X25519PublicKey.from_public_bytes(point)
     try:
         _PROBE.exchange(x25519)
     except ValueError:
@@ -108,6 +111,8 @@ def _hybrid(key: bytes) -> MLKEM768X25519PublicKey:
             "this X25519 public key is a point of low order, under which nothing is secret: "
             "no honest party's key is one"
         ) from None
+    if int.from_bytes(point, "little") >= _P:
+        raise Malformed("this X25519 public key is written in a way that no honest party uses")
     try:
         mlkem = MLKEM768PublicKey.from_public_bytes(key[:_MLKEM_PUBLIC_BYTES])
     except ValueError:  # a coefficient beyond the modulus: FIPS 203, section 7.2

@@ -1,5 +1,11 @@
 """Who is who: Ed25519 identities (RFC 8032), their names and roles.
 
+A public key is refused unless it is the one encoding of a point whose order is not small. Under
+the neutral element one signature holds for every message, under the other points of order 8 or
+less for every eighth or more, and whoever asks for such a key needs no secret (RFC 8032, section
+5.1.3; Chalkias, Garillot and Nikolaenko, "Taming the many EdDSAs", 2020, section 3). A signature
+whose S is L or more is refused by the library (RFC 8032, section 5.1.7).
+
 What must not live here: who takes part in a federation (`crypto.roster`), and files
 (`store.keyring`).
 """
@@ -10,7 +16,7 @@ import re
 import typing
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -28,6 +34,12 @@ Role = Literal["client", "holder", "shard", "coordinator", "observer"]
 """An observer reads the run's status and published models, and may send nothing."""
 ROLES: tuple[Role, ...] = typing.get_args(Role)
 
+_P: Final = 2**255 - 19
+_ORDER_8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_SMALL_ORDER: Final = frozenset({0, 1, _P - 1, _ORDER_8, _P - _ORDER_8})
+"""The y of the eight points whose order divides 8, for either sign of x. No secret key has one of
+them for its public key: its scalar is 8 m, and m is positive and below 2^252, so less than the
+prime order of the base point."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -36,19 +48,32 @@ def framed(domain: bytes, message: bytes) -> bytes:
     return len(domain).to_bytes(8, "little") + domain + message
 
 
+def check_identity_key(key: bytes) -> None:
+    """Malformed unless it can be somebody's Ed25519 public key; see the module's docstring."""
+    if len(key) != KEY_BYTES:
+        raise Malformed(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(key)}")
+    y = int.from_bytes(key, "little") % 2**255  # the last bit is the sign of x
+    if y >= _P:
+        raise Malformed("this Ed25519 public key is written in a way that no honest party uses")
+    if y in _SMALL_ORDER:
+        raise Malformed(
+            "this Ed25519 public key is a point of small order, under which signatures hold that "
+            "nobody made: no honest party's key is one"
+        )
+
+
 @dataclass(frozen=True, repr=False)
 class PublicIdentity:
     """An Ed25519 public key.
 
     Args:
-        key: 32 bytes; anything else is Malformed.
+        key: 32 bytes that pass `check_identity_key`; anything else is Malformed.
     """
 
     key: bytes
 
     def __post_init__(self) -> None:
-        if len(self.key) != KEY_BYTES:
-            raise Malformed(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(self.key)}")
+        check_identity_key(self.key)
 
     @cached_property
     def _public(self) -> Ed25519PublicKey:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from secureps.crypto.identity import (
-    KEY_BYTES,
     SIGNATURE_BYTES,
     Identity,
     PublicIdentity,
     Role,
+    check_identity_key,
     check_party,
     framed,
 )
@@ -68,13 +68,13 @@ class KeyRequest:
 
     def __post_init__(self) -> None:
         check_party(self.name, self.role)
+        check_identity_key(self.public_key)
         if (
-            len(self.public_key) != KEY_BYTES
-            or len(self.tls_proof) not in (0, *_ECDSA)
+            len(self.tls_proof) not in (0, *_ECDSA)
             or len(self.old_proof) not in (0, SIGNATURE_BYTES)
             or len(self.signature) not in (0, SIGNATURE_BYTES)
         ):
-            raise Malformed(f"{self.name}: a key or signature of the wrong length")
+            raise Malformed(f"{self.name}: a signature of the wrong length")
         check_public_key(self.tls_key)
         if len(self.cipher_key) > (MAX_CIPHER_KEY_BYTES if self.role == "holder" else 0):
             raise Malformed(f"{self.name}: a {self.role} with a cipher key of this length")

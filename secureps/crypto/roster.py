@@ -20,12 +20,12 @@ from functools import cached_property
 from weakref import WeakValueDictionary
 
 from secureps.crypto.identity import (
-    KEY_BYTES,
     ROLES,
     SIGNATURE_BYTES,
     Identity,
     PublicIdentity,
     Role,
+    check_identity_key,
     check_party,
 )
 from secureps.errors import Malformed, Refused, UnknownParty, Unsigned
@@ -71,8 +71,9 @@ class Certificate:
 
     def __post_init__(self) -> None:
         check_party(self.name, self.role)
-        if len(self.public_key) != KEY_BYTES or len(self.signature) not in (0, SIGNATURE_BYTES):
-            raise Malformed(f"{self.name}: a key or signature of the wrong length")
+        check_identity_key(self.public_key)
+        if len(self.signature) not in (0, SIGNATURE_BYTES):
+            raise Malformed(f"{self.name}: a signature of the wrong length")
         if len(self.cipher_key_digest) not in (
             (0, DIGEST_BYTES) if self.role == "holder" else (0,)
         ):
@@ -126,8 +127,9 @@ class Epoch:
     host: str | None = None
 
     def __post_init__(self) -> None:
-        if len(self.issuer) != KEY_BYTES or any(len(d) != DIGEST_BYTES for d in self.earlier):
-            raise Malformed("an epoch of the roster with a key or digest of the wrong length")
+        check_identity_key(self.issuer)
+        if any(len(d) != DIGEST_BYTES for d in self.earlier):
+            raise Malformed("an epoch of the roster with a digest of the wrong length")
         if not 0 <= self.expires < _LAST_SECOND:
             raise Malformed(f"an epoch of the roster ends at no second {self.expires}")
         for each in self.enrolled:

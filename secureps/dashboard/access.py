@@ -9,10 +9,11 @@ Decisions without I/O. What must not live here: HTTP's machinery (`dashboard.app
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from secureps.crypto.identity import Role
+from secureps.service.host_names import refuse_host
 
 TOKEN_BYTES = 32
 
@@ -41,8 +42,7 @@ class Access:
     """Who may look.
 
     Args:
-        hosts: HOST:PORT, as browsers are to name this server: who comes under another name was
-            led here by somebody else's (DNS rebinding).
+        hosts: what browsers call this server (`service.host_names`).
         secured: connections are mutual TLS.
         viewer: whoever has the token; None where certificates count.
     """
@@ -67,15 +67,15 @@ class Access:
             return None
         return self._viewer
 
-    def objection(self, headers: Mapping[str, str], hosts: int) -> str:
+    def objection(self, headers: Mapping[str, str], hosts: Sequence[str], target: str) -> str:
         """Why a request is refused whoever makes it; empty if it is not.
 
         Args:
             headers: by name in small letters.
-            hosts: how many Host headers it has.
+            hosts, target: its Host headers, and what it asks for (`refuse_host`).
         """
-        if hosts != 1 or headers.get("host", "").lower() not in self._hosts:
-            return "this server has another name"
+        if why := refuse_host(hosts, target, self._hosts):
+            return why
         if headers.get("sec-fetch-site", OWN) not in (OWN, NOBODYS):
             return "another site's page asks"
         if headers.get("origin", next(iter(self._origins))) not in self._origins:

@@ -203,7 +203,8 @@ class Guard:
         entrance = scope["path"] == "/enter"  # from wherever its address was clicked on
         why = self._access.objection(
             {name: value for name, value in headers.items() if not (entrance and name in _SITE)},
-            len(headers.getlist("host")),
+            headers.getlist("host"),
+            scope["path"],
         )
         if why:
             await PlainTextResponse(f"{why}\n", 403)(scope, receive, told)

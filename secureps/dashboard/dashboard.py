@@ -35,9 +35,10 @@ from secureps.dashboard.sources import (
     fed,
 )
 from secureps.errors import ConfigError, KitError
-from secureps.messages.run import on_loopback
+from secureps.messages.run import LOOPBACK, on_loopback
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
+from secureps.service.host_names import host_names
 from secureps.service.metrics import server_context
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import (
@@ -50,7 +51,7 @@ from secureps.store.keyring import (
 from secureps.store.passphrases import Passphrases
 from secureps.store.tls_files import TlsFiles
 
-LOOPBACK = "127.0.0.1:0"
+LISTEN = "127.0.0.1:0"
 
 ANYWHERE = ("", "0.0.0.0", "[::]", "::")
 
@@ -83,7 +84,7 @@ class Looking:
     ledger: Path | None = None
     budget: float | None = None
     logs: tuple[Path, ...] = ()
-    listen: str = LOOPBACK
+    listen: str = LISTEN
     passphrase_fd: int | None = None
     acts: bool = False
     passphrases: Passphrases | None = None
@@ -117,8 +118,8 @@ def dashboard(looking: Looking) -> Iterator[str]:
         board.put(lambda facts: replace(facts, acts=done, offered=offered))
     line = bound(looking.listen)
     host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
-    hosts = {host, tls_name(name)} if secured else {"127.0.0.1", "localhost", "[::1]"}
-    named = frozenset(f"{each}:{port}".lower() for each in hosts)
+    hosts = (host, tls_name(name)) if secured else LOOPBACK
+    named = host_names(hosts, port, 443 if secured else 80)
     access = Access(named, secured is not None, None if secured else viewer)
     app = application(board, access, _party(looking.kit), f"secureps-{port}", acts)
     with serving(app, line, secured), fed(board, sources):

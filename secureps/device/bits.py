@@ -15,12 +15,10 @@ import torch
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import public_stream
-from secureps.device import digests
 from secureps.device.encoding import decode, encode, round_to_grid
 from secureps.device.noise import DeviceSkellam
 from secureps.device.norms import clip_factor, divisor, shrink
 from secureps.device.words import words
-from secureps.messages.encoding import payload_digest
 from secureps.privacy import mechanism
 from secureps.privacy.skellam import Skellam
 from secureps.wording import one_line
@@ -56,8 +54,6 @@ def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:
     whole = (drawn.astype(np.float64) / 2**32 - 0.5) * 10.0 ** (drawn % 30 - 25.0)
     x = whole.astype(np.float32)
     values = torch.from_numpy(x.copy()).to(device)
-    yield "digests", digests.payload_digest(values) == payload_digest(x.data.cast("B"))
-
     factor, norm = clip_factor(lambda: [values], 3.0)
     yield (
         "norms",

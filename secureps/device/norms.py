@@ -1,9 +1,10 @@
 """Clips values where they lie, to the bits of `privacy.mechanism`.
 
 A sum of squares is made in one order: of each PIECE values pairwise as NumPy adds them, and of
-pieces exactly. NumPy halves a run until 128 values or fewer are left, adds these up in eight
-columns, and the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The accuracy of
-floating point summation"). Products and sums are operations of their own, so that none is fused.
+pieces exactly. NumPy halves a run until 128 values are left, adds these up in eight columns, and
+the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The accuracy of floating
+point summation"). Products and sums are operations of their own, so that none is fused. NumPy
+itself adds what is left after the last whole piece.
 What must not live here: the clip of a plan (`client.clipping`).
 """
 
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,7 +89,8 @@ def sums_of_squares(part: Tensor) -> list[float]:
             runs = runs[:, 0::2] + runs[:, 1::2]
         sums += runs[:, 0].tolist()
     if whole < part.numel():
-        sums.append(_rest(part[whole:].double().square()))
+        rest = part[whole:].cpu().numpy()
+        sums.append(float(np.sum(np.square(rest, dtype=np.float64))))
     return sums
 
 
@@ -100,37 +102,3 @@ def _columns(squares: Tensor) -> Tensor:
     made = made[..., 0::2] + made[..., 1::2]
     made = made[..., 0::2] + made[..., 1::2]
     return made[..., 0] + made[..., 1]
-
-
-def _rest(squares: Tensor) -> float:
-    """The sum of fewer than PIECE squares; what follows the last eight is added one by one."""
-    runs = _runs(squares.numel())
-    table = torch.zeros(len(runs), _RUN, dtype=torch.float64, device=squares.device)
-    for row, (start, stop) in enumerate(runs):  # zeros change no sum of squares
-        table[row, : (stop - start) // 8 * 8] = squares[start : start + (stop - start) // 8 * 8]
-    sums = _columns(table.view(len(runs), _RUN // 8, 8)).tolist()
-    for each in squares[squares.numel() // 8 * 8 :].tolist():
-        sums[-1] += each
-    return _joined(squares.numel(), iter(sums))
-
-
-@cache
-def _runs(count: int) -> tuple[tuple[int, int], ...]:
-    """Where the runs begin and end into which a sum of so many values is halved."""
-    if count <= _RUN:
-        return ((0, count),)
-    half = _half(count)
-    return (*_runs(half), *((half + a, half + b) for a, b in _runs(count - half)))
-
-
-def _joined(count: int, sums: Iterator[float]) -> float:
-    """The sum of runs, in the order in which they were halved."""
-    if count <= _RUN:
-        return next(sums)
-    half = _half(count)
-    first = _joined(half, sums)
-    return first + _joined(count - half, sums)
-
-
-def _half(count: int) -> int:
-    return count // 2 - count // 2 % 8

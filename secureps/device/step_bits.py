@@ -7,6 +7,7 @@ As `device.bits` does for updates. What must not live here: what is done then
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -45,9 +46,9 @@ def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:
     by, stream = DeviceStep(device), public_stream("secureps-step-bits")
     drawn = stream.words(_VALUES)
     sums = drawn.astype(np.int64) * (_WEIGHT * _GRID.levels >> 32)
-    for weight, terms in ((_GRID.weights.most, _WEIGHT), (3, 7)):
-        mean = by.mean(_GRID, sums, weight, terms)
-        yield "means", _same(mean.cpu().numpy(), _GRID.weighted_mean(sums, weight, terms))
+    for shares, terms in ((Fraction(1), _WEIGHT), (Fraction(3, 1 << 16), 7)):
+        mean = by.mean(_GRID, sums, shares, terms)
+        yield "means", _same(mean.cpu().numpy(), _GRID.weighted_mean(sums, shares, terms))
 
     vectors = [_sized(stream.words(_VALUES)) for _ in range(_STEPS + 1)]
     code = Chain(3, True).block(_VALUES, lambda stage, count: public_stream(stage).words(count))

@@ -9,6 +9,7 @@ is used (`service.shard.devices`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ LIBRARY = Arithmetic(torch.float32, _root, torch.sign, _quotient)
 """Torch's, for `model.optimizer`."""
 
 
-def weighted_mean(grid: Grid, sums: Tensor, sum_weight: int, total_weight: int) -> Tensor:
+def weighted_mean(grid: Grid, sums: Tensor, shares: Fraction, total_weight: int) -> Tensor:
     """The mean update, float32 (n,): `Grid.weighted_mean`.
 
     Args:
@@ -49,9 +50,8 @@ def weighted_mean(grid: Grid, sums: Tensor, sum_weight: int, total_weight: int) 
     Raises:
         Malformed, NotFinite: as there.
     """
-    heaviest, zero = grid.heaviest(sum_weight), grid.zero(total_weight)
-    exact = (sums - zero).double() * grid.step
-    mean = (exact / divisor(heaviest, exact)).float()
+    exact = (sums - grid.zero(total_weight)).double() * grid.step
+    mean = (exact / divisor(float(shares), exact)).float()
     if not bool(torch.isfinite(mean).all()):
         raise NotFinite(BEYOND)
     return mean
@@ -79,10 +79,10 @@ class DeviceStep:
         self._device = device
 
     def mean(
-        self, grid: Grid, sums: NDArray[np.int64], sum_weight: int, total_weight: int
+        self, grid: Grid, sums: NDArray[np.int64], shares: Fraction, total_weight: int
     ) -> Tensor:
         """The mean of sums that lie on the host; see `weighted_mean`."""
-        return weighted_mean(grid, self._there(sums), sum_weight, total_weight)
+        return weighted_mean(grid, self._there(sums), shares, total_weight)
 
     def decoded(self, code: BlockCode, means: Sequence[Tensor]) -> Tensor:
         """As the function."""

@@ -48,13 +48,13 @@ def words(stream: Stream, first: int, count: int, device: torch.device) -> Tenso
 
 def _round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four quarter rounds beside one another, of rows of a state, each (4, blocks)."""
-    return half_round(*half_round(a, b, c, d, 16, 12), 8, 7)
+    return _half_round(*_half_round(a, b, c, d, 16, 12), 8, 7)
 
 
-def half_round(
+def _half_round(
     a: Tensor, b: Tensor, c: Tensor, d: Tensor, left_d: int, left_b: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Half of a quarter round of ChaCha20 or BLAKE3, by how far it turns d and b to the left.
+    """Half of a quarter round, by how far it turns d and b to the left.
 
     Args:
         a, b, c, d: int32, of one shape.

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, PlanRefused
 from secureps.files.objects import ObjectStore, is_url, shown
@@ -27,26 +27,35 @@ _fetched: dict[tuple[int, str], Path] = {}
 _lock = threading.Lock()
 
 
-def pinned(initial: str, base: Path) -> tuple[str, str]:
+def is_elsewhere(initial: str) -> bool:
+    """Whether reading a plan's file of version 0 dials another machine."""
+    # Windows logs in to whichever server a path names: //SERVER/SHARE/FILE is as good as a URL.
+    return is_url(initial) or PureWindowsPath(initial).drive.startswith("\\\\")
+
+
+def pinned(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]:
     """Where a plan's file of version 0 is, as all parties are told, and its hex digest.
 
     Args:
         initial: a URL, or a path that is relative to `base`.
+        fetch: whether another machine may be asked; without, the digest of its file is empty.
 
     Raises:
         PlanRefused: no such file or object, or a URL that must not be told.
         ConfigError: it is too long, or what opens its store is not installed.
         DiskFailed: the store refuses, or cannot be reached; it may work again.
     """
-    if is_url(initial):
-        if shown(initial) != initial:  # a plan's text goes to all parties, and into checkpoints
-            raise PlanRefused(
-                f"initial: {shown(initial)}: a plan is told to all parties, and a URL with a user, "
-                "a password or a query opens the store to them: name it without, and give keys "
-                "where its library looks for them"
-            )
-        place = initial
-    else:
+    if is_url(initial) and shown(initial) != initial:
+        # A plan's text goes to all parties, and into checkpoints.
+        raise PlanRefused(
+            f"initial: {shown(initial)}: a plan is told to all parties, and a URL with a user, "
+            "a password or a query opens the store to them: name it without, and give keys "
+            "where its library looks for them"
+        )
+    if not fetch and is_elsewhere(initial):
+        return initial, ""
+    place = initial
+    if not is_url(initial):
         path = (base / initial).resolve()
         if not os.path.isfile(path):
             raise PlanRefused(f"initial: no file {path}")

@@ -53,10 +53,14 @@ class Node:
             self._seed,
             self._kit.holder_keys,
             settings.state / LOCAL,
+            records=policy.records,
             ledger=BudgetLedger(ledger, policy.terms.budget, policy.terms.updates_per_hour),
         )
         # Of the app's values the node knows nothing: no plan in Flower's engine freezes any.
-        member = MemberSettings(settings.name, self._kit.roster, trainer.schema, policy.terms)
+        terms, records = policy.terms, policy.records
+        member = MemberSettings(
+            settings.name, self._kit.roster, trainer.schema, terms, records=records
+        )
 
         def make(stores: Stores, around: Environment) -> Executor:
             return put_together(member, site, stores, around)

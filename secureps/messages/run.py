@@ -17,7 +17,8 @@ COORDINATOR = "coordinator"
 STANDBY = "standby"
 """What the coordinator is called in words where its standby runs; no party has this name."""
 
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+"""Names of this machine that no other machine can dial."""
 
 
 def each_address(address: str) -> tuple[str, ...]:
@@ -30,7 +31,7 @@ def on_loopback(address: str) -> bool:
 
     Of several addresses to none.
     """
-    return all(each.rpartition(":")[0] in _LOOPBACK for each in each_address(address))
+    return all(each.rpartition(":")[0] in LOOPBACK for each in each_address(address))
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,9 @@ class Receipt:
             on with it; empty where none do.
         committee: digest of the key holders that the envelopes are for (`Roster.committee`); None
             without a committee.
-        most_examples: the bound that its weight goes by, where it was agreed on (`Invite`): who
+        examples: the public number by which it counts: of its examples, or its site's own; 1 where
+            all count alike. Everybody who gets a receipt or its cohort reads it.
+        most_examples: the bound of that number, where it was agreed on (`Invite`), else 0: who
             could give one client another bound than the others would see it alone in the mean.
     """
 
@@ -126,6 +128,7 @@ class Receipt:
     magnitude: int | None = None
     update: bytes = b""
     beside: bytes = b""
+    examples: int = 1
     most_examples: int = 0
     keys: tuple[int, ...] = ()
     committee: bytes | None = None
@@ -153,8 +156,9 @@ class Member:
     """A submission's place in a cohort.
 
     Args:
-        weight: integer, >= 1.
-        version, step, update: those of its receipt; who closes a cohort adds the last.
+        weight: the rule's, an integer >= 1.
+        version, step, update, examples: those of its receipt; who closes a cohort adds the last
+            two.
     """
 
     id: SubmissionId
@@ -162,6 +166,7 @@ class Member:
     version: int
     step: int = 0
     update: bytes = b""
+    examples: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ class Cohort:
         members: sorted by id.
         scale: under adaptive clipping, that of the base version: the unit of the members'
             updates; None elsewhere.
-        committee: that of all members' receipts.
+        committee, most_examples: those of all members' receipts.
     """
 
     group: str
@@ -185,10 +190,11 @@ class Cohort:
     members: tuple[Member, ...]
     scale: float | None = None
     committee: bytes | None = None
+    most_examples: int = 0
 
     @property
     def weight(self) -> int:
-        """Total integer weight."""
+        """The sum of the rule's weights."""
         return sum(member.weight for member in self.members)
 
 
@@ -216,17 +222,11 @@ def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> b
 
     It fixes the run, the committee, the group, the version, every member with its weight and base,
     and every receipt. It leaves out what a restarted coordinator may name otherwise (the cohort's
-    number, its placement), so that the same opening always gets the same answers.
+    number, its placement), and the scale that follows from the version, so that the same opening
+    always gets the same answers.
     """
-    return digest(
-        "secureps-opening",
-        run,
-        cohort.committee or b"",
-        cohort.group.encode(),
-        cohort.version.to_bytes(8, "little"),
-        canonical(cohort.members),
-        *map(receipt_digest, receipts),
-    )
+    named = dataclasses.replace(cohort, number=0, epoch=0, scale=None)
+    return digest("secureps-opening", run, canonical(named), *map(receipt_digest, receipts))
 
 
 def receipt_digest(receipt: Receipt) -> bytes:

@@ -55,7 +55,6 @@ class GroupLayout:
         size: how many values they have together.
         block_values: values per block; the last block may have fewer.
         rows: of every tensor, which rows [first, last) are the group's; None for all of it.
-        weight_slots: of every block in transit, those before its values: the client's weight.
         one_in: of how many values of a block one is sent (`codec.support`); None: all are.
         cipher_slots: integers of a block, for which the cipher is fitted, alike in all groups; None
             if the plan says how large blocks are.
@@ -66,14 +65,13 @@ class GroupLayout:
     size: int
     block_values: int
     rows: tuple[int, int] | None = None
-    weight_slots: int = 1
     one_in: int | None = None
     cipher_slots: int | None = None
 
     @property
     def full(self) -> int:
         """The number of integers in a sealed block that is full."""
-        return self.weight_slots + -(-self.block_values // (self.one_in or 1))
+        return -(-self.block_values // (self.one_in or 1))
 
     @property
     def blocks(self) -> int:
@@ -90,15 +88,15 @@ class GroupLayout:
         return start, min(start + self.block_values, self.size)
 
     def slots(self, block: int) -> int:
-        """The number of integers in a sealed block: those of the weight, and the values sent."""
+        """The number of integers in a sealed block: the values sent of it."""
         start, stop = self.span(block)
         apart = self.apart(block)
-        return self.weight_slots + -(-(stop - start - apart) // (self.one_in or 1)) + apart
+        return -(-(stop - start - apart) // (self.one_in or 1)) + apart
 
     def sent_span(self, block: int) -> tuple[int, int]:
         """(start, stop) of a block in all values that are sent of an update."""
-        start = block * -(-self.block_values // (self.one_in or 1))
-        return start, start + self.slots(block) - self.weight_slots
+        start = block * self.full
+        return start, start + self.slots(block)
 
     @property
     def sent(self) -> int:
@@ -220,7 +218,6 @@ class Layout:
         cls,
         schema: Schema,
         plan: PlanSection,
-        weights: Mapping[str, int],
         element: Callable[[int], int],
     ) -> Layout:
         """Sorts the tensors of a schema into the groups of a plan.
@@ -229,25 +226,17 @@ class Layout:
         those of `fnmatch`, case-sensitive.
 
         Args:
-            weights: slots of a weight (`codec.weight`) by group, the metrics' included if there is
-                one. They are part of a block.
             element: as `cut` takes it.
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` or `frozen` fits no tensor, a
                 tensor fits both, a group gets no values, a name occurs twice or is reserved, a
-                dtype cannot be carried, or a block would have no room for a value or for all
-                metrics, or a sparse tensor has other rows than the plan says.
+                dtype cannot be carried, or a sparse tensor has other rows than the plan says.
         """
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
                 raise PlanRefused(f"tensor {spec.name!r} has an impossible shape {spec.shape}")
             if spec.name == SCALE.name:
                 raise PlanRefused(f"a tensor's name is {spec.name!r}, which is reserved: rename it")
-        least = 1 + max(weights.values())
-        if plan.block_size is not None and plan.block_size < least:
-            raise PlanRefused(
-                f"a block of {plan.block_size} slots has no room for a value: at least {least}"
-            )
         _refuse_repeats("group", [group.name for group in plan.group])
         _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
         members: dict[str, list[TensorSpec]] = {group.name: [] for group in plan.group}
@@ -280,18 +269,18 @@ class Layout:
             )
         built: list[GroupLayout] = []
         for group in plan.group:
-            name, slots, specs = group.name, weights[group.name], members[group.name]
+            name, specs = group.name, members[group.name]
             size = sum(math.prod(spec.shape) for spec in specs)
             if size == 0:
                 raise PlanRefused(f"group {name!r} has no tensors: its pattern leaves it none")
             if group.sparse is not None:
-                rows = _row_blocks(name, group.sparse, tuple(specs), slots)
+                rows = _row_blocks(name, group.sparse, tuple(specs))
                 built += (replace(each, one_in=group.one_in) for each in rows)
                 continue
             if group.scaled:
                 specs, size = [*specs, SCALE], size + 1
-            built.append(GroupLayout(name, tuple(specs), size, size, None, slots, group.one_in))
-        evaluation = _metrics(plan, weights)
+            built.append(GroupLayout(name, tuple(specs), size, size, None, group.one_in))
+        evaluation = _metrics(plan)
         built = cut(plan, built if evaluation is None else [evaluation, *built], element)
         if evaluation is not None:
             evaluation = built.pop(0)
@@ -377,27 +366,24 @@ def cut(
         element: integers that the cipher seals as one, if it is fitted to blocks of so many.
     """
     if plan.block_size is not None:
-        return [replace(g, block_values=plan.block_size - g.weight_slots) for g in groups]
+        return [replace(g, block_values=plan.block_size) for g in groups]
     shards = [1 if g.rows or g.name == EVALUATION else plan.shards for g in groups]
-    shares = (
-        g.weight_slots + -(-g.size // (own * (g.one_in or 1)))
-        for g, own in zip(groups, shards, strict=True)
-    )
+    shares = (-(-g.size // (own * (g.one_in or 1))) for g, own in zip(groups, shards, strict=True))
     fitted = min(max(shares), MOST_SLOTS)
     whole = element(fitted)
     most = MOST_SLOTS // whole * whole
     made = []
     for group, own in zip(groups, shards, strict=True):
-        weight, one_in = group.weight_slots, group.one_in or 1
-        blocks = own * -(-group.size // (own * (most - weight)))
-        slots = -(-(weight + -(-group.size // (blocks * one_in))) // whole) * whole
-        values = (slots - weight) * one_in
-        made.append(replace(group, block_values=values, cipher_slots=fitted))
+        one_in = group.one_in or 1
+        blocks = own * -(-group.size // (own * most))
+        sent = -(-group.size // (blocks * one_in))
+        slots = -(-sent // whole) * whole
+        made.append(replace(group, block_values=slots * one_in, cipher_slots=fitted))
     return made
 
 
 def _row_blocks(
-    name: str, sparse: SparseSection, specs: tuple[TensorSpec, ...], weight_slots: int
+    name: str, sparse: SparseSection, specs: tuple[TensorSpec, ...]
 ) -> Iterator[GroupLayout]:
     """Cuts tensors into groups of few rows; PlanRefused if one has another number of rows."""
     for spec in specs:
@@ -409,7 +395,7 @@ def _row_blocks(
     for k, own in enumerate(sparse.names(name)):
         rows = (k * sparse.block, min((k + 1) * sparse.block, sparse.rows))
         size = sum(math.prod(_shape(spec, rows)) for spec in specs)
-        yield GroupLayout(own, specs, size, size, rows, weight_slots)
+        yield GroupLayout(own, specs, size, size, rows)
 
 
 def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
@@ -417,15 +403,13 @@ def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
     return spec.shape if rows is None else (rows[1] - rows[0], *spec.shape[1:])
 
 
-def _metrics(plan: PlanSection, weights: Mapping[str, int]) -> GroupLayout | None:
+def _metrics(plan: PlanSection) -> GroupLayout | None:
     """The group of the metrics, one float32 each; None unless clients evaluate."""
     if plan.evaluation is None or plan.evaluation.evaluator is not None:
         return None
-    slots, names = weights[EVALUATION], plan.evaluation.contributed
-    if plan.block_size is not None and len(names) > plan.block_size - slots:
-        raise PlanRefused(f"{len(names)} metrics do not fit a block of {plan.block_size} slots")
+    names = plan.evaluation.contributed
     specs = tuple(TensorSpec(name, (), "float32") for name in names)
-    return GroupLayout(EVALUATION, specs, len(specs), len(specs), None, slots)
+    return GroupLayout(EVALUATION, specs, len(specs), len(specs))
 
 
 def _refuse_repeats(kind: str, names: Sequence[str]) -> None:

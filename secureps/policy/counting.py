@@ -1,18 +1,26 @@
-"""How much a client counts: by which number of examples, up to which bound, how precisely.
+"""How much a client counts: by which public number, up to which bound, how precisely.
 
-A client tells the coordinator the power of two at or above its number, and no more; the largest
-that those tell who are there when a group's first round opens is the group's bound, for good,
-unless the plan states one. What must not live here: when that is
-(`roles.coordinator.example_bounds`), and how a weight travels (`codec.weight`).
+The number stands in the client's signed receipt. An update is scaled by its share, the number over
+the bound, before it is rounded, so the bound must be one for all. Unless the plan states it, each
+client tells the coordinator the power of two at or above its number before it trains, and the
+largest of those that are there when a group's first round opens is the bound, for good. What must
+not live here: when that is (`roles.coordinator.example_bounds`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
-from secureps.config.plan import GroupSection, PlanSection, RecordPrivacySection
+from secureps.config.plan import (
+    ClientPrivacySection,
+    GroupSection,
+    PlanSection,
+    RecordPrivacySection,
+)
 from secureps.errors import Malformed, PlanRefused
+from secureps.messages.submission import Cohort
 
 MOST_EXAMPLES = 1 << 40
 """Beyond this no number of examples is told, or agreed on: whoever tells more is mistaken."""
@@ -39,7 +47,6 @@ def told(examples: int) -> int:
 
 def check_told(party: str, examples: int) -> None:
     """Malformed unless it is what `told` gives, or 0 of who does not know yet."""
-    # More than a power of two would tell the coordinator how many records a client has.
     if examples and not (0 < examples <= MOST_EXAMPLES and examples.bit_count() == 1):
         raise Malformed(
             f"{party} says it has up to {examples} examples: a power of two is said, at most "
@@ -47,14 +54,55 @@ def check_told(party: str, examples: int) -> None:
         )
 
 
+def bound(section: GroupSection, agreed: int) -> int:
+    """The most that a client of a group counts by: 1 where all count alike.
+
+    Args:
+        agreed: `Receipt.most_examples` or `Cohort.most_examples`, 0 where the plan has the bound.
+    """
+    if section.weighting == "uniform":
+        return 1
+    return section.most_examples or agreed
+
+
+def check_counted(section: GroupSection, whose: object, examples: int, agreed: int) -> None:
+    """Checks a public number, and the bound that it comes with.
+
+    A number beyond the bound, or below 1, would make its client's update stand out of the mean.
+
+    Args:
+        whose: begins the refusal; agreed: as `bound` takes it.
+    Raises:
+        Malformed: no client of this group counts like that.
+    """
+    if agrees(section) != (agreed != 0):
+        raise Malformed(f"{whose}: a bound of {agreed} examples, which is not this group's")
+    check_told(str(whose), agreed)
+    most = bound(section, agreed)
+    if not 1 <= examples <= most:
+        raise Malformed(
+            f"{whose}: it counts as {examples} examples, and a client of this group counts as 1 "
+            f"to {most}"
+        )
+
+
+def shares_in(section: GroupSection, cohort: Cohort) -> Fraction:
+    """What a cohort's sum is divided by: its members' shares times their weights, exactly."""
+    counted = sum(member.weight * member.examples for member in cohort.members)
+    return Fraction(counted, bound(section, cohort.most_examples))
+
+
 def by_public_number(section: PlanSection) -> bool:
-    """Whether nothing that a client sends may depend on how many records it has exactly."""
+    """Whether a client may count by a number of its site's or the plan's alone.
+
+    Then nothing that it sends depends on how many records it has exactly.
+    """
     privacy = section.privacy
     return isinstance(privacy, RecordPrivacySection) and privacy.adjacency == "add-or-remove"
 
 
 def counts(section: PlanSection) -> bool:
-    """Whether clients count by how many examples they have exactly, in any group."""
+    """Whether clients publish how many examples they have exactly, in any group."""
     return not by_public_number(section) and any(
         group.weighting == "examples" for group in section.group
     )
@@ -82,18 +130,43 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
     return privacy.records
 
 
-def remarks(
-    section: GroupSection, of: str, number: int, agreed: int, share: float
-) -> tuple[str, ...]:
+def publishes(section: PlanSection) -> bool:
+    """Whether receipts have the number that a client counts by, for updates or evaluations."""
+    judged = section.evaluation is not None and section.evaluation.evaluator is None
+    whole = isinstance(section.privacy, ClientPrivacySection)
+    weighted = any(group.weighting == "examples" for group in section.group)
+    return weighted or (judged and not whole)
+
+
+def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
+    """Tells a client which of its numbers is public, and to whom; nothing where all count alike.
+
+    Args:
+        own: that of the client's own settings.
+    Raises:
+        PlanRefused: as `public_number`.
+    """
+    if not publishes(section):
+        return ()
+    number = public_number(section, own)
+    how, own_way = "by how many examples it has", "; --records N counts by a number of your own"
+    if number is not None:
+        how, own_way = f"as {number} examples", ""
+    return (
+        f"this client counts {how}, and that number is public: the coordinator, the shards and the "
+        f"key holders read it in its receipts{own_way}",
+    )
+
+
+def remarks(section: GroupSection, of: str, number: int, agreed: int) -> tuple[str, ...]:
     """What a client should know of how it counts.
 
     Args:
         of: ends a phrase with the group's name, or nothing.
         number: what it counts by; agreed: the bound, if it was agreed on.
-        share: its weight, in units of the heaviest.
     """
-    most, members = section.most_examples or agreed, section.rule.minimum
-    found = []
+    most, members = bound(section, agreed), section.rule.minimum
+    share, found = min(number, most) / most, []
     if number > most:
         whose = "the plan's" if section.most_examples else "agreed on before this client was here"
         found.append(
@@ -119,7 +192,7 @@ def few(left: float, bits: int) -> bool:
 
 
 def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
-    """The weights of these clients, in units of the heaviest, where all of them are there at first.
+    """The shares of these clients in the bound, where all of them are there at first.
 
     Args:
         numbers: by which they count.
@@ -138,7 +211,7 @@ def bits_left(bits: int, shares: float, members: int) -> float:
 
     Args:
         bits: of one integer.
-        shares: sum of the members' weights, each in units of the heaviest.
+        shares: the sum of the members' shares.
         members: how many they are.
     """
     return bits + math.log2(shares) - math.log2(members) / 2

@@ -1,4 +1,4 @@
-"""How many bytes a submission carries for a committee, whatever it updates, and an order to open.
+"""How many bytes a submission has, and what it carries for a committee; and an order to open.
 
 Envelopes, commitments and the correction belong to the key of a submission, whose length is the
 ring's degree and not the model's.
@@ -10,7 +10,9 @@ from secureps.crypto import envelope
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import COEFFICIENT_BYTES, choose
 from secureps.crypto.sharing import Committee
+from secureps.crypto.suite import cipher
 from secureps.messages.encoding import DIGEST_BYTES
+from secureps.model.layout import GroupLayout
 
 ORDER_BYTES, SHARD_BYTES = 200, 104
 """Of an order to open without its members: at the most, and for each shard that holds."""
@@ -41,3 +43,10 @@ def envelope_bytes(committee: Committee, degree: int) -> int:
         + len(committee.subsets) * DIGEST_BYTES
         + degree * COEFFICIENT_BYTES
     )
+
+
+def bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
+    """Of one update of a group, sealed by a cipher that is fitted to its blocks."""
+    sealed = cipher(parameters).block_bytes
+    full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
+    return (group.blocks - 1) * full + sealed(last)

@@ -14,18 +14,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
-from secureps.codec.weight import WeightCode
 from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
 from secureps.config.sections import parse, placed, read_toml
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
-from secureps.errors import ConfigError, Malformed, PlanRefused, naming
+from secureps.errors import ConfigError, PlanRefused, naming
 from secureps.files.initial_file import pinned
 from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
@@ -56,7 +52,7 @@ from secureps.policy.checks.scaling import most_shards, refuse_unsound_scaling
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
-from secureps.privacy.client_level import ClientMechanism, Placement
+from secureps.privacy.client_level import ClientMechanism
 
 
 @dataclass(frozen=True)
@@ -73,6 +69,11 @@ class Plan:
     def text(self) -> str:
         """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
         return canonical(self.section, self.initial_digest)
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether the digest is known: it covers the file of version 0, which may not be read."""
+        return self.section.initial is None or self.initial_digest != ""
 
     @property
     def digest(self) -> str:
@@ -251,25 +252,6 @@ class Plan:
         section = self.group(group)
         return Chain(section.one_in or 1, section.rotates, not section.feedback)
 
-    def weights(self, group: str) -> WeightCode:
-        """How the weights of a group's members travel, before the values of every block."""
-        return WeightCode(levels(self.group(group).bits))
-
-    def check_weight(self, group: str, members: int, slots: NDArray[np.int64]) -> int:
-        """The weights of a cohort's sum, judged before anything is divided by them.
-
-        Args:
-            members: total integer weight of the cohort's members.
-            slots: the sums in the weight's slots, int64.
-        Raises:
-            Malformed: no members can have sent it who keep to the plan.
-        """
-        section, code = self.group(group), self.weights(group)
-        weight, most = code.total(slots), members * code.most
-        if weight == most or (section.weighting == "examples" and members <= weight <= most):
-            return weight
-        raise Malformed(f"the weights of {members} members add up to {weight} of {most}")
-
     @property
     def noisy_shards(self) -> bool:
         """Whether shards add noise to the sums that they hold."""
@@ -303,9 +285,9 @@ class Plan:
         for name, values in sizes.items():
             sparse = self.group(name).sparse
             rows = None if sparse is None else (0, sparse.block)
-            slots, one_in = self.weights(name).slots, self.group(name).one_in
+            one_in = self.group(name).one_in
             tensors = (SCALE,) if self.group(name).scaled else ()
-            whole.append(GroupLayout(name, tensors, values, values, rows, slots, one_in))
+            whole.append(GroupLayout(name, tensors, values, values, rows, one_in))
         return cut(self.section, whole, self._element)
 
     def _element(self, slots: int) -> int:
@@ -408,8 +390,7 @@ class Plan:
 
     def _lay_out(self, schema: Schema) -> Layout:
         section = self.section
-        weights = {self.group(name).name: self.weights(name).slots for name in self.all_groups}
-        layout = Layout.build(schema, section, weights, self._element)
+        layout = Layout.build(schema, section, self._element)
         for group in layout.all_groups:
             self.grid(group.name, group.sent)
         if self.opening is Opening.COMMITTEE:
@@ -424,20 +405,16 @@ LARGE_BLOCK = 1 << 18
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
 
-
-@lru_cache(maxsize=64)
-def _mechanism(
-    clip: float, values: int, bits: int, noise: float, placement: Placement, honest: int
-) -> ClientMechanism:
-    """Finding the step takes a while, and every party asks again and again."""
-    return ClientMechanism(clip, values, bits, noise, placement, honest)
+_mechanism = lru_cache(maxsize=64)(ClientMechanism)
+"""Finding the step takes a while, and every party asks again and again."""
 
 
-def load_plan(path: Path | str, base: Path | None = None) -> Plan:
+def load_plan(path: Path | str, base: Path | None = None, fetch: bool = True) -> Plan:
     """Reads and validates a plan file.
 
     `initial` is a URL, or a path relative to `base` (default: the file's folder), and is pinned
-    by its digest; so are the federation's settings that are paths (`sections.placed`).
+    by its digest; without `fetch` no other machine is asked for it (`Plan.has_digest`). The
+    federation's settings that are paths become absolute (`sections.placed`).
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
@@ -456,11 +433,10 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     if (federation := section.federation) is not None and federation.settings:
         settings = {"settings": placed(federation.settings, base or path.parent)}
         section = section.model_copy(update={"federation": federation.model_copy(update=settings)})
-    if section.initial is None:
-        with naming(path):
-            return Plan(section)
     with naming(path):
-        initial, digest = pinned(section.initial, base or path.parent)
+        if section.initial is None:
+            return Plan(section)
+        initial, digest = pinned(section.initial, base or path.parent, fetch)
         return Plan(section.model_copy(update={"initial": initial}), digest)
 
 

@@ -3,7 +3,8 @@
     clipped update -> grid steps -> rounded until short enough -> noise (integers) -> clamp -> u
 
 Adjacency: one client's update replaced by zero; the denominator is the cohort's public number
-of members (slot 0 a constant), so that nothing but the sum depends on the update. What protects it:
+of members, all of whom count as 1, so that nothing but the sum depends on the update. What protects
+it:
 
     local        the client's own noise, of variance sigma^2
     distributed  a share of variance sigma^2 / (honest - 1) from every client. At least `honest`
@@ -162,7 +163,7 @@ class ClientMechanism:
     def range(self) -> float:
         """step * Z, exactly: the range of the `codec.grid.Grid` that decodes the sums.
 
-        A cohort's mean is its `weighted_mean` with sum_weight = the heaviest times its members, and
+        A cohort's mean is its `weighted_mean` with shares = its members, and
         total_weight = its members (and one more for the aggregator's noise).
         """
         return self.calibration.step * self.most

@@ -23,6 +23,7 @@ from secureps.messages.submission import (
     SubmissionId,
 )
 from secureps.model.layout import GroupLayout
+from secureps.policy.counting import check_counted
 from secureps.policy.plan import Plan
 from secureps.policy.scales import moved
 from secureps.privacy.adaptive import FIRST
@@ -61,6 +62,17 @@ def check_scale(plan: Plan, group: str, scale: float | None) -> None:
         mover.check(scale)
     elif scale is not None:
         raise Malformed(f"{group} has a clip that stays, and a scale of {scale} was given")
+
+
+def check_divisor(plan: Plan, cohort: Cohort) -> None:
+    """Malformed unless a cohort has a scale, and members count, as the plan allows.
+
+    Else a coordinator alone could choose what the sum is divided by.
+    """
+    check_scale(plan, cohort.group, cohort.scale)
+    section = plan.group(cohort.group)
+    for member in cohort.members:
+        check_counted(section, member.id, member.examples, cohort.most_examples)
 
 
 def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | None) -> bytes:

@@ -22,8 +22,8 @@ from rich.console import Console
 from secureps.client.trainer import Parameters
 from secureps.errors import ConfigError
 from secureps.policy.explain.explanation import Explanation
+from secureps.run.check import Permit, record, tables
 from secureps.run.check import check as examine
-from secureps.run.check import record, tables
 from secureps.run.options import ENVIRONMENT
 from secureps.run.report.sinks import METRICS
 from secureps.run.simulate.simulate import simulate as play
@@ -166,24 +166,37 @@ class PlanCheck:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def check(plan: Path | str, values: int | None = None) -> PlanCheck:
+def check(
+    plan: Path | str,
+    values: int | Mapping[str, int] | None = None,
+    *,
+    schema: Path | str | None = None,
+    run_script: bool = False,
+    fetch: bool = False,
+) -> PlanCheck:
     """Explains a plan, or refuses it: who sees what, what privacy and bytes it costs.
 
-    Starts nothing but the plan's script, in a process of its own, to see its model.
+    Reads the plan and runs nothing of it, unless it is told to. What follows from the model's size
+    is unknown where nothing that may be read says it.
 
     Args:
         plan: the file of a plan or a scenario.
-        values: how many values the model has, where the plan does not tell.
+        values: how many values the model has, or each of its groups.
+        schema: a JSON file of the model's tensors, names and shapes, in place of `values`.
+        run_script: run the plan's script, in a process of its own, to see its model.
+        fetch: fetch the plan's `initial` if it lies on another machine.
 
     Raises:
         ConfigError, PlanRefused: the plan is unsound; says why.
 
     Examples:
-        >>> print(ps.check("plan.toml"))
+        >>> print(ps.check("plan.toml", run_script=True))
         line: sound. 3 versions under rlwe, 1 shard.
         ...
     """
-    return PlanCheck(examine(Path(plan), values))
+    of_model = None if schema is None else Path(schema)
+    permit = Permit(run_script, fetch)
+    return PlanCheck(examine(Path(plan), values, schema=of_model, permit=permit))
 
 
 def up(

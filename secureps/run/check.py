@@ -1,5 +1,8 @@
 """`secureps check`: explains a plan on one page, before anybody runs it.
 
+The plan may be a stranger's. Without a `Permit` nothing of it is run, no machine is dialled and its
+script is not opened: what depends on that is said to be unknown.
+
 What must not live here: computing the numbers (`policy.explain.explanation`), and the reasons to
 refuse a plan (`policy.plan`).
 """
@@ -13,14 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
 from secureps.client.initial_model import schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
-from secureps.config.plan import FederationSection
+from secureps.config.plan import ClientPrivacySection, FederationSection
 from secureps.config.sections import (
     MEMORY,
     PATTERNS,
@@ -41,6 +44,7 @@ from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.run.initial_schema import initial_schema
+from secureps.run.model_size import Values, every_size, read_schema, sizes_of
 from secureps.run.party_names import shard_names
 from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process
@@ -50,7 +54,10 @@ from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
-from secureps.wording import counted, size
+from secureps.wire.grpc.uploads import SHARES
+from secureps.wording import counted, named, size
+
+T = TypeVar("T")
 
 PROGRAM_BYTES = 86_000_000
 """Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
@@ -59,35 +66,99 @@ KERNEL_BYTES = 130_000_000
 """Resident besides, once a sum was opened under rlwe: numba and the compiled kernels."""
 
 
-def check(path: Path, values: int | None = None, memory: str | None = None) -> Explanation:
+@dataclass(frozen=True)
+class Permit:
+    """What may be done because a plan says so, beside reading it.
+
+    Args:
+        run_script: run the script that it names, in a process of its own.
+        fetch: fetch its `initial` from another machine.
+    """
+
+    run_script: bool = False
+    fetch: bool = False
+
+
+READ_ONLY = Permit()
+
+
+def check(
+    path: Path,
+    values: Values | None = None,
+    memory: str | None = None,
+    schema: Path | None = None,
+    permit: Permit = READ_ONLY,
+) -> Explanation:
     """Reads a plan, refuses it or explains it.
 
     Args:
-        path: the plan's file, or that of a scenario, whose plan, script and clients count then.
-        values: of the model, where the plan has one group; default: of the plan's `initial`
-            file, or of the model that the script makes.
+        path: the plan's file, or that of a scenario, whose plan and clients count then.
+        values: of the model. Default: of `schema`, else of the plan's `initial`, else of the model
+            that the script makes; what follows from them is unknown where none of these may be
+            read.
         memory: of each shard, as its file has it; default: the federation's, or no limit.
+        schema: a file of the model's tensors, see `read_schema`.
 
     Raises:
-        ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is; or
-            shards cannot work with so little memory.
+        ConfigError, PlanRefused: the plan is unsound; or shards cannot work with so little memory.
     """
     if memory is not None and re.fullmatch(MEMORY, memory) is None:
         raise ConfigError(f"--memory: {memory!r} is not {PATTERNS[MEMORY]}")
-    plan, clients = read(path)
+    refuse_two_sizes(values, schema, permit)
+    plan, clients = read(path, permit)
     with naming(path):
         if values is None:
-            plan, schema, notes, examples = model(plan, path, clients)
-            sizes = {group.name: group.size for group in plan.layout(schema).groups}
+            found = model(plan, path, clients, permit, schema)
+            plan = found.plan
+            of_model = None if found.schema is None else plan.layout(found.schema).groups
+            sizes = None if of_model is None else {group.name: group.size for group in of_model}
         else:
-            refuse_several(path, plan)
-            (group,) = plan.groups
-            sizes, notes, examples = {group: values + plan.group(group).scaled}, (), ()
+            found, sizes = Model(plan, None, (), ()), sizes_of(plan, values)
         around = service(plan, clients.count if clients else None)
         if memory is not None:
             around = replace(around, memory=memory_bytes(memory))
-        explanation = explain(plan, sizes, around, examples)
-        return replace(explanation, remarks=(*explanation.remarks, *notes))
+        explained = explain(plan, sizes, around, found.examples)
+        unknown = list_unknown(plan, clients, permit, sizes is not None)
+        return replace(explained, remarks=(*explained.remarks, *found.notes), unknown=unknown)
+
+
+def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit) -> None:
+    """Refuses to be told twice how large the model is (ConfigError)."""
+    told = {
+        "--values": values is not None,
+        "--schema": schema is not None,
+        "--run-script": permit.run_script,
+    }
+    if len(given := [option for option in told if told[option]]) > 1:
+        raise ConfigError(f"{named(given)}: each says how large the model is: give one of them")
+
+
+def list_unknown(
+    plan: Plan, clients: Clients | None, permit: Permit, sized: bool
+) -> tuple[str, ...]:
+    """What could not be said of a plan, and how to have it said."""
+    initial, told = plan.section.initial, list[str]()
+    runs = clients is not None and not permit.run_script
+    if not sized:
+        ways = [f"give {every_size(plan)}, or --schema FILE with its tensors' shapes"]
+        ways += ["have --fetch fetch initial"] if not plan.has_digest else []
+        ways += ["have --run-script run the plan's script, which makes the model"] if runs else []
+        spends = isinstance(plan.section.privacy, ClientPrivacySection)
+        told.append(
+            "how large the model is, and so what an update costs, what servers need"
+            f"{', what privacy spends' if spends else ''} and what noise does: {'; or '.join(ways)}"
+        )
+    if not plan.has_digest:
+        told.append(
+            f"the plan's digest, which covers initial: it lies on another machine, {initial}, and "
+            "was not fetched; --fetch fetches it"
+        )
+    if runs and clients is not None:
+        told.append(
+            f"what {clients.script} makes of the plan: it was not opened. A script may refuse the "
+            "plan's settings, and a Flower app's ServerApp adds to the plan; --run-script runs it"
+        )
+    return tuple(told)
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
@@ -124,36 +195,50 @@ def service(plan: Plan, clients: int | None = None) -> Service:
         streams=LANES,
         piece=PIECE,
         in_flight=IN_FLIGHT_BYTES,
+        shares=SHARES,
         memory=None if memory is None else memory_bytes(memory),
     )
 
 
-def read(path: Path) -> tuple[Plan, Clients | None]:
+def read(path: Path, permit: Permit) -> tuple[Plan, Clients | None]:
     """The plan of a file, or of a scenario's, and its clients if it names a script.
+
+    The script, and files that its settings name, are looked for only where it may run.
 
     Raises:
         ConfigError, PlanRefused: the file or the plan is unsound.
     """
     if "plan" in read_toml(path):
-        scenario = load_scenario(path)
+        scenario = load_scenario(path, permit.fetch, permit.run_script)
         section = scenario.section
-        script = path.parent / section.script
-        return scenario.plan, Clients(script, section.clients, section.settings)
-    plan = load_plan(path)
+        return scenario.plan, Clients(scenario.source, section.clients, section.settings)
+    plan = load_plan(path, fetch=permit.fetch)
     federation = plan.section.federation
     if federation is None:
         return plan, None
     refuse_few(path, plan, federation)
-    refuse_misplaced(federation.settings, path)
     script = path.parent / federation.script
-    refuse_privacy(script, plan)
+    if permit.run_script:
+        refuse_misplaced(federation.settings, path)
+        refuse_privacy(script, plan)
     return plan, Clients(script, federation.clients, federation.settings)
 
 
-def refuse_several(path: Path, plan: Plan) -> None:
-    """Refuses `--values`, which says of one group how large it is, for more (ConfigError)."""
-    if len(plan.groups) != 1:
-        raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
+@dataclass(frozen=True)
+class Model:
+    """The model of a plan.
+
+    Args:
+        plan: with what a ServerApp asks for.
+        schema: None if nothing may be read that says it.
+        notes: what is to be said of plan and model.
+        examples: how many each holder has; empty if it is not known.
+    """
+
+    plan: Plan
+    schema: Schema | None
+    notes: tuple[str, ...]
+    examples: tuple[int, ...]
 
 
 MOST_ASKED = 64
@@ -162,32 +247,33 @@ they touch."""
 
 
 def model(
-    plan: Plan, path: Path, clients: Clients | None
-) -> tuple[Plan, Schema, tuple[str, ...], tuple[int, ...]]:
-    """The model that a script makes, in a process of its own, or that of the plan's file.
+    plan: Plan, path: Path, clients: Clients | None, permit: Permit, schema: Path | None = None
+) -> Model:
+    """The model of a file, of the plan's `initial`, or that its script makes in another process.
 
-    Returns:
-        the plan with what a ServerApp asks for, the model, what is to be said of both, and how many
-        examples holders have, if the script tells.
+    Args:
+        schema: a file of its tensors, in place of `initial`.
 
     Raises:
-        ConfigError: nothing says how large the model is, or the script fails.
+        ConfigError: a file is none, or the script fails.
         PlanRefused: the plan does not suit the model.
     """
-    if clients is not None:
-        seed = UnsafeSeed(0)
-        founding = found(plan, clients.script, clients.settings, clients.count, seed)
-        if founding is not None:
-            plan = Plan(founding.section, plan.initial_digest)
-            return plan, schema_of(founding.founded.model), founding.notes, ()
-    initial = initial_schema(plan)
-    if clients is None:
-        if initial is not None:
-            return plan, initial, remarks(plan, initial, {}), ()
+    if clients is None or not permit.run_script:
+        told = initial_schema(plan) if plan.has_digest else None
+        told = told if schema is None else read_schema(schema)
+        notes = () if told is None else remarks(plan, told, {})
+        return Model(plan, told, notes, ())
+    if not plan.has_digest:
         raise ConfigError(
-            f"{path} names neither an initial file nor a script: give the model's size by "
-            "--values, or the scenario that plays it in place of the plan"
+            f"--run-script: the script begins from initial, {plan.section.initial}, which lies on "
+            "another machine: add --fetch"
         )
+    seed = UnsafeSeed(0)
+    founding = found(plan, clients.script, clients.settings, clients.count, seed)
+    if founding is not None:
+        plan = Plan(founding.section, plan.initial_digest)
+        return Model(plan, schema_of(founding.founded.model), founding.notes, ())
+    initial = initial_schema(plan)
     settings = {**clients.settings, "partitions": clients.count}
     if plan.section.initial is not None and speaks_flower(clients.script):
         settings["initial"] = plan.section.initial
@@ -201,14 +287,14 @@ def model(
         script_process(assignment, Path(logs)) as script,
         naming(path, ConfigError, clients.script.absolute()),
     ):
-        schema, kinds = script.look()
+        made, kinds = script.look()
         examples, touching = script.count() if asked else ((), {})
-    schema = initial or schema
-    refuse_statistics(plan, schema, kinds)
-    refuse_trained(plan, schema, kinds)
+    made = initial or made
+    refuse_statistics(plan, made, kinds)
+    refuse_trained(plan, made, kinds)
     few = touched_by_few(plan, touching) if asked else ()
-    notes = (*remarks(plan, schema, kinds), *row_block_words(plan, few))
-    return plan, schema, notes, examples if exact else ()
+    notes = (*remarks(plan, made, kinds), *row_block_words(plan, few))
+    return Model(plan, made, notes, examples if exact else ())
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -233,7 +319,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
         f"{explanation.cipher}, {counted(explanation.shards, 'shard')}{copies}.",
         "bold",
     )
-    yield Text(f"digest: {explanation.digest}")
+    yield Text(f"digest: {explanation.digest or UNKNOWN}")
     yield filled(
         "who sees what",
         ("role", "sees", "never sees"),
@@ -248,9 +334,20 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
     yield _costs(explanation.groups)
     if explanation.committee is not None:
         yield _committee(explanation.committee)
-    yield _shard(explanation.shard, explanation.fewest)
+    if explanation.shard is not None:
+        yield _shard(explanation.shard, explanation.fewest)
     for remark in explanation.remarks:
-        yield Text(f"note: {remark}", "yellow")
+        warns = remark.startswith("WARNING")
+        yield Text(remark, "bold red") if warns else Text(f"note: {remark}", "yellow")
+    for text in explanation.unknown:
+        yield Text(f"unknown: {text}", "bold yellow")
+
+
+UNKNOWN = "unknown"
+
+
+def _show(value: T | None, told: Callable[[T], str]) -> str:
+    return UNKNOWN if value is None else told(value)
 
 
 def _rules(rules: tuple[RuleText, ...]) -> Table:
@@ -271,15 +368,22 @@ def _rules(rules: tuple[RuleText, ...]) -> Table:
 def _price(price: Price | None) -> Table | Text:
     if price is None:
         return Text("what privacy spends: nothing is private")
+
+    def at_delta(epsilon: float) -> str:
+        return f"{epsilon:.3f} at delta {price.delta:g}"
+
+    def versions(count: int) -> str:
+        return counted(count, "version")
+
     return filled(
         "what privacy spends",
         ("what", "how much"),
         [
             ("protected", price.unit),
             ("against", price.against),
-            ("epsilon of one version", f"{price.epsilon_version:.3f} at delta {price.delta:g}"),
-            ("epsilon of the run", f"{price.epsilon_run:.3f} at delta {price.delta:g}"),
-            ("budget", f"{price.budget:g}: enough for {counted(price.versions, 'version')}"),
+            ("epsilon of one version", _show(price.epsilon_version, at_delta)),
+            ("epsilon of the run", _show(price.epsilon_run, at_delta)),
+            ("budget", f"{price.budget:g}: enough for {_show(price.versions, versions)}"),
             *(
                 (
                     "noise on a coordinate" + (f" of {name}" if len(price.noise) > 1 else ""),
@@ -339,18 +443,18 @@ def _committee(cost: CommitteeCost) -> Table:
 def _costs(groups: tuple[GroupCost, ...]) -> Table:
     """The costs of groups, a row for each quantity: narrow terminals then lose no digits."""
     quantities: dict[str, Callable[[GroupCost], str]] = {
-        "values": lambda g: f"{g.values:,}",
-        "blocks": lambda g: str(g.blocks),
+        "values": lambda g: _show(g.values, lambda n: f"{n:,}"),
+        "blocks": lambda g: _show(g.blocks, str),
         "bits": lambda g: str(g.bits),
         "bits left in a mean": lambda g: "-" if g.bits_left is None else f"{g.bits_left:.1f}",
-        "range of a value": lambda g: f"+- {g.range:.3g}",
-        "step": lambda g: f"{g.step:.2g}",
+        "range of a value": lambda g: _show(g.range, lambda most: f"+- {most:.3g}"),
+        "step": lambda g: _show(g.step, lambda step: f"{step:.2g}"),
         "cohort": lambda g: f"{g.cohort[0]} to {g.cohort[1]}",
-        "up per update": lambda g: size(g.bytes_up),
-        "bytes a value": lambda g: f"{g.bytes_value:.{1 if g.bytes_value >= 1 else 2}f}",
-        "to fp32": lambda g: f"{g.ratio:.2f} x",
-        "down at most": lambda g: size(g.bytes_down),
-        "client's memory": lambda g: size(g.client_memory),
+        "up per update": lambda g: _show(g.bytes_up, size),
+        "bytes a value": lambda g: _show(g.bytes_value, lambda n: f"{n:.{1 if n >= 1 else 2}f}"),
+        "to fp32": lambda g: _show(g.ratio, lambda ratio: f"{ratio:.2f} x"),
+        "down at most": lambda g: _show(g.bytes_down, size),
+        "client's memory": lambda g: _show(g.client_memory, size),
     }
     alike = [list(same) for _, same in groupby(groups, lambda group: replace(group, name=""))]
     first = [same[0] for same in alike]

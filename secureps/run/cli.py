@@ -6,6 +6,7 @@ lives here: every command imports what it needs when it runs, so that help is th
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -22,12 +23,15 @@ from secureps.run import commands
 from secureps.run.act import act
 from secureps.run.options import (
     Copies,
+    Fetch,
     Insecure,
     InsecureForTests,
     LogFormat,
     MLflow,
     PassphraseFd,
     Pin,
+    RunScript,
+    SchemaFile,
     Sealing,
     ShardMemory,
     Shown,
@@ -36,6 +40,7 @@ from secureps.run.options import (
     TensorBoard,
     Threads,
     UnsafeSeed,
+    Values,
     settle_environment,
 )
 from secureps.run.shards import shards
@@ -138,38 +143,34 @@ def new(
 @app.command(rich_help_panel=_HERE)
 def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
-    values: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            show_envvar=False,
-            metavar="N",
-            help="Size of the model, where the plan does not tell.",
-        ),
-    ] = None,
+    values: Values = None,
+    schema: SchemaFile = None,
     site: SitePolicy = None,
     memory: ShardMemory = None,
+    run_script: RunScript = False,
+    fetch: Fetch = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
 ) -> None:
     """Explain a plan in a page, or refuse it with the reason.
 
     Who sees what and who must collude, what privacy spends and what its noise
-    costs, bytes per update against plain fp32, memory per shard. Starts nothing.
+    costs, bytes per update against plain fp32, memory per shard. Runs nothing of it.
     With --site it ends with status 1 if that site's policy refuses the plan.
     """
     settle_environment()
-    import json
-
     from rich.console import Console
 
+    from secureps.run.check import Permit, record, tables
     from secureps.run.check import check as examine
-    from secureps.run.check import record, tables
+    from secureps.run.model_size import read_values
     from secureps.run.site_check import accepted, held_against, runs_nothing
     from secureps.run.site_check import record as site_record
     from secureps.run.site_check import tables as site_tables
 
-    verdicts = () if site is None else held_against(plan, site)
-    known = None if runs_nothing(verdicts) else examine(plan, values, memory)
+    permit, sizes = Permit(run_script, fetch), read_values(values or ())
+    verdicts = () if site is None else held_against(plan, site, permit)
+    refused = run_script and runs_nothing(verdicts)
+    known = None if refused else examine(plan, sizes, memory, schema, permit)
     if as_json:
         more = {} if site is None else {"site": site_record(verdicts)}
         typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))

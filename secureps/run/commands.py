@@ -14,9 +14,11 @@ import typer
 
 from secureps.run.options import (
     AskingKit,
+    Fetch,
     Insecure,
     PassphraseFd,
     RunFolder,
+    RunScript,
     Server,
     settle_environment,
 )
@@ -25,15 +27,14 @@ from secureps.run.options import (
 def profile(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     script: Annotated[
-        Path | None,
-        typer.Option(metavar="SCRIPT", help="A client's script that makes the model."),
+        Path | None, typer.Option(metavar="SCRIPT", help="A client's, which makes the model.")
     ] = None,
     values: Annotated[
         int | None,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="Size of the model, in place of a script's."
-        ),
+        typer.Option(min=1, show_envvar=False, metavar="N", help="Size of the model."),
     ] = None,
+    run_script: RunScript = False,
+    fetch: Fetch = False,
     up: Annotated[
         float, typer.Option(show_envvar=False, help="A client's link to the servers, Mbit/s.")
     ] = 20.0,
@@ -53,16 +54,17 @@ def profile(
     """Say how long an update of your model takes on your link, by phase.
 
     Plays one version on this machine with the code and disks of a real one, and
-    leaves out the training. Starts nothing.
+    leaves out the training. SCRIPT is run to see the model, or by --run-script the plan's.
     """
     from rich.console import Console
 
+    from secureps.run.check import Permit
     from secureps.run.profile import Question, draw, table
     from secureps.run.profile import profile as measure
 
-    console = Console()
-    found = measure(plan, Question(script, values, up, down, clients, out), typer.echo)
-    console.print(table(found))
+    question = Question(script, values, up, down, clients, out, Permit(run_script, fetch))
+    found = measure(plan, question, typer.echo)
+    Console().print(table(found))
     typer.echo(found.told())
     if out is not None:
         draw(found, out)
@@ -322,7 +324,7 @@ def flower(
     Writes DIR/plan.toml, with what the strategy asks for, and
     DIR/initial.safetensors: version 0 and what clients are told in every
     version. Says what became of each setting; what cannot be had is refused by
-    name. `up`, `simulate` and `check` do it by themselves.
+    name. `up` and `simulate` do it by themselves, and `check --run-script`.
     """
     settle_environment()
     from rich.console import Console

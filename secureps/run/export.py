@@ -6,6 +6,7 @@ export needs nothing but the folder.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -189,14 +190,12 @@ def _assemble(directory: Path, manifest: checkpoint.Manifest, complaints: tuple[
 
 def _layout(directory: Path, manifest: checkpoint.Manifest) -> Layout:
     try:
-        layout = Plan.from_text(manifest.run.plan).layout(manifest.run.schema)
+        return Plan.from_text(manifest.run.plan).layout(manifest.run.schema)
     except (ConfigError, PlanRefused) as error:
         raise DamagedStore(f"{directory}: its plan is of another version: {error}") from None
-    if layout.digest != manifest.run.layout:
-        raise DamagedStore(f"{directory}: its blocks were cut by another version of secureps")
-    return layout
 
 
 def _values(group: GroupLayout, blocks: Tensors) -> list[NDArray[np.float32]]:
-    names = [checkpoint.tensor_name(group.name, block) for block in range(group.blocks)]
-    return [blocks[name] for name in names]
+    """A group's blocks in their order, wherever the version that wrote them cut the values."""
+    names = (checkpoint.tensor_name(group.name, block) for block in itertools.count())
+    return [blocks[name] for name in itertools.takewhile(blocks.__contains__, names)]

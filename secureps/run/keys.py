@@ -75,7 +75,7 @@ def request(
         from secureps.policy.plan import load_plan
         from secureps.store.holder_keys import kind_for
 
-        kind = kind_for(load_plan(plan).cipher_parameters)
+        kind = kind_for(load_plan(plan, fetch=False).cipher_parameters)
     passphrases = Passphrases(passphrase_fd, new=True)
     _ask(directory, make_keys(directory, _role(role), name, kind, passphrases))
 
@@ -116,7 +116,8 @@ def init(
     from secureps.store.passphrases import Passphrases
 
     passphrases = Passphrases(passphrase_fd, new=True)
-    ca = create_kit(directory, load_plan(plan).cipher_parameters, passphrases, hours, host)
+    parameters = load_plan(plan, fetch=False).cipher_parameters
+    ca = create_kit(directory, parameters, passphrases, hours, host)
     typer.echo(f"made {directory}; CA fingerprint {ca.fingerprint}")
     typer.echo(f"keep {directory / 'ca'} away from whoever runs the aggregator")
 

@@ -118,6 +118,35 @@ MLflow = Annotated[
     ),
 ]
 
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--values",
+        show_envvar=False,
+        metavar="N|GROUP=N",
+        help="Size of the model, or of each group; repeat it.",
+    ),
+]
+
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--schema", metavar="FILE", help='The model\'s tensors, JSON: {"weight": \\[10, 64]}.'
+    ),
+]
+
+RunScript = Annotated[
+    bool,
+    typer.Option(
+        "--run-script", help="Run the plan's script: [red]code of whoever wrote it[/red]."
+    ),
+]
+
+Fetch = Annotated[
+    bool,
+    typer.Option("--fetch", help="Fetch the plan's `initial` if it lies on another machine."),
+]
+
 ShardMemory = Annotated[
     str | None,
     typer.Option(

@@ -31,7 +31,7 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Record
-from secureps.run.check import Clients, model, read, refuse_several
+from secureps.run.check import READ_ONLY, Clients, Permit, model, read, refuse_two_sizes
 from secureps.run.loopback import Traffic, sent
 from secureps.run.party_names import client_names
 from secureps.run.phases import Named, Spent, Stopwatch
@@ -136,6 +136,7 @@ class Question:
         up, down: of a client's link, in Mbit/s.
         clients: of a version; default: the plan's.
         out: the picture, if one is wanted.
+        permit: what may be done because the plan says so.
     """
 
     script: Path | None = None
@@ -144,6 +145,7 @@ class Question:
     down: float = 100.0
     clients: int | None = None
     out: Path | None = None
+    permit: Permit = READ_ONLY
 
 
 @dataclass(frozen=True)
@@ -277,14 +279,17 @@ def profile(path: Path, question: Question, say: Callable[[str], None]) -> Profi
             raise ConfigError(f"--out: {missing}")
         if not question.out.absolute().parent.is_dir():
             raise ConfigError(f"--out: {question.out}: its folder does not exist")
-    plan, clients = read(path)
+    permit = question.permit
+    refuse_two_sizes(question.values, None, permit)
+    plan, clients = read(path, permit)
     if question.script is not None:
         if not question.script.exists():
             raise ConfigError(f"{question.script}: no such script")
         count = clients.count if clients else _fewest(plan)
         clients = Clients(question.script, count, clients.settings if clients else {})
+        permit = replace(permit, run_script=True)
     with naming(path):
-        plan, schema = _sized(path, plan, clients, question.values)
+        plan, schema = _sized(path, plan, clients, permit, question.values)
         wanted = question.clients or (clients.count if clients else _fewest(plan))
         count = question.clients or min(wanted, _enough(plan))
         played = _played(plan, count, question.values is not None)
@@ -313,13 +318,20 @@ def _clients(plan: Plan) -> int:
 
 
 def _sized(
-    path: Path, plan: Plan, clients: Clients | None, values: int | None
+    path: Path, plan: Plan, clients: Clients | None, permit: Permit, values: int | None
 ) -> tuple[Plan, Schema]:
     """The plan, with what a Flower app asks for, and the tensors that travel."""
     if values is not None:
-        refuse_several(path, plan)
+        if len(plan.groups) != 1:
+            raise ConfigError(f"--values: the plan has {len(plan.groups)} groups: give --script")
         return plan, Schema((TensorSpec("values", (values,), "float32"),))
-    plan, schema, _, _ = model(plan, path, clients)
+    found = model(plan, path, clients, permit)
+    plan, schema = found.plan, found.schema
+    if schema is None:
+        raise ConfigError(
+            "nothing says how large the model is: give --values N, or --script SCRIPT; or have "
+            "--run-script run the plan's script, or --fetch fetch its initial"
+        )
     layout = plan.layout(schema)
     stay = {spec.name for spec in (*layout.local, *(layout.frozen or ()))}
     return plan, Schema(tuple(spec for spec in schema.tensors if spec.name not in stay))

@@ -55,8 +55,8 @@ MOST_BLOCK_BYTES = 53 << 20
 EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")
 """Hosts that a server can listen on, but nobody can connect to."""
 
-IN_FLIGHT_BYTES = 64 << 20
-"""Payload bytes that a shard takes in at a time before it answers Busy."""
+IN_FLIGHT_BYTES = 96 << 20
+"""Payload bytes that a shard takes in at a time; more wait, unread."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ client does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +18,31 @@ from secureps.client.script import speaks_flower
 from secureps.client.site_policy import SitePolicy, read_site
 from secureps.errors import ConfigError
 from secureps.messages.charge import Release
+from secureps.policy.counting import publishes
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
-from secureps.run.check import model, read
+from secureps.run.check import READ_ONLY, Permit, model, read
 from secureps.run.report.tables import filled
 from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
 from secureps.wording import counted
 
 
-def held_against(path: Path, site: Path) -> tuple[Verdict, ...]:
+def held_against(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verdict, ...]:
     """What each key of a site's policy says of a plan's file; no verdict where a key is not set.
 
-    A script that the site does not allow is not run.
+    A script that the site does not allow is not run, whatever is permitted.
 
     Raises:
         ConfigError, PlanRefused: one of the two files is unsound.
     """
     policy = read_site(site)
-    plan, clients = read(path)
+    plan, clients = read(path, permit)
     script = None if clients is None else clients.script
     of_script = tuple(_of_script(policy, script))
-    if clients is not None and speaks_flower(clients.script) and accepted(of_script):
-        plan = model(plan, path, clients)[0]  # with what its ServerApp asks for
+    runs = permit.run_script and accepted(of_script)
+    if runs and clients is not None and speaks_flower(clients.script):
+        plan = model(plan, path, clients, permit).plan  # with what its ServerApp asks for
     return (*of_script, *_verdicts(policy, plan))
 
 
@@ -56,12 +58,25 @@ def _of_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
 
 
 def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
-    yield from policy.terms.verdicts(plan)
+    for verdict in policy.terms.verdicts(plan):
+        yield verdict if verdict.key != "plans" or plan.has_digest else _of_unread(verdict, plan)
+    if policy.records is not None:
+        counts = "counts by it" if publishes(plan.section) else "counts all alike"
+        yield Verdict("records", str(policy.records), counts)
     if policy.ledger is not None and policy.terms.budget is not None:
         yield _of_ledger(policy.ledger, policy.terms.budget, plan)
     if policy.terms.updates_per_hour is not None:
         most = str(policy.terms.updates_per_hour)
         yield Verdict("updates_per_hour", most, "as its rule asks: beyond it the client rests")
+
+
+def _of_unread(verdict: Verdict, plan: Plan) -> Verdict:
+    """The verdict on a digest that covers a file which was not fetched: it refuses the plan."""
+    objection = (
+        f"the plan's digest is unknown: initial lies on another machine, {plan.section.initial}, "
+        "and was not fetched; --fetch fetches it"
+    )
+    return replace(verdict, plans="unknown", objection=objection)
 
 
 def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:

@@ -16,12 +16,12 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
@@ -38,16 +38,20 @@ from prometheus_client.registry import Collector
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
-from secureps.messages.run import on_loopback
+from secureps.messages.run import LOOPBACK, on_loopback
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Machine, Record
 from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
+from secureps.service.host_names import host_names, refuse_host
 from secureps.service.snapshot import Snapshot
 from secureps.store.atomic_file import replace_text
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -284,8 +288,8 @@ def _gauges(
 def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) -> Iterator[str]:
     """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
 
-    On loopback whoever reaches the port may read, by HTTP. Anywhere else it is HTTPS, TLS 1.3, for
-    those with a certificate of the kit's CA.
+    On loopback whoever reaches the port by a name of this machine may read, by HTTP. Anywhere else
+    it is HTTPS, TLS 1.3, for those with a certificate of the kit's CA.
 
     Args:
         listen: HOST:PORT; port 0 takes a free one.
@@ -302,15 +306,16 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
         tls = None
     elif tls is None:
         raise ConfigError(f"metrics: {listen} is not on loopback: leave insecure out")
+    app = make_wsgi_app(metrics.registry)
     try:
-        server = make_server(
-            host.strip("[]"), int(port), make_wsgi_app(metrics.registry), _Port, _Asked
-        )
+        server = make_server(host.strip("[]"), int(port), app, _Port, _Asked)
     except OSError as error:
         raise OperatorError(f"metrics: cannot listen on {listen}: {error}") from None
     with server:
         if tls is not None:
             server.secured = _Secured(tls)
+        else:
+            server.set_app(_guard(app, host_names(LOOPBACK, server.server_port)))
         thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
         thread.start()
         try:
@@ -320,6 +325,19 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
         finally:
             server.shutdown()
             thread.join()
+
+
+def _guard(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
+    """The same for requests that name this server; a browser's other pages could read it else."""
+
+    def answer(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
+        host = environ.get("HTTP_HOST")  # of several headers it has all, with commas
+        if why := refuse_host([] if host is None else [host], environ["PATH_INFO"], names):
+            begin("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{why}\n".encode()]
+        return app(environ, begin)
+
+    return answer
 
 
 class _Asked(WSGIRequestHandler):

@@ -31,7 +31,7 @@ from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, sync, write_durably
 from secureps.store.compaction import run_pinned
 from secureps.store.folder_number import FOLDER_NUMBER
-from secureps.store.journal import SqliteJournal, last_row, read_rows
+from secureps.store.journal import last_row, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height, write_height
 from secureps.store.journal_lock import lock, restoring_path
 from secureps.store.journal_rows import read_only
@@ -167,21 +167,14 @@ def _copy_journal(source: Path, target: Path) -> None:
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | BINARY, 0o600))
     with read_only(source) as reader, closing(sqlite3.connect(target)) as writer:
         reader.backup(writer)
+        writer.execute("PRAGMA journal_mode = DELETE")  # reading the copy leaves no log beside it
     sync(target)
 
 
 def _demand_whole(path: Path) -> None:
     """DamagedStore unless every row is readable and follows from the one before it."""
-    write_height(height_path(path), last_row(path))
-    try:
-        with closing(SqliteJournal(path)) as journal:
-            for _ in journal.replay():
-                pass
-            for _ in read_rows(path):  # those before the fold, too
-                pass
-    finally:
-        height_path(path).unlink()
-        path.with_name(path.name + ".lock").unlink()
+    for _ in read_rows(path):  # those before the fold, too
+        pass
 
 
 def run_of(journal: Path) -> bytes | None:

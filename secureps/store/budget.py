@@ -369,8 +369,7 @@ class BudgetLedger:
         beside = self.path.with_name(self.path.name + ".turn")
         with ExitStack() as stack:
             try:
-                if not self.path.parent.is_dir():
-                    make_directory(self.path.parent, 0o700)
+                make_directory(self.path.parent, 0o700)
                 stack.enter_context(one_at_a_time(beside))
             except OSError as error:
                 raise self._refused(error) from None

@@ -9,14 +9,16 @@ is sent one (`service.lead`), and how it is made (`store.compaction`).
 
 from __future__ import annotations
 
+import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 from secureps.errors import OperatorError, Refused
 from secureps.messages.encoding import payload_hasher
 from secureps.messages.following import CopyPart
 from secureps.store import durability
-from secureps.store.atomic_file import make_directory, put_in_place
+from secureps.store.atomic_file import make_directory, put_in_place, sync
 from secureps.store.backup import COPY, JOURNAL, restore, run_of
 from secureps.store.compaction import MOST_COPY
 from secureps.store.journal import last_row
@@ -50,7 +52,8 @@ class CopyParts:
             raise Refused(f"the coordinator's copy of its journal has not {self._size} bytes")
         try:
             make_directory(self._folder, 0o700)
-            with open(self._path, "ab" if self._have else "wb") as file:
+            opener = partial(os.open, mode=0o600)
+            with open(self._path, "ab" if self._have else "wb", opener=opener) as file:
                 file.write(part.part)
                 if self._have + len(part.part) == self._size:
                     file.flush()
@@ -98,5 +101,6 @@ def begin(state: Path, private: Path) -> int:
             )
     rows = restore(copy, state, "coordinator", private)
     height_path(copy / JOURNAL).unlink()  # first: without it there is no copy to begin from
+    sync(copy)  # else a power cut brings it back, and the journal has gone on by then
     shutil.rmtree(copy)
     return rows

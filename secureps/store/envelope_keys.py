@@ -2,6 +2,7 @@
 
     KIT/private/NAME/envelope.key        0600  number 0, which the CA certified, for every run
     KIT/private/NAME/RUN/envelope-N.key  0600  those that follow in one run, made by a holder
+    ... .erased                                one of them while it is written over
 
 RUN is the beginning of the run's id: runs at the same time, or one after another, have keys of
 their own, and each erases none but its own and the kit's. They are under the passphrase of the
@@ -27,7 +28,7 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.secret import Secret
 from secureps.file_access import NO_LINK
 from secureps.store import durability
-from secureps.store.atomic_file import sync
+from secureps.store.atomic_file import put_in_place, sync
 from secureps.store.holder_keys import ENVELOPE, HolderSecret
 from secureps.store.keyring import load_holder_secret, load_public
 from secureps.store.kit_files import make_folder, read_secret, write_new
@@ -39,6 +40,8 @@ ABANDONED = 24 * 3600.0
 
 _NAME = re.compile(r"envelope-([1-9][0-9]{0,9})\.key")
 _RUN = re.compile(r"[0-9a-f]{16}")
+_ERASED = ".erased"
+"""What the name of a key's file ends with while it is written over."""
 
 
 class EnvelopeKeys(Secret):
@@ -131,7 +134,11 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         """
         if self._run is None:
             self._run = own = run_folder(self._folder, run)
+            for path in (*self._folder.glob(f"*{_ERASED}"), *own.glob(f"*{_ERASED}")):
+                _write_over(path)  # a holder was killed meanwhile
             files = os.listdir(own) if own.is_dir() else []
+            if files:  # a holder that was killed may not have waited for their names
+                sync(own)
             found = (_NAME.fullmatch(each) for each in files)
             for number in [int(each[1]) for each in found if each]:
                 path = self._path(number)
@@ -149,7 +156,6 @@ class EnvelopeKeyFiles(EnvelopeKeys):
     def _made(self, number: int) -> EnvelopeKey:
         key, path = EnvelopeKey.from_os(), self._path(number)
         make_folder(path.parent, 0o700)
-        sync(path.parent.parent)
         write_new(path, self._passphrases.lock(key.to_bytes()))
         return key
 
@@ -162,7 +168,7 @@ class EnvelopeKeyFiles(EnvelopeKeys):
                 known = (folder, ledger_height(folder))
                 last = max(path.stat().st_mtime for path in known if path.exists())
                 if time.time() - last > ABANDONED:
-                    for path in folder.iterdir():
+                    for path in [*folder.iterdir()]:
                         _erase_file(path)
                     folder.rmdir()
 
@@ -187,6 +193,18 @@ def load_keys(
 
 
 def _erase_file(path: Path) -> None:
+    """Takes a key's file out of use, then writes over it.
+
+    Under its own name a file that is half written over would be a damaged key, with which no
+    holder starts.
+    """
+    erased = path.with_name(path.name + _ERASED)
+    with contextlib.suppress(FileNotFoundError):
+        put_in_place(path, erased)
+    _write_over(erased)
+
+
+def _write_over(path: Path) -> None:
     """Writes over a file before its name goes: a name alone leaves the bytes on the disk."""
     with contextlib.suppress(FileNotFoundError):
         with open(path, "r+b", opener=_no_link) as file:
@@ -194,7 +212,6 @@ def _erase_file(path: Path) -> None:
             file.flush()
             durability.sync(file.fileno())
         path.unlink()
-    sync(path.parent)
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from secureps.errors import OperatorError
-from secureps.store.atomic_file import replace_text
+from secureps.store.atomic_file import write_durably
 
 BYTES = 16
 
@@ -30,7 +30,7 @@ def folder_number(state: Path) -> bytes:
     """
     path = state / FOLDER_NUMBER
     if not path.exists():
-        replace_text(path, f"{os.urandom(BYTES).hex()}\n", 0o600)
+        write_durably(path, [f"{os.urandom(BYTES).hex()}\n".encode()])
     try:
         number = bytes.fromhex(path.read_text().strip())
     except ValueError:

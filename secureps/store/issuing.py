@@ -29,7 +29,7 @@ from secureps.crypto.tls import public_key_of
 from secureps.errors import ClientError, KitError
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import tls_files
-from secureps.store.atomic_file import one_at_a_time
+from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.holder_keys import BFV, KINDS, KeyKind, kind_for
 from secureps.store.keyring import init_command, load_roster, public_file, roster_file
 from secureps.store.kit_files import make_folder, read, read_secret, write
@@ -60,7 +60,7 @@ def create_kit(
         raise KitError(f"{directory} holds a kit already; a new one needs a directory of its own")
     ca = Identity.generate()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         make_folder(directory / "ca", 0o700)
         make_folder(directory / "public", 0o755)
         make_folder(directory / "public" / "holders", 0o755)

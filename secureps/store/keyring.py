@@ -33,6 +33,7 @@ from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, U
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import on_loopback
+from secureps.store.atomic_file import sync
 from secureps.store.holder_keys import ENVELOPE, KINDS, HolderSecret, KeyKind
 from secureps.store.journal_height import refused
 from secureps.store.kit_files import read, read_secret, write
@@ -315,11 +316,12 @@ def own_seed(path: Path) -> SecretSeed:
         KitError: as `read_secret`.
         DiskFailed, OperatorError: the disk is full, or refuses.
     """
-    if not path.exists():
-        try:
+    try:
+        if not path.exists():
             write(path, os.urandom(SEED_BYTES), 0o600)
-        except OSError as error:
-            raise refused(path, "write", error) from None
+        sync(path.parent)  # a client that was killed may not have waited for its name
+    except OSError as error:
+        raise refused(path, "write", error) from None
     return read_secret(SecretSeed, path, "a restart")
 
 

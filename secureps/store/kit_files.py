@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from secureps.errors import ClientError, KitError
 from secureps.file_access import open_to_others
-from secureps.store.atomic_file import sync, write_durably, written
+from secureps.store.atomic_file import make_directory, sync, write_durably, written
 from secureps.store.passphrases import Passphrases
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ def read(
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """Makes a folder of this mode, whatever the umask says; one that is there is not changed.
+    """Makes a folder of this mode durably, whatever the umask says; keeps one that is there.
 
     Raises:
         KitError: there is a link, which leads who knows where, or a folder that is more open.
@@ -85,6 +85,7 @@ def make_folder(path: Path, mode: int) -> None:
             raise KitError(f"{path} is open to others: chmod {mode:o} {path}") from None
     else:
         path.chmod(mode)
+    make_directory(path, mode)  # it is there, and now its name is durable
 
 
 def write(path: Path, data: bytes, mode: int) -> None:

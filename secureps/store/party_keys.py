@@ -21,6 +21,7 @@ from secureps.crypto.identity import Identity, Role, check_party
 from secureps.crypto.key_request import KeyRequest, sign_request
 from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, KitError, UnknownParty
+from secureps.store.atomic_file import make_directory, sync
 from secureps.store.holder_keys import KeyKind
 from secureps.store.keyring import IDENTITY, NEXT, holder_kind, load_private, load_public
 from secureps.store.kit_files import make_folder, read, read_secret, write, write_new
@@ -53,7 +54,7 @@ def make_keys(
         raise KitError(str(error)) from None
     folder = directory / "private" / name
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         make_folder(folder.parent, 0o700)
         return _requested(folder, role, name, kind, passphrases or Passphrases(), None)
     except OSError as error:
@@ -115,6 +116,7 @@ def _requested(
     cipher_key = b""
     if role == "holder" and kind is not None:
         cipher_key = _cipher_key(folder, kind, passphrases)
+    sync(folder)  # a process that was killed may have made a key and not waited for its name
     return sign_request(name, role, identity, tls, cipher_key, old)
 
 
@@ -153,4 +155,5 @@ def _put_in_place(folder: Path, following: Path) -> None:
     files = sorted(os.listdir(following), key=lambda file: file == IDENTITY)
     for file in files:
         os.replace(following / file, folder / file)
+    sync(folder)
     following.rmdir()

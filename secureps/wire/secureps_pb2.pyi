@@ -266,7 +266,7 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "most_examples", "keys", "committee", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "examples", "most_examples", "keys", "committee", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -285,6 +285,7 @@ class Receipt(_message.Message):
     MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     BESIDE_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
@@ -307,28 +308,31 @@ class Receipt(_message.Message):
     magnitude: int
     update: bytes
     beside: bytes
+    examples: int
     most_examples: int
     keys: _containers.RepeatedScalarFieldContainer[int]
     committee: bytes
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., most_examples: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., committee: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., examples: _Optional[int] = ..., most_examples: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., committee: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "weight", "version", "step", "update")
+    __slots__ = ("id", "weight", "version", "step", "update", "examples")
     ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     id: SubmissionId
     weight: int
     version: int
     step: int
     update: bytes
-    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., update: _Optional[bytes] = ...) -> None: ...
+    examples: int
+    def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., update: _Optional[bytes] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class Cohort(_message.Message):
-    __slots__ = ("group", "number", "version", "epoch", "members", "scale", "committee")
+    __slots__ = ("group", "number", "version", "epoch", "members", "scale", "committee", "most_examples")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -336,6 +340,7 @@ class Cohort(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     group: str
     number: int
     version: int
@@ -343,7 +348,8 @@ class Cohort(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[Member]
     scale: float
     committee: bytes
-    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., scale: _Optional[float] = ..., committee: _Optional[bytes] = ...) -> None: ...
+    most_examples: int
+    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., scale: _Optional[float] = ..., committee: _Optional[bytes] = ..., most_examples: _Optional[int] = ...) -> None: ...
 
 class CohortName(_message.Message):
     __slots__ = ("group", "number", "digest")

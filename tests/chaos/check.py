@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +31,7 @@ from secureps.messages.submission import (
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_codes import block_codes
 from secureps.policy.block_deltas import block_delta
+from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
@@ -373,17 +375,18 @@ def _means(
     codes: list[BlockCode],
 ) -> list[NDArray[Any]]:
     """What the integers of a cohort's members come to, added one by one: one for every noise."""
-    total, weight = [0] * layout.sent, 0
+    total, counted = [0] * layout.sent, 0
     for member in cohort.members:
         receipt = receipts[member.id]
         assert receipt.purpose == UPDATE
         integers, own = known.evidence.integers[member.id, receipt.root]
-        weight += member.weight * own
+        counted += member.weight * own
         total = [so_far + member.weight * int(each) for so_far, each in zip(total, integers)]
     grid, found = known.plan.grid(GROUP, layout.sent), list[NDArray[Any]]()
+    shares = Fraction(counted, bound(known.plan.group(GROUP), cohort.most_examples))
     for noise in _noises(known, cohort, layout):
         values = np.array(total, np.int64) + noise
-        mean = grid.weighted_mean(values, weight, cohort.weight + known.plan.noisy_shards)
+        mean = grid.weighted_mean(values, shares, cohort.weight + known.plan.noisy_shards)
         if not known.plan.chain(GROUP).plain:
             parts = (mean[slice(*layout.sent_span(block))] for block in range(layout.blocks))
             mean = np.concatenate([code.decode(part) for code, part in zip(codes, parts)])

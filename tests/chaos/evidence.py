@@ -34,7 +34,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self.integers: dict[Key, tuple[NDArray[np.int64], int]] = {}
-        """What was sealed: the values on the grid, and the weight."""
+        """What was sealed: the values on the grid, and what they count by."""
         self.founding: dict[bytes, NDArray[np.float32]] = {}
         """Models that were offered to found the run with, by the root of their payloads."""
         self.noise: defaultdict[tuple[bytes, int], list[NDArray[np.int64]]] = defaultdict(list)
@@ -64,15 +64,15 @@ class Evidence:
         sealer = worker._sealer
         seal, seal_again, offer = sealer.seal, sealer.seal_again, sealer.offer
 
-        def sealed(pinned: Any, receipt: Any, blocks: Any, weight: int) -> Sealing[SealedUpdate]:
+        def sealed(pinned: Any, receipt: Any, blocks: Any) -> Sealing[SealedUpdate]:
             layout = pinned.layout.group(receipt.id.group)
             made, again = looked_at(layout, blocks)
-            sealing = seal(pinned, receipt, again, weight)
+            sealing = seal(pinned, receipt, again)
             while True:
                 try:
                     header = next(sealing)
                 except StopIteration as end:
-                    return self._note(end.value, made.astype(np.int64), weight)
+                    return self._note(end.value, made.astype(np.int64), receipt.examples)
                 if pinned.plan.opening is not Opening.COMMITTEE:
                     self.broken(f"{header.name} may leave before all is sealed, and can be opened")
                 self._ahead[header.author].add(header.digest)
@@ -90,9 +90,9 @@ class Evidence:
         sealer.seal, sealer.offer = sealed, offered  # type: ignore[method-assign]
         sealer.seal_again = sealed_again  # type: ignore[method-assign]
 
-    def _note(self, made: SealedUpdate, values: NDArray[np.int64], weight: int) -> SealedUpdate:
+    def _note(self, made: SealedUpdate, values: NDArray[np.int64], examples: int) -> SealedUpdate:
         key = made.receipt.id, made.receipt.root
-        self.integers[key] = values, weight
+        self.integers[key] = values, examples
         for header in made.headers:
             self._digests[header.digest] = key, made.receipt.version
         return made
@@ -106,8 +106,7 @@ class Evidence:
             plain = plan.mechanism(cohort.group, layout.sent)
             bound = canonical(replace(cohort, committee=None))
             stream = drawing.seed.derive("aggregator-noise", bound, block)
-            size = layout.slots(block) - layout.weight_slots
-            values = np.asarray(plain.noise(size, stream.words), np.int64)
+            values = np.asarray(plain.noise(layout.slots(block), stream.words), np.int64)
             known = self.noise[cohort_digest(b"", replace(cohort, committee=None)), block]
             if not any(np.array_equal(values, each) for each in known):
                 known.append(values)
@@ -144,8 +143,8 @@ class Evidence:
             self.broken(f"{header.name} left {sender} before it was journalled")
         if header.purpose == UPDATE:
             key, version = self._digests[header.digest]
-            values, weight = self.integers[key]
-            content = hashlib.sha256(values.tobytes() + str(weight).encode()).digest()
+            values, examples = self.integers[key]
+            content = hashlib.sha256(values.tobytes() + str(examples).encode()).digest()
             self.sent[sender].add((header.group, version, content))
 
     # --- what machines hear and order ---------------------------------------------

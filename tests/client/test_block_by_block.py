@@ -87,7 +87,7 @@ def sealed_ahead(bench: Bench, outbox: MemorySpool) -> Iterator[BlockHeader]:
     sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger())
     layout = bench.pinned.layout.group("all")
     blocks = reversed(list(cut(layout, np.arange(layout.size))))
-    made = yield from sealer.seal(bench.pinned, receipt, blocks, 7)
+    made = yield from sealer.seal(bench.pinned, receipt, blocks)
     assert [header.block for header in made.headers] == [0, 1, 2, 3]
     assert made.receipt.blocks == tuple(header.digest for header in made.headers)
 
@@ -110,7 +110,8 @@ def test_every_client_seals_in_its_own_order(private: bool) -> None:
     starts = set()
     for client in ("c0", "c1", "c2", "c3"):
         made = UpdateIntegers(client, plan, layout, aim, UnsafeSeed(3).derive)
-        found = [block for block, _ in made.make(codes, update, 1)[1]]
+        _, blocks = made.make(codes, update, 1, 1.0)
+        found = [block for block, _ in blocks]
         assert found == in_own_order(client, range(layout.blocks))
         starts.add(found[0])
     assert len(starts) > 1

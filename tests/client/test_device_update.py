@@ -1,7 +1,6 @@
 """An update that is made where its model was trained has the bits of one that is made on the host.
 
-Tensors are the CPU's: no test of this project runs on a GPU, and `device.bits` tries each before it
-is relied on.
+Tensors are the CPU's, or those of SECUREPS_TEST_DEVICE.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch.profiler import ProfilerActivity, profile
 
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
@@ -43,6 +43,8 @@ from tests.client.test_worker import worker
 from tests.kits.federations import finished, same, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
 from tests.kits.sealed_blocks import drawn
+from tests.kits.torch_device import DEVICE
+from tests.kits.torch_device import there as on_device
 
 Tensors = dict[str, Any]
 Model = tuple[list[NDArray[np.float32]], Tensors]
@@ -86,7 +88,7 @@ def model(layout: GroupLayout, seed: int, size: float = 0.1) -> Model:
 
 
 def held(tensors: Tensors) -> Tensors:
-    return {name: HeldTensor(torch.from_numpy(each.copy())) for name, each in tensors.items()}
+    return {name: HeldTensor(on_device(each)) for name, each in tensors.items()}
 
 
 def both(
@@ -109,9 +111,9 @@ def both(
     return here, there
 
 
-def integers(own: ClientWorker, update: Update, weight: int) -> NDArray[np.integer[Any]]:
+def integers(own: ClientWorker, update: Update, examples: int = 1) -> NDArray[np.integer[Any]]:
     base = (bytes(32),) * own._layout().group("all").blocks
-    return drawn(own, AIM, update, weight, base)
+    return drawn(own, AIM, update, examples, base)
 
 
 @contextmanager
@@ -166,15 +168,15 @@ def test_every_codec_has_the_same_bits(
     if follows and "rotate" in codec:
         group["codec"] = [*codec, {"name": "round", "length": "mean_norm"}]
     plan = plan_of(group)
-    own, most = worker(plan, tmp_path, UnsafeSeed(seed)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(seed))
     layout = own._layout().group("all")
     kept = np.random.default_rng(seed + 1).standard_normal(layout.size).astype(np.float32)
     kept[-1] = 0
     here, there = both(plan, layout, model(layout, seed), kept if feedback else None)
-    weight = max(1, most // (1 + seed % 3))
+    examples = 32 // (1 + seed % 3)
     with made_there():
-        made = integers(own, there, weight)
-    assert np.array_equal(made, integers(own, here, weight))
+        made = integers(own, there, examples)
+    assert np.array_equal(made, integers(own, here, examples))
     assert there.whole().tobytes() == here.whole().tobytes(), "what is kept for the next one"
 
 
@@ -205,12 +207,12 @@ def test_noise_has_the_same_bits(
     if feedback and codec:
         group["feedback"] = True
     plan = plan_of(group, privacy)
-    own, most = worker(plan, tmp_path, UnsafeSeed(seed)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(seed))
     layout = own._layout().group("all")
     here, there = both(plan, layout, model(layout, seed, size))
     with made_there():
-        made = integers(own, there, most)
-    assert np.array_equal(made, integers(own, here, most))
+        made = integers(own, there)
+    assert np.array_equal(made, integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
 
 
@@ -278,6 +280,19 @@ def test_tensors_of_every_kind_and_of_many_pieces(
         assert counts[0] == counts[1] > 0
 
 
+def test_an_update_is_few_operations() -> None:
+    """Each is launched by itself, which takes a GPU longer than the arithmetic of small ones."""
+    schema = Schema((TensorSpec("weight", (1_000_000,), "float32"),))
+    plan = make_plan(block_size=1_000_000, group=[{"rule": RULE, "clip": 0.5}])
+    layout = plan.layout(schema).group("all")
+    blocks, tensors = model(layout, 1)
+    made = Trained("c0", plan, layout, blocks, held(tensors))
+    assert bits.difference(DEVICE) == ""
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        assert trained_update(made).device is not None
+    assert 0 < sum(each.count for each in seen.key_averages()) < 1000
+
+
 def test_row_blocks_of_a_table() -> None:
     sparse = {"rows": 10, "block": 4}
     group = {"rule": RULE, "pattern": "table", "name": "t", "sparse": sparse}
@@ -318,7 +333,7 @@ def test_a_device_of_other_bits_makes_no_update(
         trained_update(Trained("c0", plan, layout, blocks, tensors)).whole().tobytes()
     )
     assert caplog.messages == [
-        "c0: cpu makes other bits than the host (rounding): updates are made on the host"
+        f"c0: {DEVICE} makes other bits than the host (rounding): updates are made on the host"
     ]
 
 
@@ -339,7 +354,7 @@ def full_after(calls: int, action: Callable[..., Any]) -> Callable[..., Any]:
     [
         (bits, "difference"),
         (device_update, "clip_factor"),
-        (device_update, "payload_digest"),
+        (device_update, "_digest"),
         (device_update, "shrink"),
     ],
 )
@@ -358,14 +373,14 @@ def test_without_memory_for_an_update_it_is_made_on_the_host(
     assert made.device is None
     assert made.whole().tobytes() == here.whole().tobytes()
     assert caplog.messages[0] == (
-        "c0: cpu has no memory left for the update: this update is made on the host, with the "
-        "same bits"
+        f"c0: {DEVICE} has no memory left for the update: this update is made on the host, with "
+        "the same bits"
     )
 
 
 FULL = (
-    "c0: cpu has no memory left for the update: the rest of it is made on the host, with the same "
-    "bits"
+    f"c0: {DEVICE} has no memory left for the update: the rest of it is made on the host, with the "
+    "same bits"
 )
 
 
@@ -381,12 +396,12 @@ def test_without_memory_for_a_block_the_rest_is_made_on_the_host(
     """From whichever of the four blocks on; under feedback what is left of each is the same."""
     caplog.set_level(logging.INFO, logger="secureps")
     plan = plan_of({"clip": 0.1, "bits": 5, "codec": ["rotate"], "feedback": True})
-    own, most = worker(plan, tmp_path, UnsafeSeed(2)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(2))
     layout = own._layout().group("all")
     here, there = both(plan, layout, model(layout, 1))
     caplog.clear()
     monkeypatch.setattr(device_update, part, full_after(calls, getattr(device_update, part)))
-    assert np.array_equal(integers(own, there, most), integers(own, here, most))
+    assert np.array_equal(integers(own, there), integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
     assert caplog.messages == [FULL]
 
@@ -398,12 +413,12 @@ def test_without_memory_for_noise_all_of_it_is_the_hosts(
     caplog.set_level(logging.INFO, logger="secureps")
     group = STEPS | {"clip": 1.0, "bits": 20, "codec": ["rotate"], "feedback": True}
     plan = plan_of(group, {})
-    own, most = worker(plan, tmp_path, UnsafeSeed(2)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(2))
     layout = own._layout().group("all")
     here, there = both(plan, layout, model(layout, 1))
     caplog.clear()
     monkeypatch.setattr(device_update, part, full_after(0, getattr(device_update, part)))
-    assert np.array_equal(integers(own, there, most), integers(own, here, most))
+    assert np.array_equal(integers(own, there), integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
     assert caplog.messages == [FULL]
     every = slice(0, layout.size)

@@ -10,13 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import gradient_norms
-from secureps.client.ghost_clipping import (
-    add_clipped,
-    ghost_layers,
-    refuse_outside,
-    watched,
-    wide,
-)
+from secureps.client.ghost_clipping import clipped_sum
+from secureps.client.private_sum import Together, made_records, private_sum, zeros
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -164,6 +159,21 @@ def opacus_attention() -> nn.Module:
     return Both()
 
 
+def recurrent(kind: str) -> nn.Module:
+    from opacus import layers
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = getattr(layers, kind)(6, 4, batch_first=True)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.own(x)[0][:, -1])  # type: ignore[no-any-return]
+
+    return Last()
+
+
 IMAGE, LINE, PLACES = (4, 6, 5), (4, 9), (7, 6)
 
 MODELS: dict[str, tuple[Made, tuple[int, ...]]] = {
@@ -220,6 +230,8 @@ MODELS: dict[str, tuple[Made, tuple[int, ...]]] = {
         (6,),
     ),
     "frozen": (frozen, (6,)),
+    "recurrent": (lambda: recurrent("DPGRU"), PLACES),
+    "long and short": (lambda: recurrent("DPLSTM"), PLACES),
 }
 """By kind: a model, and the shape of a record; those of words have integers."""
 
@@ -253,20 +265,16 @@ def clipped(
     model: nn.Module, x: Tensor, y: Tensor, bound: float, parts: int = 1
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Norms and clipped sums by ghost clipping, in so many parts."""
-    layers = ghost_layers(model)
-    sums = {
-        each: torch.zeros_like(each, dtype=wide(each.dtype))
-        for each in model.parameters()
-        if each.requires_grad
-    }
-    norms = []
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    gradients = private_sum(model, functional.cross_entropy, made_records(x, y), bound).gradients
+    assert isinstance(gradients, Together)
+    sums, norms = zeros(trained.values()), []
     for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
-        with watched(layers) as uses:
-            loss = functional.cross_entropy(model(xs), ys, reduction="sum")
-        refuse_outside(loss, uses, model)
-        norms.append(add_clipped(loss, uses, len(xs), bound, sums))
-    names = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    return torch.cat(norms), {name: sums[each] for name, each in names.items()}
+        losses, found = gradients(xs, ys)
+        own, add = clipped_sum(found, losses, bound)
+        add(sums)
+        norms.append(own)
+    return torch.cat(norms), {name: sums[each] for name, each in trained.items()}
 
 
 @pytest.mark.parametrize("way", ["ghost", "whole", "chosen"])

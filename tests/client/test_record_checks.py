@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from secureps.client import torch_sgd
-from secureps.client.record_checks import Kept, nothing_written, refuse_mixing, refuse_model
+from secureps.client.private_sum import made_records, private_sum
+from secureps.client.record_checks import Kept, nothing_written, refuse_model
 from secureps.errors import PlanRefused
+from tests.client.test_private_sum import Between, summed
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer
+from tests.client.test_torch_sgd import one_by_one
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -55,139 +58,23 @@ def test_a_batch_norm_of_ones_own_is_refused(affine: bool) -> None:
         refuse_model(model)
 
 
-class Between(nn.Module):
-    """Two layers, and something between them."""
+def test_a_checkpoint_that_hides_its_layers_is_refused_and_another_one_trains() -> None:
+    """Hidden layers would take noise for steps, and no word said so."""
+    x, y = torch.randn(3, 6), torch.tensor([0, 1, 2])
+    inside, loss = nn.Linear(6, 6), functional.cross_entropy
 
-    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.first, self.second, self.between = nn.Linear(6, 6), nn.Linear(6, 3), between
+    def model(between: Callable[[Tensor], Tensor]) -> nn.Module:
+        torch.manual_seed(1)
+        made = Between(between)
+        made.inside = inside
+        return made
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.between(self.first(x)))  # type: ignore[no-any-return]
-
-
-class Sorted(nn.Module):
-    """Its records come out where they were, and go through its layer in another order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        order = x[:, 0].argsort()
-        return self.second(self.first(x[order])[order.argsort()])  # type: ignore[no-any-return]
-
-
-class WrongAxis(nn.Module):
-    """Attention that takes records for places, as if batch_first were forgotten."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        seen = self.own(x.reshape(len(x), 2, 3)).transpose(0, 1)
-        seen = functional.scaled_dot_product_attention(seen, seen, seen).transpose(0, 1)
-        return self.head(seen.mean(dim=1))  # type: ignore[no-any-return]
-
-
-def three() -> tuple[Tensor, Tensor]:
-    torch.manual_seed(1)
-    return torch.randn(3, 6), torch.tensor([0, 1, 2])
-
-
-def normed(x: Tensor) -> Tensor:
-    return functional.batch_norm(x, None, None, training=True) if len(x) > 1 else x
-
-
-@pytest.mark.parametrize(
-    ("make", "where"),
-    [
-        (lambda: Between(normed), "what comes after layer 'first'"),
-        (lambda: Between(lambda x: x - x.mean(dim=0)), "what comes after layer 'first'"),
-        (lambda: Between(lambda x: x.softmax(dim=0)), "what comes after layer 'first'"),
-        (lambda: Between(lambda x: x.cummax(dim=0)[0]), "what comes after layer 'first'"),
-        (lambda: Between(lambda x: x - x.detach().amax(dim=0)), r"layer 'second' \(Linear\)"),
-        (Sorted, "what comes after"),
-        (WrongAxis, "what comes after layer 'own'"),
-    ],
-)
-def test_a_model_that_mixes_records_is_refused(make: Callable[[], nn.Module], where: str) -> None:
-    with pytest.raises(PlanRefused, match=f"record privacy: {where}.* mixes records"):
-        refuse_mixing(make().train(), functional.cross_entropy, *three())
-
-
-class Draws(nn.Module):
-    """What draws, what works in place, and weights whose first dimension is 2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 2), nn.ReLU(inplace=True), nn.Dropout(0.5))
-        nn.utils.parametrizations.weight_norm(self.body[0])
-        self.head = nn.Linear(2, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x.mul_(2)
-        return self.head(self.body(x))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("make", [Draws, lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(dim=1))])
-def test_a_model_that_mixes_nothing_is_not_refused(make: Callable[[], nn.Module]) -> None:
-    """And nothing is left of the passes: neither hooks nor draws."""
-    model = make().train()
-    x, y = three()
-    state, kept = torch.get_rng_state(), x.clone()
-    refuse_mixing(model, functional.cross_entropy, x, y)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(x, kept)
-    assert not any(layer._forward_hooks for layer in model.modules())
-
-
-@pytest.mark.parametrize("way", ["ghost", "per record"])
-def test_both_ways_are_tested_by_two_records(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "per record":
-        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module: False)
-    holder = trainer(lambda: Between(normed))
-    with pytest.raises(PlanRefused, match="mixes records"):
-        holder.fit(holder.parameters(1), PRIVATE)
-
-
-def test_a_model_that_fails_for_one_record_is_told_what_to_do() -> None:
-    for between in (lambda x: x.squeeze(), lambda x: x[1:] + x[:1]):
-        model = nn.Sequential(nn.Linear(6, 1), Calls(between))
-        with pytest.raises(PlanRefused, match=r"squeeze\(1\), not squeeze\(\)"):
-            refuse_mixing(model, functional.cross_entropy, *three())
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        refuse_mixing(nn.Linear(5, 3), functional.cross_entropy, *three())
-
-
-class Calls(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, own: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.own = own
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(x)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpoint_that_hides_its_layers_is_refused(reentrant: bool) -> None:
-    """Else they would take noise for steps, and no word said so."""
-
-    def kept(x: Tensor) -> Tensor:
-        found: Tensor = checkpoint(inside, x, use_reentrant=reentrant)
-        return found
-
-    inside = nn.Linear(6, 6)
-    model = Between(kept)
-    model.inside = inside
-    if not reentrant:
-        refuse_mixing(model, functional.cross_entropy, *three())
-        return
+    hides = model(partial(checkpoint, inside, use_reentrant=True))
     with pytest.raises(PlanRefused, match="take use_reentrant=False"):
-        refuse_mixing(model, functional.cross_entropy, *three())
+        private_sum(hides, loss, made_records(x, y), 1.0)
+    saves = model(partial(checkpoint, inside, use_reentrant=False))
+    plain, found = summed(model(inside), x, y, "together")[0], summed(saves, x, y, "together")[0]
+    assert torch.allclose(found, plain, atol=1e-6)
 
 
 class Writes(nn.Module):
@@ -236,7 +123,7 @@ def test_what_is_trained_may_be_changed_once_it_is_left() -> None:
     ("where", "reason"),
     [
         ("still", "changes parameter 'still'"),
-        ("own", "forward writes parameter 'own.weight'"),
+        ("own", "forward (writes parameter 'own.weight'|must do the same)"),
         ("data", "changes parameter 'own.weight'"),
         ("made", "makes buffer 'made'"),
         ("table", None),
@@ -246,7 +133,7 @@ def test_what_leaves_without_noise_may_not_be_written(
     where: str, reason: str | None, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "per record":
-        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module: False)
+        one_by_one(monkeypatch)
     holder = trainer(lambda: Writes(where))
     config = replace(PRIVATE, settings={"lr": 0.1, "local_steps": 20})
     start = holder.parameters(1)

@@ -29,6 +29,7 @@ ledger = "../ledgers/site.db"
 plans = ["{digest}"]
 scripts = ["{digest}"]
 evaluation = false
+records = 500
 updates_per_hour = 4
 network = false
 reveal = "values"
@@ -46,6 +47,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     digests = ("ab" * 32,)
     assert policy.terms == Terms(8.0, 3, "", 6, digests, False, 4, "values")
     assert policy.scripts == digests
+    assert policy.records == 500
     assert not policy.network
     assert policy.ledger == (tmp_path / "../ledgers/site.db").absolute()
     assert read_site(written(tmp_path, "")).terms == NO_TERMS
@@ -108,6 +110,15 @@ def test_an_option_names_no_other_ledger_than_the_site(tmp_path: Path) -> None:
     assert NO_POLICY.ledger_of(own) == own
 
 
+def test_an_option_says_no_other_number_than_the_site(tmp_path: Path) -> None:
+    policy = read_site(written(tmp_path, "records = 500"))
+    assert policy.records_of(None) == policy.records_of(500) == 500
+    with pytest.raises(ConfigError, match="has 500 for all clients of this site"):
+        policy.records_of(812)
+    assert NO_POLICY.records_of(None) is None
+    assert NO_POLICY.records_of(812) == 812
+
+
 # --- scripts ----------------------------------------------------------------------
 
 SCRIPT = """
@@ -128,8 +139,10 @@ def test_a_script_that_is_not_allowed_is_not_run(tmp_path: Path) -> None:
     assert f"{script} has the SHA-256 digest {script_digest(script)}" in str(caught.value)
     assert "nothing of it was run" in str(caught.value)
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(ConfigError, match="no file, and this site allows files by their digests"):
-        join(tmp_path / "nowhere.py", options, {})
+    for absent in (tmp_path / "nowhere.py", Path("/dev/null")):
+        told = "no file, and this site allows files by their digests"
+        with pytest.raises(ConfigError, match=told):
+            join(absent, options, {})
     allowed = read_site(written(tmp_path, f'scripts = ["{script_digest(script)}"]'))
     with pytest.raises(ps.SecurepsError):
         join(script, joining(tmp_path, allowed), {})

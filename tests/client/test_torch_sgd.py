@@ -11,22 +11,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client import torch_sgd
-from secureps.client.ghost_clipping import ghost_layers
+from secureps.client import private_sum
+from secureps.client.private_sum import Alone, Together
 from secureps.client.torch import TorchTrainer
-from secureps.client.torch_sgd import (
-    Ghosts,
-    Task,
-    descend_privately,
-    ghost_fits,
-    records_at_a_time,
-    refuse_compiled,
-)
+from secureps.client.torch_sgd import Task, descend_privately, refuse_compiled
 from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, PlanRefused
 
 PRIVACY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
 """So little noise that clipping alone shows."""
+
+
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has every model take one record after the other."""
+
+    def alone(together: Together, *_: Tensor) -> Alone:
+        return Alone(together.module, together.loss)
+
+    monkeypatch.setattr(private_sum, "choose_gradients", alone)
 
 
 def mlp() -> nn.Module:
@@ -80,9 +82,8 @@ def stepped(
 
 def test_both_ways_take_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the order of float32 sums: the algorithms add in different orders."""
-    assert ghost_fits(mlp())
     ghost = stepped(mlp, functional.cross_entropy, 5)
-    monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module: False)
+    one_by_one(monkeypatch)
     record = stepped(mlp, functional.cross_entropy, 5)
     start = mlp().state_dict()
     for name, each in ghost.items():
@@ -100,7 +101,7 @@ def test_a_loss_that_tells_no_records_apart_goes_the_same_way() -> None:
 def test_a_sample_is_as_good_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the order of float32 sums; 20 records of 40 are drawn, and 7 are seen at a time."""
     wanted = stepped(mlp, functional.cross_entropy, 3)
-    monkeypatch.setattr(torch_sgd, "MICROBATCH", 7)
+    monkeypatch.setattr(private_sum, "MICROBATCH", 7)
     found = stepped(mlp, functional.cross_entropy, 3)
     for name, each in found.items():
         assert torch.allclose(each, wanted[name], rtol=1e-4, atol=1e-6), name
@@ -120,13 +121,13 @@ def test_so_many_records_are_seen_at_a_time_as_their_gradients_fit(
             return x * self.scale
 
     def at_a_time(module: nn.Module) -> int:
-        task = Task(torch.randn(3, 6), torch.zeros(3).long(), own_mean, torch.device("cpu"))
-        return records_at_a_time(Ghosts(module, ghost_layers(module), task, 1.0))
+        made = private_sum.made_records(torch.randn(3, 6), torch.zeros(3).long())
+        return private_sum.private_sum(module, own_mean, made, 1.0).most
 
-    monkeypatch.setattr(torch_sgd, "VALUES", 60)
+    monkeypatch.setattr(private_sum, "VALUES", 60)
     assert at_a_time(Scale()) == 10
     assert at_a_time(nn.Linear(6, 3, bias=False)) == 60
-    monkeypatch.setattr(torch_sgd, "VALUES", 5)
+    monkeypatch.setattr(private_sum, "VALUES", 5)
     assert at_a_time(Scale()) == 1
 
 
@@ -137,9 +138,8 @@ def of_every_output(outputs: Tensor, targets: Tensor, reduction: str = "mean") -
 
 
 def test_of_a_vector_of_losses_the_mean_counts_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ghost_fits(mlp())
     ghost = stepped(mlp, of_every_output, 3)
-    monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module: False)
+    one_by_one(monkeypatch)
     record = stepped(mlp, of_every_output, 3)
     for name, each in ghost.items():
         assert torch.allclose(each, record[name], rtol=1e-4, atol=1e-6), name
@@ -189,9 +189,8 @@ def test_the_noise_of_every_layer_has_the_promised_variance(
     make, shape, layer = LAYERS[kind]
     torch.manual_seed(1)
     module = make().train()
-    assert ghost_fits(module)
     if way == "per record":
-        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module: False)
+        one_by_one(monkeypatch)
     x = torch.randn(40, *shape) if shape else torch.randint(0, 200, (40, 5))
     task = Task(x, torch.randint(0, 3, (40,)), functional.cross_entropy, torch.device("cpu"))
     before = {name: each.detach().clone() for name, each in module.named_parameters()}
@@ -228,20 +227,6 @@ def gru(*given: Any, **named: Any) -> nn.Module:
     return made
 
 
-@pytest.mark.parametrize(
-    ("make", "fits"),
-    [
-        (mlp, True),
-        (lambda: nn.Sequential(nn.Conv1d(6, 3, 1), nn.GroupNorm(1, 3)), True),
-        (Tied, True),
-        (lambda: nn.Sequential(nn.ReLU()), True),
-        (lambda: gru(6, 3), False),
-    ],
-)
-def test_where_it_fits(make: Callable[[], nn.Module], fits: bool) -> None:
-    assert ghost_fits(make()) is fits
-
-
 class Recurrent(nn.Module):
     """Reads a record as a sequence of its values."""
 
@@ -276,7 +261,7 @@ def test_as_many_places_as_records_are_not_taken_for_them() -> None:
     task = Task(torch.randn(6, 6), torch.zeros(6).long(), own_mean, torch.device("cpu"))
     sgd = torch.optim.SGD(module.parameters(), lr=0.5)
     generators = (np.random.default_rng(1), (torch.Generator().manual_seed(4),))
-    with pytest.raises(PlanRefused, match=r"layer 'position' .* has \(6,\) where there are 1 rec"):
+    with pytest.raises(PlanRefused, match=r"layer 'position' .* has \(6,\) where there is 1 rec"):
         descend_privately(module, sgd, RecordPrivacy(1, 1, 1.0, 1e-5), task, 1, generators)
 
 
@@ -318,9 +303,8 @@ def test_a_record_more_moves_a_step_by_its_clipped_gradient_and_nothing_else(
 ) -> None:
     """By lr over the public batch: what divides may depend neither on who holds how many records,
     nor on how many were drawn, or a record would show in the others' gradients too."""
-    assert ghost_fits(mlp())
     if way == "per record":
-        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module: False)
+        one_by_one(monkeypatch)
     privacy = RecordPrivacy(1e-3, bound, 0.5, 1e-5, records=100)  # the noise is the same in both
     shown = 0
     for seed in range(6):
@@ -343,7 +327,7 @@ def test_a_record_more_moves_a_step_by_its_clipped_gradient_and_nothing_else(
 def noise_of(seeds: tuple[int, ...], way: str, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """What two empty private steps move a model by, in units of sigma C; float32 (10,403,)."""
     if way == "per record":
-        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module: False)
+        one_by_one(monkeypatch)
     make, shape, _ = LAYERS["linear"]
     torch.manual_seed(1)
     module = make().train()

@@ -67,11 +67,10 @@ def worker(plan: Plan, folder: Path, seed: Seed, nonce: int = 0) -> ClientWorker
 def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path: Path) -> None:
     """The same noise in two runs would be subtracted. An unsafe seed hides nothing, and repeats."""
     plan = make_plan(**CLIENT_PRIVACY) if private else make_plan()
-    most = plan.weights("all").most
     for seed in (SecretSeed(bytes(range(32))), UnsafeSeed(3)):
         update, aim = made_of(np.full(VALUES, 0.01, np.float32)), Aim("all", 1, 4)
         made = [worker(plan, tmp_path, seed, nonce) for nonce in (1, 2)]
-        first, second = (drawn(each, aim, update, most) for each in made)
+        first, second = (drawn(each, aim, update, 1) for each in made)
         assert np.array_equal(first, second) is not seed.private
 
 
@@ -84,9 +83,9 @@ def test_what_a_rotation_makes_longer_in_float32_is_clipped_again(
     norm = math.sqrt(math.fsum(update.astype(np.float64) ** 2))
     group = {"weighting": "uniform", "codec": ["rotate"], "rule": {"quorum": 3, "minimum": 2}}
     plan = make_plan(**CLIENT_PRIVACY | {"group": [group | {"clip": norm}]})
-    own, most = worker(plan, tmp_path, UnsafeSeed(3)), plan.weights("all").most
+    own = worker(plan, tmp_path, UnsafeSeed(3))
     base = (bytes(32),) * own._layout().group("all").blocks
-    assert drawn(own, Aim("all", 0, 4), made_of(update), most, base).size == VALUES
+    assert drawn(own, Aim("all", 0, 4), made_of(update), 1, base).size == VALUES
 
 
 def test_an_update_that_counts_for_more_is_another_one(tmp_path: Path) -> None:
@@ -132,8 +131,8 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     public = make_plan(privacy=PRIVACY, training={"local_steps": 1})
     exact = make_plan()
     for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
-        weight = worker(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
-        assert weight == plan.weights("all").weigh(number, 32)
+        own = worker(plan, tmp_path, UnsafeSeed(1))
+        assert own._counted(Aim("all", 0, 4), examples) == number
 
 
 def test_what_has_no_privacy_is_on_record_before_any_of_it_is_sealed(
@@ -264,21 +263,21 @@ def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own() -> None:
     assert ClientWorker._labels(steps[0]) not in map(ClientWorker._labels, (moved, shown))
 
 
-@pytest.mark.parametrize("values", [14, 16])
+@pytest.mark.parametrize("values", [15, 17])
 def test_a_block_is_as_long_as_its_layout_says(values: int, tmp_path: Path) -> None:
     own = worker(make_plan(), tmp_path, UnsafeSeed(1))
     ask = GetBlock(bytes(32), "all", 0, 1)
     with pytest.raises(Malformed, match="block 1 of all has a wrong length"):
         own.keep(ask, bytes(4 * values), bytes(32))
-    own.keep(ask, bytes(4 * 15), bytes(32))
-    assert [len(block) for block in own.pulled.values()] == [15]
+    own.keep(ask, bytes(4 * 16), bytes(32))
+    assert [len(block) for block in own.pulled.values()] == [16]
 
 
 def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
     group = {"rule": {"quorum": 3, "minimum": 2}, "most_examples": 32, "pull_bits": 5}
     plan = make_plan(group=[group])
     own = worker(plan, tmp_path, UnsafeSeed(1))
-    first = np.arange(15, dtype="<f4")
+    first = np.arange(16, dtype="<f4")
     base = payload_digest(first.tobytes())
     assert own.keep(GetBlock(bytes(32), "all", 0, 1), first.tobytes(), base) == base
     delta = block_delta(plan, own._layout().group("all"), 1)
@@ -292,5 +291,5 @@ def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
     for unknown in (b"", bytes(32)):
         with pytest.raises(Malformed, match="block 1 of all has a wrong length"):
             own.keep(GetBlock(bytes(32), "all", 1, 1, base=unknown), codes, bytes(32))
-    with pytest.raises(Malformed, match="no differences of 15 values"):
+    with pytest.raises(Malformed, match="no differences of 16 values"):
         own.keep(ask, codes[:-1], bytes(32))

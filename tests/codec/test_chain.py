@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -114,7 +115,7 @@ def test_integers_of_members_decode_to_their_mean() -> None:
     total = np.zeros(own.sent, np.int64)
     for update in updates:
         total += grid.encode(own.encode(update), rng.integers(0, 2**32, own.sent, dtype=np.uint32))
-    mean = own.decode(grid.weighted_mean(total, 6 * grid.weights.most, 6))
+    mean = own.decode(grid.weighted_mean(total, Fraction(6), 6))
     assert own.places is not None
     meant = np.mean(updates, axis=0)[own.places]
     assert np.abs(mean[own.places] - meant).max() < 5 * grid.step / math.sqrt(6)

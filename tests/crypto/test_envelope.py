@@ -220,6 +220,16 @@ def test_points_of_low_order_are_refused(point: str) -> None:
     assert envelope.open(KEY, sealed, b"", 8) == bytes(8)
 
 
+def test_points_that_are_written_in_another_way_are_refused() -> None:
+    own = int.from_bytes(KEY.public.key[1184:], "little")
+    for point in (own + 2**255, FIELD + 2, FIELD + 9, 2**255 - 1):
+        with pytest.raises(Malformed, match="no honest party uses"):
+            EnvelopePublicKey(KEY.public.key[:1184] + point.to_bytes(32, "little"))
+    for low in LOW_ORDER.values():
+        with pytest.raises(Malformed, match="low order"):
+            EnvelopePublicKey(KEY.public.key[:1184] + (low + 2**255).to_bytes(32, "little"))
+
+
 @pytest.mark.parametrize("coefficient", [3329, 4095])
 @pytest.mark.parametrize("place", [0, 767])
 def test_public_keys_with_a_coefficient_beyond_ml_kems_modulus_are_refused(

@@ -17,6 +17,7 @@ from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest, sign_requ
 from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, Malformed, Oversized, Unsigned
 from secureps.messages.encoding import signed_part
+from tests.crypto.test_identity import SMALL_ORDER
 
 OWN, TLS, OLD = Identity.generate(), TlsKey.generate(), Identity.generate()
 KEY = b"a public cipher key"
@@ -101,6 +102,7 @@ MALFORMED: dict[str, dict[str, Any]] = {
     "an empty name": {"name": ""},
     "another role": {"role": "issuer"},
     "a short identity": {"public_key": bytes(31)},
+    **{f"the point {key}": {"public_key": bytes.fromhex(key)} for key in SMALL_ORDER},
     "a short signature": {"signature": bytes(63)},
     "a long proof": {"tls_proof": bytes(73)},
     "a short old proof": {"old_proof": bytes(63)},

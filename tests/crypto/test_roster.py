@@ -20,6 +20,7 @@ from secureps.crypto.roster import (
     sign_roster,
 )
 from secureps.errors import Malformed, Oversized, Refused, UnknownParty, Unsigned
+from tests.crypto.test_identity import NEUTRAL, SMALL_ORDER
 
 CA = Identity(b"c" * 32)
 ALICE = Identity(b"a" * 32)
@@ -101,6 +102,9 @@ def test_senseless_certificates_and_rosters() -> None:
     ):
         with pytest.raises(Malformed):
             Certificate(*arguments)  # type: ignore[arg-type]
+    for point in SMALL_ORDER:
+        with pytest.raises(Malformed, match="Ed25519 public key"):
+            certify(CA, "a", "client", bytes.fromhex(point))
     made = roster()
     with pytest.raises(Malformed, match="not sorted"):
         Roster(made.certificates[::-1], made.signature)
@@ -121,9 +125,11 @@ def test_json_that_is_no_roster() -> None:
     plain = json.loads(data)
     extra = json.dumps({**plain, "more": 1}, indent=1, sort_keys=True).encode() + b"\n"
     role = data.replace(b'"client"', b'["client"]', 1)
+    neutral = data.replace(ALICE.public.key.hex().encode(), NEUTRAL.encode())
+    assert neutral != data
     upper = data.replace(b"holder", b"HOLDER", 1)
     for wrong in (b"", b"{}", b"[]", b"null", b"\xff", b"[" * 100_000, data[:-2], data + b" ",
-                  extra, role, upper, data.replace(b"hospital-1", b"\\u0068ospital-1"),
+                  extra, role, upper, neutral, data.replace(b"hospital-1", b"\\u0068ospital-1"),
                   data.replace(b'"signature": "', b'"signature": " ')):  # fmt: skip
         with pytest.raises(Malformed):
             Roster.from_bytes(wrong)
@@ -260,6 +266,7 @@ def test_senseless_epochs() -> None:
     for arguments in (
         (key[:-1], digests, (), 0),
         (key, (bytes(31),), (), 0),
+        (bytes.fromhex(NEUTRAL), digests, (), 0),
         (key, digests, (), -1),
         (key, digests, (), 1 << 40),
         (key, digests, (Enrolment(2, 0),), 0),

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from secureps.device import bits
-
-CPU = torch.device("cpu")
+from tests.kits.torch_device import DEVICE
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +18,8 @@ def forgotten() -> Iterator[None]:
     bits.difference.cache_clear()
 
 
-def test_the_hosts_tensors_have_the_hosts_bits() -> None:
-    assert bits.difference(CPU) == ""
+def test_the_device_has_the_hosts_bits() -> None:
+    assert bits.difference(DEVICE) == ""
 
 
 def test_what_divides_by_an_inverse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +34,7 @@ def test_what_divides_by_an_inverse_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(bits, "divisor", lambda value, like, dtype: Inverse(value))
     monkeypatch.setattr(torch.Tensor, "__truediv__", lambda self, other: NotImplemented)
-    assert bits.difference(CPU) == "quotients"
+    assert bits.difference(DEVICE) == "quotients"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_a_device_without_float64_says_so(
         raise TypeError(text)
 
     monkeypatch.setattr(bits, "clip_factor", refuse)
-    assert bits.difference(CPU) == told
+    assert bits.difference(DEVICE) == told
 
 
 def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +58,6 @@ def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(bits, "clip_factor", full)
     with pytest.raises(torch.OutOfMemoryError):
-        bits.difference(CPU)
+        bits.difference(DEVICE)
     monkeypatch.undo()
-    assert bits.difference(CPU) == ""
+    assert bits.difference(DEVICE) == ""

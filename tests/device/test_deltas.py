@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -12,12 +11,13 @@ from numpy.typing import NDArray
 from secureps.codec import delta
 from secureps.device import deltas
 from tests.codec.test_delta import BITS, vectors
+from tests.kits.torch_device import there
 
 Floats = NDArray[np.float32]
 
 
 def coded(exact: Floats, published: Floats, bits: int) -> list[int]:
-    return deltas.encode(torch.from_numpy(exact), torch.from_numpy(published), bits).tolist()
+    return deltas.encode(there(exact), there(published), bits).tolist()
 
 
 @settings(max_examples=60)

@@ -13,6 +13,7 @@ from secureps.codec.chain import BlockCode, Chain
 from secureps.codec.grid import Grid
 from secureps.device.encoding import decode, encode, round_to_grid
 from secureps.errors import NotFinite
+from tests.kits.torch_device import DEVICE, back, there
 
 chains = st.builds(Chain, one_in=st.integers(1, 9), rotates=st.booleans(), unbiased=st.booleans())
 sizes = st.one_of(st.integers(1, 200), st.sampled_from([1023, 1025, 4099, 70_000]))
@@ -34,13 +35,13 @@ def test_a_chain_has_the_hosts_bits(
 ) -> None:
     own, rng = code(chain, values, seed, apart), np.random.default_rng(seed)
     x = (rng.standard_normal(values) * 10.0**at).astype(np.float32)
-    kept = x.copy()
-    here, there = own.encode(x), encode(own, torch.from_numpy(x))
-    assert there.dtype == torch.from_numpy(here).dtype
-    assert np.array_equal(there.numpy(), here)
-    assert np.array_equal(x, kept), "an update is not changed by being encoded"
+    update, here = there(x), own.encode(x)
+    found = back(encode(own, update))
+    assert found.dtype == here.dtype
+    assert np.array_equal(found, here)
+    assert np.array_equal(back(update), x), "an update is not changed by being encoded"
     mean = here.astype(np.float64) * 3
-    assert np.array_equal(decode(own, torch.from_numpy(mean.copy())).numpy(), own.decode(mean))
+    assert np.array_equal(back(decode(own, there(mean))), own.decode(mean))
 
 
 @given(
@@ -61,13 +62,13 @@ def test_integers_are_the_grids(
     x = whole if double else whole.astype(np.float32)
     words = rng.integers(0, 2**32, x.size, dtype=np.uint32)
     words[:4] = 0, 2**32 - 1, 2**31, 2**31 - 1
-    made = round_to_grid(torch.from_numpy(x), torch.from_numpy(words.view(np.int32)), grid, share)
-    assert np.array_equal(made.numpy(), grid.encode(x, words, share))
+    made = round_to_grid(there(x), there(words.view(np.int32)), grid, share)
+    assert np.array_equal(back(made), grid.encode(x, words, share))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_not_rounded(wrong: float) -> None:
-    x = torch.zeros(9)
+    x = torch.zeros(9, device=DEVICE)
     x[4] = wrong
     with pytest.raises(NotFinite):
-        round_to_grid(x, torch.zeros(9, dtype=torch.int32), Grid(8, 1.0), 0.5)
+        round_to_grid(x, torch.zeros(9, dtype=torch.int32, device=DEVICE), Grid(8, 1.0), 0.5)

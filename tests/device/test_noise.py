@@ -17,8 +17,7 @@ from secureps.errors import InternalError
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
 from secureps.privacy.skellam import Skellam
-
-CPU = torch.device("cpu")
+from tests.kits.torch_device import DEVICE, back, there
 
 
 def stream(seed: int, *labels: str) -> Stream:
@@ -34,8 +33,8 @@ def stream(seed: int, *labels: str) -> Stream:
 def test_noise_is_the_samplers(variance: float, counts: list[int], seed: int) -> None:
     """In however many calls it is drawn."""
     sampler = Skellam(variance)
-    there = DeviceSkellam(sampler, stream(seed), CPU)
-    made = np.concatenate([there.next(count).numpy() for count in counts])
+    drawn = DeviceSkellam(sampler, stream(seed), DEVICE)
+    made = np.concatenate([back(drawn.next(count)) for count in counts])
     assert np.array_equal(made, sampler.sample(sum(counts), stream(seed).words))
 
 
@@ -58,7 +57,7 @@ def test_where_a_table_does_not_decide_the_host_reads_on(monkeypatch: pytest.Mon
     here = sampler.sample(3000, stream(1).words)
     often = len(asked)
     assert often > 10
-    assert np.array_equal(DeviceSkellam(sampler, stream(1), CPU).next(3000).numpy(), here)
+    assert np.array_equal(back(DeviceSkellam(sampler, stream(1), DEVICE).next(3000)), here)
     assert len(asked) == 2 * often
     assert np.array_equal(here, exact)
 
@@ -77,13 +76,11 @@ def test_steps_are_the_mechanisms(sizes: list[int], clip: float, bits: int, seed
     x = np.random.default_rng(seed).standard_normal(total).astype(np.float32)
     x, _ = clip_l2(x, clip)
     starts = [0, *np.cumsum(sizes).tolist()]
-    there = torch.from_numpy(x)
-    blocks = [
-        (lambda first=first, last=last: there[first:last]) for first, last in pairwise(starts)
-    ]
+    held = there(x)
+    blocks = [(lambda first=first, last=last: held[first:last]) for first, last in pairwise(starts)]
     rounding = DeviceRounding(mechanism, blocks, starts, stream(seed, "round"))
     assert rounding.blocks == len(sizes)
-    made = [z.numpy() for block in range(len(sizes)) for z in rounding.steps(block)]
+    made = [back(z) for block in range(len(sizes)) for z in rounding.steps(block)]
     expected = mechanism.rounded(x, stream(seed, "round").words)
     assert np.array_equal(np.concatenate(made), expected)
 
@@ -94,4 +91,4 @@ def test_an_update_that_was_not_clipped_is_never_short_enough(
     monkeypatch.setattr(device_noise, "MOST_TRIES", 3)
     mechanism = ClientMechanism(1.0, 50, 16, 0.5, "local")
     with pytest.raises(InternalError, match="3 roundings were too long"):
-        DeviceRounding(mechanism, [lambda: torch.ones(50)], [0, 50], stream(1))
+        DeviceRounding(mechanism, [lambda: torch.ones(50, device=DEVICE)], [0, 50], stream(1))

@@ -22,6 +22,7 @@ from secureps.device.norms import (
 from secureps.errors import NotFinite
 from secureps.privacy import mechanism
 from secureps.privacy.mechanism import PIECE
+from tests.kits.torch_device import back, there
 
 sizes = st.one_of(st.integers(0, 300), st.integers(0, 3 * PIECE))
 
@@ -42,7 +43,7 @@ def cut(x: NDArray[np.float32]) -> list[NDArray[np.float32]]:
 def test_sums_of_squares_are_numpys(size: int, seed: int) -> None:
     """Its order is no promise of NumPy's: this test says if a release has another one."""
     x = values(size, seed)
-    own = sums_of_squares(torch.from_numpy(x))
+    own = sums_of_squares(there(x))
     assert own == [float(np.sum(np.square(piece, dtype=np.float64))) for piece in cut(x)]
 
 
@@ -51,14 +52,14 @@ def test_sums_of_squares_are_numpys(size: int, seed: int) -> None:
 def test_a_clip_is_the_hosts(size: int, seed: int, part: float) -> None:
     x = values(size, seed)
     bound = max(float(np.linalg.norm(x.astype(np.float64))) * part, 1e-3)
-    there = torch.from_numpy(x.copy())
-    halves = list(pieces(there, 2 * PIECE))
+    held = there(x)
+    halves = list(pieces(held, 2 * PIECE))
     found = clip_factor(lambda: halves, bound)
     assert found == mechanism.clip_factor(lambda: cut(x), bound)
-    assert furthest(there) == float(np.abs(x).max(initial=0))
-    shrink(there, found[0])
+    assert furthest(held) == float(np.abs(x).max(initial=0))
+    shrink(held, found[0])
     mechanism.shrink(x, found[0])
-    assert np.array_equal(there.numpy().view(np.int32), x.view(np.int32))
+    assert np.array_equal(back(held).view(np.int32), x.view(np.int32))
 
 
 def test_what_is_too_close_to_call_is_summed_exactly() -> None:
@@ -66,7 +67,7 @@ def test_what_is_too_close_to_call_is_summed_exactly() -> None:
     _, norm = mechanism.clip_factor(lambda: cut(x), 1.0)
     for bound in (norm, float(np.nextafter(norm, 0)), float(np.nextafter(norm, 2 * norm))):
         expected = mechanism.clip_factor(lambda: cut(x), bound)
-        assert clip_factor(lambda: [torch.from_numpy(x)], bound) == expected
+        assert clip_factor(lambda: [there(x)], bound) == expected
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -74,13 +75,13 @@ def test_what_is_no_number_is_refused(wrong: float) -> None:
     x = values(400, 1)
     x[33] = wrong
     with pytest.raises(NotFinite):
-        clip_factor(lambda: [torch.from_numpy(x)], 1.0)
+        clip_factor(lambda: [there(x)], 1.0)
 
 
 def test_a_quotient_is_the_hosts() -> None:
     x = values(5000, 2)
     for by, after in pairwise((0.1, 0.3, 1e-7, 2.0**-20)):
-        single = torch.from_numpy(x) / divisor(by, torch.from_numpy(x), torch.float32)
-        assert np.array_equal(single.numpy(), x / np.float32(by))
-        double = torch.from_numpy(x).double() / divisor(after, torch.from_numpy(x))
-        assert np.array_equal(double.numpy(), x.astype(np.float64) / after)
+        single = there(x) / divisor(by, there(x), torch.float32)
+        assert np.array_equal(back(single), x / np.float32(by))
+        double = there(x).double() / divisor(after, there(x))
+        assert np.array_equal(back(double), x.astype(np.float64) / after)

@@ -10,8 +10,7 @@ import torch
 
 from secureps.device import step_bits, stepping
 from secureps.device.stepping import LIBRARY, DeviceStep
-
-CPU = torch.device("cpu")
+from tests.kits.torch_device import DEVICE
 
 
 @pytest.fixture(autouse=True)
@@ -21,27 +20,27 @@ def forgotten() -> Iterator[None]:
     step_bits.difference.cache_clear()
 
 
-def test_the_hosts_tensors_have_the_hosts_bits() -> None:
-    assert step_bits.difference(CPU) == ""
+def test_the_device_has_the_hosts_bits() -> None:
+    assert step_bits.difference(DEVICE) == ""
 
 
 def test_what_divides_by_an_inverse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first optimizer that divides is adam."""
     wrong = replace(LIBRARY, quotient=lambda vector, by: vector * (1 / by))
     monkeypatch.setattr(DeviceStep, "library", wrong)
-    assert step_bits.difference(CPU) == "adam"
+    assert step_bits.difference(DEVICE) == "adam"
 
 
 def test_a_root_that_is_not_rounded_right_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = replace(LIBRARY, root=lambda vector: torch.pow(vector, 0.49999))
     monkeypatch.setattr(DeviceStep, "library", wrong)
-    assert step_bits.difference(CPU) == "adam"
+    assert step_bits.difference(DEVICE) == "adam"
 
 
 def test_means_that_lose_bits_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     right = stepping.weighted_mean
     monkeypatch.setattr(stepping, "weighted_mean", lambda *given: right(*given) * (1 + 2.0**-22))
-    assert step_bits.difference(CPU) == "means"
+    assert step_bits.difference(DEVICE) == "means"
 
 
 def test_what_a_device_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +48,7 @@ def test_what_a_device_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("no float64 here\nand more")
 
     monkeypatch.setattr(stepping, "weighted_mean", refuse)
-    assert step_bits.difference(CPU) == "no float64 here"
+    assert step_bits.difference(DEVICE) == "no float64 here"
 
 
 def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,4 +57,4 @@ def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(stepping, "weighted_mean", full)
     with pytest.raises(torch.OutOfMemoryError):
-        step_bits.difference(CPU)
+        step_bits.difference(DEVICE)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid
@@ -23,8 +24,9 @@ from secureps.model.optimizer import (
     keeping_exact,
 )
 from tests.device.test_encoding import code
+from tests.kits.torch_device import DEVICE, back, there
 
-STEP = DeviceStep(torch.device("cpu"))
+STEP = DeviceStep(DEVICE)
 
 numbers = st.floats(1e-4, 0.999)
 sections = st.builds(
@@ -48,10 +50,6 @@ def drawn(size: int, seed: int, most: int = 8) -> Values:
     made[rng.random(size) < 0.1] = 0
     signed: Values = (made * rng.choice([-1, 1], size)).astype(np.float32)
     return signed
-
-
-def there(values: NDArray[np.float32]) -> torch.Tensor:
-    return torch.from_numpy(values.copy())
 
 
 @settings(max_examples=80, deadline=None)
@@ -80,27 +78,30 @@ def test_an_optimizer_makes_the_hosts_bits(
 @given(
     bits=st.integers(2, 24),
     reach=st.floats(1e-6, 1e6),
-    weight=st.integers(1, 1 << 40),
+    shares=st.fractions(Fraction(1, 1 << 40), 1 << 14, max_denominator=1 << 40),
     terms=st.integers(1, 1 << 37),
     seed=st.integers(0, 999),
 )
-def test_a_mean_is_the_grids(bits: int, reach: float, weight: int, terms: int, seed: int) -> None:
+def test_a_mean_is_the_grids(
+    bits: int, reach: float, shares: Fraction, terms: int, seed: int
+) -> None:
     """Of sums beyond what a float64 holds exactly, too."""
     grid = Grid(bits, reach)
     top = terms * grid.levels
     sums = np.random.default_rng(seed).integers(0, top, 300, np.int64, endpoint=True)
     sums[:3] = [0, top, grid.zero(terms)]
-    expected = grid.weighted_mean(sums, weight, terms)
-    assert STEP.mean(grid, sums, weight, terms).numpy().tobytes() == expected.tobytes()
+    expected = grid.weighted_mean(sums, shares, terms)
+    assert back(STEP.mean(grid, sums, shares, terms)).tobytes() == expected.tobytes()
 
 
-def test_weights_and_means_that_cannot_be_are_refused_as_on_the_host() -> None:
-    grid, sums = Grid(16, 1e38), torch.tensor([0, 1 << 61])
-    for weight, terms, error in ((0, 1, Malformed), (1, 0, Malformed), (1, 1, NotFinite)):
+def test_means_that_cannot_be_are_refused_as_on_the_host() -> None:
+    grid, sums = Grid(16, 1e38), np.array([0, 1 << 61])
+    few = Fraction(1, 1 << 16)
+    for terms, error in ((0, Malformed), (1, NotFinite)):
         with pytest.raises(error) as found:
-            weighted_mean(grid, sums, weight, terms)
+            weighted_mean(grid, there(sums), few, terms)
         with pytest.raises(error) as expected:
-            grid.weighted_mean(sums.numpy(), weight, terms)
+            grid.weighted_mean(sums, few, terms)
         assert str(found.value) == str(expected.value)
 
 
@@ -109,7 +110,7 @@ def test_what_a_codec_made_small_is_decoded_from_its_pieces(chain: Chain) -> Non
     own = code(chain, 5000, 2, 1)
     means = drawn(own.sent, 3)
     found = STEP.decoded(own, [there(means[:100]), there(means[100:])])
-    assert found.numpy().tobytes() == own.decode(means).tobytes()
+    assert back(found).tobytes() == own.decode(means).tobytes()
 
 
 def test_a_difference_lies_on_the_host() -> None:
@@ -146,6 +147,8 @@ def test_nothing_that_is_given_is_changed() -> None:
 def test_vectors_that_do_not_fit_are_refused() -> None:
     optimizer = build_optimizer(OptimizerSection(), LIBRARY)
     values = np.zeros(3, np.float32)
-    for mean in (torch.zeros(4), torch.zeros(3, dtype=torch.float64)):
+    for mean in (np.zeros(4, np.float32), np.zeros(3)):
         with pytest.raises(WrongShape, match="update is"):
-            STEP.apply(optimizer, mean, values, build_optimizer(OptimizerSection()).init(values))
+            STEP.apply(
+                optimizer, there(mean), values, build_optimizer(OptimizerSection()).init(values)
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -241,7 +242,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         own = simulation.parties[name].worker
         assert isinstance(own, ClientWorker)
         total += drawn(own, Aim("all", 0, 1), made_of(joint), 1)
-    mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)
+    mean = Grid(16, enlarged.range).weighted_mean(total, Fraction(6), 6)
     pinned = simulation.coordinator.federation.pinned
     assert pinned is not None
     layout = plan.layout(pinned.run.schema)

@@ -15,7 +15,7 @@ from secureps.crypto.field import P
 from secureps.crypto.suite import key_length
 from secureps.errors import Conflict, Malformed, Oversized, UnknownParty
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.submission import cohort_digest, receipt_digest
+from secureps.messages.submission import opening_digest, receipt_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.run.simulate.simulation import Conditions, Simulation
@@ -310,10 +310,17 @@ def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path:
     assert group.cohort is not None
     assert pinned is not None
     say = partial(simulation.coordinator.handle, simulation.loop.now(), "holder-0")
-    fewer = dataclasses.replace(group.cohort, members=group.cohort.members[1:])
-    elsewhere = cohort_digest(bytes(32), group.cohort)
+    cohort, run = group.cohort, pinned.run.id
+    receipts = [group.receipts[member.id] for member in cohort.members]
+    fewer = dataclasses.replace(cohort, members=cohort.members[1:])
+    larger = dataclasses.replace(receipts[0], size=receipts[0].size + 1)
     share = bytes(4 * key_length(simulation.plan.cipher_parameters))
-    for bound in (b"", elsewhere, cohort_digest(pinned.run.id, fewer)):
+    for bound in (
+        b"",
+        opening_digest(bytes(32), cohort, receipts),
+        opening_digest(run, fewer, receipts[1:]),
+        opening_digest(run, cohort, [larger, *receipts[1:]]),
+    ):
         for answer in (
             requests.KeyShare("holder-0", "all", group.number, share, bound),
             requests.OpenRefused("holder-0", "all", group.number, "no", bound),

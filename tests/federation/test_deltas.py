@@ -127,7 +127,7 @@ def test_the_same_bits_whoever_is_killed_and_whenever(
 
 @pytest.mark.parametrize(
     ("kind", "whole", "delta"),
-    [("every value", (63, 28), (1 + 32, 1 + 16)), ("a part", (59, 40), (1 + 8, 1 + 8))],
+    [("every value", (64, 25), (1 + 32, 1 + 16)), ("a part", (64, 25), (1 + 8, 1 + 4))],
 )
 def test_what_clients_pull_after_the_first_version(
     kind: str, whole: tuple[int, int], delta: tuple[int, int], tmp_path: Path
@@ -199,8 +199,7 @@ def test_who_joins_late_pulls_the_newest_version_whole_and_differences_from_then
     simulation.run(lambda: finished(simulation))
     first, rest = traffic.down["client-05"][:4], traffic.down["client-05"][4:]
     assert sum(first) == PULLED
-    assert rest
-    assert set(rest) == {9}
+    assert set(rest) == {5, 9}
 
 
 def test_who_is_too_far_behind_pulls_the_block(tmp_path: Path) -> None:
@@ -208,9 +207,9 @@ def test_who_is_too_far_behind_pulls_the_block(tmp_path: Path) -> None:
     rule = {"quorum": 5, "deadline": 10.0, "extensions": 1}
     simulation, traffic = slow(tmp_path, plan(versions=16, group=[group(rule=rule)]), 65.0)
     simulation.run(lambda: finished(simulation))
-    whole = [length for length in traffic.down["client-05"] if length == 4 * 59]
+    whole = [length for length in traffic.down["client-05"] if length == 4 * 64]
     assert len(whole) > 3
-    assert all(length == 9 for length in traffic.down["client-00"][4:])
+    assert set(traffic.down["client-00"][4:]) == {5, 9}
 
 
 @pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY, ASYNC], ids=lambda rule: rule["name"])
@@ -336,7 +335,7 @@ def test_a_shard_that_lost_its_disk_serves_blocks_until_there_are_differences_ag
     simulation.start("shard-0")
     simulation.run()
     assert same(simulation.model(), played(tmp_path / "whole", own))
-    assert set(traffic.down["client-00"][-4:]) == {9}
+    assert set(traffic.down["client-00"][-4:]) == {5, 9}
 
 
 # --- who lies -------------------------------------------------------------------------

@@ -96,20 +96,20 @@ def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path)
     simulation.run()
     most, names = (1 << 15) - 1, sorted(METRICS)
     for version, (base, at) in enumerate([(0, 2), (1, 4), (2, 5)]):
-        sums, weights = [0] * len(names), 0
+        sums, examples = [0] * len(names), 0
         for number, (name, examiner) in enumerate(cast.items()):
             result = judged(number, examiner.shown[version])
             assert result.loss is not None
             values = {"loss": result.loss, **result.metrics}
-            weight = round(result.examples * 2 * most / MOST_HELD_OUT)
+            share = result.examples / MOST_HELD_OUT
             words = UnsafeSeed(3).derive("round", name, EVALUATION, base, 0).words(len(names))
             for i, metric in enumerate(names):
                 scaled = np.float64(np.float32(values[metric] / METRICS[metric]))
-                exact = scaled * (weight / (2 * most)) * most
+                exact = scaled * share * most
                 low = int(np.floor(exact))
                 sums[i] += low + int(int(words[i]) < (exact - low) * 2**32)
-            weights += weight
-        means = [np.float32(s / most / (weights / (2 * most))) for s in sums]
+            examples += result.examples
+        means = [np.float32(s / most / (examples / MOST_HELD_OUT)) for s in sums]
         told = metrics_of(simulation)[at]
         assert [told[name] for name in names] == [
             float(mean) * METRICS[name] for mean, name in zip(means, names, strict=True)

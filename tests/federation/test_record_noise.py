@@ -7,6 +7,7 @@ that are sealed.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from torch import nn
 
 from secureps.client.integers import BlockIntegers
 from secureps.client.script import Script
 from secureps.client.sealing import OutboxSealer, Sealing
+from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
@@ -25,10 +28,12 @@ from secureps.crypto.sampling import SecretSeed
 from secureps.errors import Malformed
 from secureps.messages.charge import Charge
 from secureps.messages.submission import Receipt
+from secureps.policy.counting import bound
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.member.tasks import SealedUpdate
 from secureps.roles.pinned_run import Pinned
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.store.journal import MemoryJournal
 from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 from tests.kits.nursery import ROOT
 from tests.kits.sealed_blocks import looked_at
@@ -54,7 +59,7 @@ def demo(adjacency: str) -> Plan:
 def test_what_the_demo_seals_has_the_noise_that_is_charged(
     adjacency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sealed: list[tuple[NDArray[np.int64], int, Charge]] = []
+    sealed: list[tuple[NDArray[np.int64], float, Charge]] = []
     seal = OutboxSealer.seal
 
     def recorded(
@@ -62,13 +67,14 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         pinned: Pinned,
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
-        weight: int,
     ) -> Sealing[SealedUpdate]:
         layout = pinned.layout.group(receipt.id.group)
         made, again = looked_at(layout, blocks)
-        update = yield from seal(self, pinned, receipt, again, weight)
+        update = yield from seal(self, pinned, receipt, again)
         assert isinstance(update.receipt.fact, Charge)
-        sealed.append((made.astype(np.int64), weight, update.receipt.fact))
+        most = bound(pinned.plan.group(receipt.id.group), receipt.most_examples)
+        share = receipt.examples / most
+        sealed.append((made.astype(np.int64), share, update.receipt.fact))
         return update
 
     monkeypatch.setattr(OutboxSealer, "seal", recorded)
@@ -88,16 +94,49 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
     privacy = plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
     grid = plan.grid("all", len(sealed[0][0]))
-    for (integers, weight, charge), count in zip(sealed, records, strict=True):
+    for (integers, share, charge), count in zip(sealed, records, strict=True):
         assert (charge.noise_multiplier, charge.sample_rate, charge.steps) == (NOISE, rate, 4)
         public = privacy.records or count  # of the demo's plan about as many; else the exact number
-        update = (integers - grid.levels // 2) * grid.step * (grid.levels / weight)
+        update = (integers - grid.levels // 2) * grid.step / share
         a_step = (
             lr * charge.noise_multiplier * privacy.max_grad_norm / (charge.sample_rate * public)
         )
         assert len(update) > 9_000
         found = float(update.std()) / (a_step * math.sqrt(charge.steps))
         assert found == pytest.approx(1.0, abs=0.05), "noise of the ledger's, neither less nor more"
+
+
+@pytest.mark.parametrize("value", [3e38, 1e19, math.nan, math.inf])
+def test_records_that_cannot_be_used_show_nowhere_outside_their_client(
+    value: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its client goes on, and everybody else has the journal of a run without such records."""
+    told = []
+    for bad in (False, True):
+        caplog.clear()
+        trainers = {}
+        for number in range(CLIENTS):
+            draws = np.random.default_rng(number)
+            x, y = draws.normal(size=(60, 12)).astype(np.float32), draws.integers(0, 3, 60)
+            held_out = x[:9].copy(), y[:9].copy()
+            if bad and number == 0:
+                x[7:10, 2], y[10:20] = value, 99  # of ten, one at least is drawn
+            trainers[f"client-0{number}"] = TorchTrainer(linear, (x, y), held_out, device="cpu")
+        cast = Cast(trainers, SecretSeed(bytes(32)))
+        journals = defaultdict[str, MemoryJournal](MemoryJournal)
+        conditions = Conditions(journal=journals.__getitem__)
+        simulation = Simulation(demo("add-or-remove"), cast, tmp_path / f"{bad}", conditions)
+        simulation.run()
+        assert ("counted as nothing" in caplog.text) is bad
+        assert all(np.isfinite(each).all() for each in simulation.model().values())
+        told.append(
+            {name: [type(record) for _, record in own.rows] for name, own in journals.items()}
+        )
+    assert told[0] == told[1]
+
+
+def linear() -> nn.Module:
+    return nn.Linear(12, 3)
 
 
 class Idle(Walker):

@@ -155,9 +155,9 @@ def test_under_client_level_privacy_all_that_is_told_is_charged(tmp_path: Path) 
         (
             {
                 "block_size": 16,
-                "evaluation": {"reports": {"query": dict.fromkeys("abcdefghijkl", 1.0)}},
+                "evaluation": {"reports": {"query": dict.fromkeys("abcdefghijklm", 1.0)}},
             },
-            "16 do not",
+            "17 do not",
         ),
     ],
 )

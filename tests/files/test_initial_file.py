@@ -19,7 +19,7 @@ from secureps.files.initial_file import initial_path, pinned
 from secureps.files.objects import ObjectStore
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.check import check
+from secureps.run.check import Permit, check
 from secureps.run.initial_schema import initial_schema
 from tests.kits.object_stores import s3_bucket
 from tests.run.test_check import PLAN, write
@@ -70,7 +70,21 @@ def test_a_plan_names_a_url_and_pins_its_bytes(tmp_path: Path, url: str) -> None
     schema = initial_schema(plan)
     assert schema is not None
     assert [(t.name, t.shape) for t in schema.tensors] == [("a", (3, 4))]
-    assert check(plan_of(tmp_path, url)).groups[0].values == 12
+    assert check(plan_of(tmp_path, url), permit=Permit(fetch=True)).groups[0].values == 12
+
+
+@pytest.mark.parametrize(
+    "initial", ["no-store://bucket/v0.safetensors", "//server/share/v0", "\\\\server\\share\\v0"]
+)
+def test_unless_it_may_be_fetched_the_digest_is_unknown(tmp_path: Path, initial: str) -> None:
+    path = plan_of(tmp_path, initial.replace("\\", "\\\\"))
+    plan = load_plan(path, fetch=False)
+    assert (plan.section.initial, plan.has_digest) == (initial, False)
+    explained = check(path, 12)
+    assert explained.digest == ""
+    (told,) = explained.unknown
+    assert told.startswith("the plan's digest, which covers initial: it lies on another machine, ")
+    assert check(path).unknown[0].endswith("; or have --fetch fetch initial")
 
 
 def test_it_is_fetched_once(tmp_path: Path, url: str) -> None:

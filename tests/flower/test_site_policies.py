@@ -20,6 +20,7 @@ from secureps.store.journal import read_rows
 from tests.flower.test_strategy import SEED, play
 from tests.kits.engine_apps import make_app, write_plan
 from tests.kits.flower_grid import LocalGrid, a_task
+from tests.kits.ledgers import charge
 
 ROUNDS = 3
 PRIVACY = """[privacy]
@@ -67,9 +68,12 @@ NAMES = dict(zip(KEPT, client_names(3 + len(KEPT))[3:], strict=True))
 
 
 def test_no_key_is_forgotten() -> None:
-    """`evaluation` and `messages` keep messages from the app: see `test_refusals`."""
+    """`evaluation` and `messages` keep messages from the app: see `test_refusals`.
+
+    Of `records` see `test_public_numbers`.
+    """
     held = {*KEPT, "ledger", "reveal"}
-    assert held | {"evaluation", "messages"} == set(SiteSection.model_fields)
+    assert held | {"evaluation", "messages", "records"} == set(SiteSection.model_fields)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dic
         }
     # What another run took of the same records: of the budget there is no update left.
     spent = Release(NAMES["budget"], "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
-    BudgetLedger(folder / "budget.db").charge(bytes(32), spent)
+    charge(BudgetLedger(folder / "budget.db"), bytes(32), spent)
     plan = write_plan(folder, more='most_examples = 32\nweighting = "uniform"')
     plan.write_text(plan.read_text().replace("range = 1.0\n", "") + PRIVACY)
     with a_task():

@@ -56,9 +56,8 @@ BUNDLE = 24
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
 RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 60.0}
 CHECKS = (f"/{health.SERVICE}/Check", f"/{health.SERVICE}/Watch")
-STATUS = b"GET /metrics HTTP/1.1\r\nHost: here\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
+STATUS = b"GET /metrics HTTP/1.1\r\nHost: localhost:%d\r\nAccept: */*\r\nConnection: close\r\n\r\n"
 REQUESTS = (
-    STATUS,
     b"GET /?name[]=secureps_ready HTTP/1.0\r\n\r\n",
     b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\nContent-Type: text/plain\r\n\r\nabc",
     b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text; version=1.0.0\r\n"
@@ -283,7 +282,8 @@ class Streams(Caller):
             envelope = encode(PutBlock(whole, b""))
         except SecurepsError:
             envelope = b"\xff"
-        return envelope, list(framing.pieces(envelope, payload))
+        rest = [payload] if payload else []
+        return envelope, [framing.head(envelope, len(payload)), *rest]
 
 
 class Handshakes(Caller):
@@ -308,7 +308,8 @@ class Handshakes(Caller):
     def _speak(self, random: Random, to: str, line: socket.socket) -> None:
         match random.randrange(4):
             case 0:  # no TLS at all
-                line.sendall(mutated(random, (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", STATUS)))
+                said = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", STATUS % 80)
+                line.sendall(mutated(random, said))
             case 1:
                 line.sendall(mutated(random, (hello(),)))
             case 2:
@@ -375,12 +376,12 @@ class Ports(Caller):
                 stack.enter_context(closing(line))
                 if under_tls:
                     line = stack.enter_context(closing(self._context.wrap_socket(line)))
-                line.sendall(mutated(random, REQUESTS))
+                line.sendall(mutated(random, (STATUS % port, *REQUESTS)))
                 line.settimeout(0.01)
                 answered += bool(line.recv(1 << 16))
         if random.random() < 0.02:
             with closing(socket.create_connection(("127.0.0.1", clear), PATIENCE)) as line:
-                line.sendall(STATUS)
+                line.sendall(STATUS % clear)
                 if not line.recv(1 << 16).startswith(b"HTTP/1.0 200"):
                     return AT_ONCE, answered, "an honest request is not answered"
         return AT_ONCE, answered, None

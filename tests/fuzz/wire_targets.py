@@ -38,7 +38,7 @@ def targets() -> list[Target]:
     sent = [make(KINDS[name]) for name in sorted(_BODY) for make in (full, unset)]
     envelopes = tuple(encode(message) for message in sent)
     bundles = tuple(framing.bundle(envelopes[at : at + 3]) for at in range(0, len(envelopes), 5))
-    frames = tuple(next(framing.pieces(each, b"payload")) for each in envelopes[:20])
+    frames = tuple(framing.head(each, 7) + b"payload" for each in envelopes[:20])
     refusals = tuple(encode(make(Refusal)) for make in (full, unset))
     records = tuple(canonical(make(kind)) for kind in KNOWN.values() for make in (full, unset))
     return [

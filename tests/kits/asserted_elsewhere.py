@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ACTS = "roles/coordinator/test_acts.py"
 CHOICE, STEPS = "gpu/test_choice.py", "service/shard/test_devices.py"
-BUDGET = "store/test_budget.py"
+BUDGET, SUM = "store/test_budget.py", "client/test_private_sum.py"
 ELSEWHERE = {
     'memory = "..." is too little for what this shard holds: it works with "..." or more, ... '
     "(the operator's fault)": ("policy/test_tiers.py", "it works with "),
@@ -44,10 +44,7 @@ ELSEWHERE = {
         "store/test_act_lines.py",
         " is not what was signed, or not in its place",
     ),
-    "left out of this run: by the operator... (the other side's fault)": (
-        ACTS,
-        "left out of this run: by the operator",
-    ),
+    "left out of this run: by the operator... (the other side's fault)": (ACTS, "by the operator"),
     "... is no act: it is one of ... (the sender's fault)": (ACTS, "is no act: it is one of"),
     "... is of a client: name one (the sender's fault)": (ACTS, "is of a client: name one"),
     "... is of no client: name none (the sender's fault)": (ACTS, "is of no client: name none"),
@@ -495,5 +492,8 @@ ELSEWHERE = {
     "operator's fault)": ("client/test_site_policy.py", "counts for all runs of this site"),
     "as many trainings as this site allows (updates_per_hour) have begun within an hour: the next "
     "one may begin in ...": ("federation/test_site_policies.py", "have begun within an hour"),
+    "WARNING: the plan's ...": ("policy/checks/test_privacy.py", "WARNING: the plan's "),
+    "record privacy: in ... counted as nothing, ...": (SUM, "counted as nothing"),
+    "record privacy: the model takes one record after the other, ...": (SUM, "one record after"),
 }
 """Messages that other files assert: which, and the part that it looks for."""

@@ -23,6 +23,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement, Placement, RunInfo, ShardAddress
 from secureps.messages.submission import (
     UPDATE,
+    BlockHeader,
     Cohort,
     Member,
     Receipt,
@@ -70,9 +71,10 @@ def committee_plan(holders: int, threshold: int, minimum: int = 2) -> Plan:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a member sent, and what is in it."""
+    """What a member sent, and what is in it; `headers` and `payloads` of its blocks, in order."""
 
     receipt: Receipt
+    headers: tuple[BlockHeader, ...]
     payloads: tuple[bytes, ...]
     values: Ints
 
@@ -118,14 +120,16 @@ class Site:
         """A holder of this index with an empty ledger, its run pinned."""
         return Holder(self, self.names[index])
 
+    def sealer(self, client: str, outbox: MemorySpool) -> OutboxSealer:
+        """A client's, with a ledger that has nothing in it."""
+        identity = self.kit.identities[client]
+        return OutboxSealer(identity, {}, self.sealed_for, outbox, MemoryLedger())
+
     def send(
         self, client: str, sequence: int = 1, version: int = 0, base: bytes = BASE, seed: int = 0
     ) -> Sent:
         """A sealed update of random values."""
         id, outbox = SubmissionId(client, "all", sequence), MemorySpool()
-        sealer = OutboxSealer(
-            self.kit.identities[client], {}, self.sealed_for, outbox, MemoryLedger()
-        )
         rng = np.random.default_rng([seed, sequence, *client.encode()])
         layout = self.pinned.layout.group("all")
         values = rng.integers(0, 1000, layout.size, np.int64)
@@ -133,8 +137,10 @@ class Site:
         run = self.pinned.run.id
         receipt = draft(run, id, UPDATE, version, base, None, False)
         receipt = dataclasses.replace(receipt, update=update)
-        sealed = whole(sealer.seal(self.pinned, receipt, cut(layout, values), 7))
-        return Sent(sealed.receipt, tuple(outbox.get(h.key) for h in sealed.headers), values)
+        sealer = self.sealer(client, outbox)
+        sealed = whole(sealer.seal(self.pinned, receipt, cut(layout, values)))
+        payloads = tuple(outbox.get(header.key) for header in sealed.headers)
+        return Sent(sealed.receipt, sealed.headers, payloads, values)
 
     def opening(
         self,
@@ -177,7 +183,7 @@ class Site:
             total = adder.zero(layout.slots(block))
             for each, weight in zip(sent, weights, strict=True):
                 adder.add(total, each.payloads[block], weight)
-            found.append(opener.open(block, adder.total(total), layout.slots(block))[1:])
+            found.append(opener.open(block, adder.total(total), layout.slots(block)))
         return np.concatenate(found)
 
 

@@ -19,6 +19,7 @@ SERVICE = Service(
     streams=8,
     piece=1 << 20,
     in_flight=64 << 20,
+    shares=3,
 )
 
 

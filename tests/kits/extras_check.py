@@ -81,7 +81,7 @@ def base_is_there() -> None:
     project("federation", "rlwe")
     with Path("federation/plan.toml").open("a") as plan:
         plan.write("\nbaselines = false\n")
-    secureps("check", "federation/plan.toml")
+    secureps("check", "federation/plan.toml", "--run-script")
     said = secureps("up", "federation/plan.toml", "--out", "up")
     assert Path("up", "model.safetensors").exists(), said
     assert f"no curves: matplotlib is not installed: {command('report')}" in said
@@ -91,7 +91,7 @@ def torch_is_there() -> None:
     """DP-SGD steps: torch and opacus."""
     project("net", "plain", "--torch")
     assert "[privacy" in Path("net/plan.toml").read_text()
-    secureps("check", "net/plan.toml")
+    secureps("check", "net/plan.toml", "--run-script")
     played("net")
 
 
@@ -104,7 +104,7 @@ def bfv_is_there() -> None:
 def flower_is_there() -> None:
     """An app is looked at, and trains."""
     project("app", "plain", "--flower")
-    secureps("check", "app/plan.toml")
+    secureps("check", "app/plan.toml", "--run-script")
     played("app")
 
 
@@ -115,7 +115,7 @@ def report_is_there() -> None:
     assert Path("drawn-run/curves.png").stat().st_size > 1000
     assert ps.datasets.digits(seed=0).classes == 10
     secureps("new", "tumours", "--sklearn")
-    secureps("check", "tumours/plan.toml")
+    secureps("check", "tumours/plan.toml", "--run-script")
 
 
 def tensorboard_is_there() -> None:
@@ -201,7 +201,7 @@ def torch_is_missed() -> None:
 def torch_is_missed_by_a_script() -> None:
     """Whoever checks its plan hears which extra it needs."""
     script_of("wants-torch", "import torch\ndef make(settings): ...\n")
-    refused("torch", "check", "wants-torch/plan.toml")
+    refused("torch", "check", "wants-torch/plan.toml", "--run-script")
 
 
 def bfv_is_missed() -> None:
@@ -214,7 +214,7 @@ def bfv_is_missed() -> None:
 def bfv_is_not_missed_by_a_check() -> None:
     """`check` needs no extra."""
     project("checked-bfv", "bfv")
-    secureps("check", "checked-bfv/plan.toml")
+    secureps("check", "checked-bfv/plan.toml", "--run-script")
 
 
 def flower_is_missed() -> None:
@@ -226,7 +226,7 @@ def flower_is_missed() -> None:
 def flower_is_missed_by_an_app() -> None:
     """Whoever checks its plan hears which extra it needs."""
     script_of("wants-flower", "from flwr.clientapp import ClientApp\napp = ClientApp()\n")
-    refused("flower", "check", "wants-flower/plan.toml")
+    refused("flower", "check", "wants-flower/plan.toml", "--run-script")
 
 
 def report_is_missed() -> None:

@@ -52,8 +52,7 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
     trainer = simulation._cast.trainers[client]
     assert isinstance(trainer, Recorded)
     layout = plan.layout(pinned.run.schema).group("all")
-    grid, code = plan.grid("all", layout.sent), plan.weights("all")
-    share = code.weigh(10 + trainer._number, 32) / code.most
+    grid, share = plan.grid("all", layout.sent), (10 + trainer._number) / 32
     mechanism, mover = plan.mechanism("all", layout.sent), moved(plan, "all", layout.sent)
     told, scale = scales(simulation), np.float32(1)
     rest, last = np.zeros(layout.size, np.float32), None

@@ -109,14 +109,14 @@ class HostilePeer:
             except grpc.RpcError as error:
                 raise framing.error_of(error, f"{to} at {self._addresses[to]}") from None
 
-    def hang_up(self, to: str, first: bytes) -> None:
+    def hang_up(self, to: str, first: bytes, *rest: bytes) -> None:
         """Begins to send and breaks the connection."""
         envelope, _, _ = framing.open_frame(first)
         metadata = self._signed(to, framing.PUT, envelope)
         sent, over = threading.Event(), threading.Event()
 
         def pieces() -> Iterator[bytes]:
-            yield first
+            yield from (first, *rest)
             sent.set()
             over.wait(PATIENCE)
 
@@ -201,10 +201,10 @@ class HostilePeer:
     def frame(self, put: PutBlock, announced: int | None = None) -> tuple[bytes, list[bytes]]:
         """(envelope, pieces) of a block; `announced` payload bytes instead of those there are."""
         envelope = encode(put)
-        whole = b"".join(framing.pieces(envelope, put.payload))
-        if announced is not None:
-            whole = whole[:4] + announced.to_bytes(8, "little") + whole[12:]
-        return envelope, [whole[at : at + (1 << 20)] for at in range(0, len(whole), 1 << 20)]
+        payload = bytes(put.payload)
+        head = framing.head(envelope, len(payload) if announced is None else announced)
+        rest = [payload[at : at + (1 << 20)] for at in range(0, len(payload), 1 << 20)]
+        return envelope, [head, *rest]
 
 
 Send = Callable[[HostilePeer], Any]

@@ -1,4 +1,7 @@
-"""A rogue aggregator before real key holders: a server that they dial, and that asks what it likes.
+"""A rogue coordinator before real processes: a server that they dial, and that asks what it likes.
+
+    RogueRun     the processes are the key holders; the rogue is the shards, too
+    RogueShard   the process is an honest shard, and the rogue is the coordinator alone
 
 Clients are honest: their updates are sealed by the real code under keys of the kit. Of the
 holders the rogue has public keys alone, until one is `corrupt`: then it has that one's folder.
@@ -7,9 +10,11 @@ holders the rogue has public keys alone, until one is `corrupt`: then it has tha
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -23,15 +28,27 @@ from secureps.crypto.rlwe import RlweAdder
 from secureps.crypto.roster import Roster
 from secureps.crypto.secret import Secret
 from secureps.messages import orders
-from secureps.messages.requests import KeyShare, Noted, OpenRefused, Subscribe
+from secureps.messages.requests import (
+    KeyShare,
+    Noted,
+    OpenRefused,
+    Prepared,
+    PutBlock,
+    Subscribe,
+)
+from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.service.process import authenticator
 from secureps.store.envelope_keys import load_keys
+from secureps.store.issuing import issue, revoke
 from secureps.store.keyring import load_private, load_public
+from secureps.store.spool import MemorySpool
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits import rlwe_kit
-from tests.kits.committee_kit import Holder, Sent, Site
+from tests.kits.committee_kit import SHARD, Holder, Sent, Site
 from tests.kits.processes import PATIENCE, Processes
 
 MINIMUM = 5
@@ -60,11 +77,14 @@ class Rogue:
 
     def __init__(self, roster: Roster, configure: orders.Configure) -> None:
         self._configure = configure
+        self.roster = roster
+        self.followed: dict[str, int] = {}
+        """The number of the roster that a party goes by."""
         self.run = configure.run.id
         self._streams: dict[str, Deliver] = {}
         self._heard: dict[str, Queue[Any]] = defaultdict(Queue)
         self._server = CoordinatorServer(
-            PLAINTEXT, self, "127.0.0.1:0", authenticator(lambda: roster)
+            PLAINTEXT, self, "127.0.0.1:0", authenticator(lambda: self.roster)
         )
 
     def start(self) -> str:
@@ -86,6 +106,7 @@ class Rogue:
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Callable[[], None]:
         deliver(self._configure)
         self._streams[sender] = deliver
+        self.followed[sender] = message.epoch
 
         def end() -> None:
             if self._streams.get(sender) is deliver:
@@ -95,21 +116,43 @@ class Rogue:
 
     # --- what it does -------------------------------------------------------------
 
-    def watched(self, holder: str) -> bool:
-        """Whether a holder takes its orders now."""
-        return holder in self._streams
+    def watched(self, party: str) -> bool:
+        """Whether a party takes its orders now."""
+        return party in self._streams
+
+    def tell(self, party: str, order: Any) -> None:
+        """Sends an order; what it leads to, if anything, comes later."""
+        self._streams[party](order)
+
+    def hear(self, party: str, *kinds: type[Any]) -> Any:
+        """The next message of these kinds from a party; queue.Empty if none comes."""
+        while True:
+            said = self._heard[party].get(timeout=PATIENCE)
+            if isinstance(said, kinds):
+                return said
 
     def ask(self, holder: str, *asked: orders.Open) -> list[Said]:
         """What a holder answers to orders that come at once; queue.Empty if it never does."""
         for order in asked:
-            self._streams[holder](order)
+            self.tell(holder, order)
         found: dict[int, Said] = {}
         numbers = [order.cohort.number for order in asked]
         while found.keys() != set(numbers):
-            said = self._heard[holder].get(timeout=PATIENCE)
-            if isinstance(said, KeyShare | OpenRefused) and said.cohort in numbers:
+            said = self.hear(holder, KeyShare, OpenRefused)
+            if said.cohort in numbers:
                 found[said.cohort] = said
         return [found[number] for number in numbers]
+
+
+class Kits(Processes):
+    """Processes of which those that came later have a later kit."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        self.later: dict[str, Path] = {}
+        super().__init__(*args, **given)
+
+    def kit(self, name: str) -> Path:
+        return self.later.get(name, super().kit(name))
 
 
 class RogueRun:
@@ -124,7 +167,7 @@ class RogueRun:
     ) -> None:
         text = PLAN.replace("HOLDERS", str(holders)).replace("THRESHOLD", str(threshold))
         text = text.replace("RULE", rule)
-        self.processes = Processes(folder, "rlwe", clients=clients, plan=text, insecure=True)
+        self.processes = Kits(folder, "rlwe", clients=clients, plan=text, insecure=True)
         self.names, self.clients = self.processes.holders, self.processes.clients
         self._kit = folder / "kit"
         self._secrets: dict[str, Secret] = {}
@@ -138,20 +181,11 @@ class RogueRun:
 
     def __enter__(self) -> RogueRun:
         try:
-            self._start()
+            _start(self.processes, self._rogue, *self.names)
         except BaseException:
             self.__exit__()
             raise
         return self
-
-    def _start(self) -> None:
-        address = self.processes.folder / "coordinator" / "address"
-        address.parent.mkdir()
-        address.write_text(f"{self._rogue.start()}\n")
-        for name in self.names:
-            self.processes.start(name)
-        for name in self.names:
-            self.processes.wait(partial(self._rogue.watched, name), f"{name}'s watch")
 
     def __exit__(self, *_: object) -> None:
         self.processes.__exit__()
@@ -163,6 +197,31 @@ class RogueRun:
         self.processes.wait(lambda: not self._rogue.watched(holder), f"the end of {holder}")
         self.processes.start(holder)
         self.processes.wait(lambda: self._rogue.watched(holder), f"{holder}'s watch")
+
+    def replace(self, lost: str, new: str) -> None:
+        """The CA puts a holder in the place of another, and `site` is the new committee's.
+
+        The rogue brings everybody the roster that its own kit does not have.
+        """
+        kit = self._kit.with_name(f"kit-{new}")
+        shutil.copytree(self._kit, kit)
+        issue(kit, "holder", new)
+        revoke(kit, [lost])
+        before, public = self.site, load_public(kit)
+        self.site = Site(before.plan, MemoryKit(public, self.identities, self._secrets))
+        self.site.run, self.site.pinned = before.run, before.pinned
+        self.names = self.site.names
+        self._rogue.roster, self.processes.later[new] = public.roster, kit
+        self.processes.start(new)
+        for name in self.names:
+            if name != new:
+                self._rogue.tell(name, orders.RosterChanged(1, public.roster.text))
+            newest = partial(self._follows, name, public.roster.number)
+            self.processes.wait(newest, f"{name} by the new roster")
+        self._rogue.tell(new, orders.RosterChanged(1, before.kit.public.roster.text))
+
+    def _follows(self, name: str, number: int) -> bool:
+        return self._rogue.followed.get(name) == number
 
     # --- clients ------------------------------------------------------------------
 
@@ -210,6 +269,82 @@ class RogueRun:
         return self.site.holder(index)
 
 
+def _start(processes: Processes, rogue: Rogue, *names: str) -> None:
+    """Starts the rogue where the processes look for their coordinator, and then these."""
+    address = processes.folder / "coordinator" / "address"
+    address.parent.mkdir()
+    address.write_text(f"{rogue.start()}\n")
+    for name in names:
+        processes.start(name)
+    for name in names:
+        processes.wait(partial(rogue.watched, name), f"{name}'s watch")
+
+
+class RogueShard:
+    """A run in the clear: what the rogue has a shard open, it reads. Version 0 is founded."""
+
+    def __init__(self, folder: Path) -> None:
+        text = PLAN.replace("holders = HOLDERS\nthreshold = THRESHOLD\n", "")
+        text = text.replace("[[group]]", '[[group]]\nweighting = "uniform"').replace("RULE", ROUNDS)
+        self.processes = Processes(folder, "plain", clients=10, plan=text, insecure=True)
+        self.clients, kit = self.processes.clients, folder / "kit"
+        identities = {name: load_private(kit, name) for name in self.clients}
+        self.site = site = Site(self.processes.plan, MemoryKit(load_public(kit), identities, {}))
+        order = orders.Configure(1, site.run, site.placement, site.addresses)
+        self.rogue = Rogue(site.kit.public.roster, order)
+        self._closing = ExitStack()
+
+    def __enter__(self) -> RogueShard:
+        self._closing.callback(self.rogue.stop)
+        self._closing.callback(self.processes.__exit__)
+        try:
+            _start(self.processes, self.rogue, SHARD)
+            self._found()
+        except BaseException:
+            self._closing.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def _found(self) -> None:
+        id, outbox = SubmissionId(self.clients[0], "all", 0), MemorySpool()
+        layout = self.site.pinned.layout.group("all")
+        sealer, values = self.site.sealer(id.client, outbox), np.zeros(layout.size, np.float32)
+        found = sealer.offer(self.site.pinned, id, values, True)
+        self._put(id.client, found.headers, [outbox.get(header.key) for header in found.headers])
+        self.rogue.tell(SHARD, orders.Found(1, "all", found.receipt))
+        self.rogue.hear(SHARD, Prepared)
+        self.rogue.tell(SHARD, orders.Commit(1, "all", 0, 0))
+
+    def send(self, client: str) -> Sent:
+        """A client's update for version 1, which the shard has then."""
+        sent = self.site.send(client)
+        self._put(client, sent.headers, sent.payloads)
+        return sent
+
+    def _put(
+        self, client: str, headers: Sequence[BlockHeader], payloads: Sequence[bytes | memoryview]
+    ) -> None:
+        for header, payload in zip(headers, payloads, strict=True):
+            self.ask(client, PutBlock(header, payload))
+
+    def ask(self, party: str, request: Any) -> Any:
+        """What the shard answers to a client."""
+        sign = partial(self.site.kit.identities[party].sign, REQUEST_DOMAIN)
+        where = {SHARD: (self.processes.folder / SHARD / "address").read_text().strip()}
+        with closing(GrpcTransport(PLAINTEXT, party, sign, where, PATIENCE)) as transport:
+            return transport.call(SHARD, request).result(PATIENCE)
+
+    def orders(self, sent: Sequence[Sent], number: int) -> tuple[orders.Hold, orders.Prepare]:
+        """To add a cohort's updates, and to step from their sum."""
+        cohort = self.site.opening(sent, number).cohort
+        blocks = {each.receipt.id: each.receipt.blocks for each in sent}
+        members = tuple(orders.MemberBlocks(m.id, blocks[m.id]) for m in cohort.members)
+        return orders.Hold(1, cohort, members), orders.Prepare(1, cohort, ())
+
+
 # --- what ciphertexts say under a key, judged by nobody ---------------------------
 
 
@@ -230,7 +365,7 @@ def read(site: Site, sent: Sequence[Sent], key: NDArray[np.int64]) -> NDArray[np
         for index, (p, a) in enumerate(zip(primes, rlwe_kit.public_element(enc.ring, at, block))):
             row = [(c - x * s) % p for c, x, s in zip(words[index // 2], a, keys[p])]
             values[p] = _coefficients(row, p, slots)
-        found += [_message(dict(zip(values, rests))) for rests in zip(*values.values())][1:]
+        found += [_message(dict(zip(values, rests))) for rests in zip(*values.values())]
     half = enc.delta // 2
     return np.array([(v + half) // enc.delta % enc.base for v in found], np.int64)
 

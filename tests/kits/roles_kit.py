@@ -112,7 +112,7 @@ def make_plan(
     capacity: int = 8,
     **changes: Any,
 ) -> Plan:
-    """Three clients, two versions, four blocks of fifteen values."""
+    """Three clients, two versions, four blocks of up to sixteen values."""
     wanted = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0, "extensions": 1}
     body: dict[str, Any] = {
         "name": "small",

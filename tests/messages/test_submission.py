@@ -62,6 +62,7 @@ OTHER: dict[str, Any] = {
     "magnitude": None,
     "update": bytes([1]) * 16,
     "beside": b"",
+    "examples": 30,
     "most_examples": 64,
     "keys": (0, 1),
     "committee": bytes([1]) * 32,

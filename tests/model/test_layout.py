@@ -21,7 +21,6 @@ from secureps.config.plan import (
     SparseSection,
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import MOST_SLOTS, GroupLayout, Layout
 
@@ -46,7 +45,6 @@ def laid_out(
     scaled: Collection[str] = (),
     metrics: Sequence[str] = (),
     sparse: Mapping[str, SparseSection] | None = None,
-    weights: Mapping[str, int] | None = None,
     frozen: Sequence[str] = (),
     shards: int = 1,
     element: int = 1,
@@ -70,15 +68,14 @@ def laid_out(
         frozen=tuple(frozen),
         evaluation=judged if metrics else None,
     )
-    slots = dict.fromkeys([*(name for name, _ in groups), EVALUATION], 1) | dict(weights or {})
-    return Layout.build(schema, plan, slots, lambda _: element)
+    return Layout.build(schema, plan, lambda _: element)
 
 
 def build(**changes: Any) -> Layout:
     arguments: dict[str, Any] = {
         "schema": SCHEMA,
         "groups": GROUPS,
-        "block_size": 5,
+        "block_size": 4,
         "local": ["head.*"],
     }
     return laid_out(**(arguments | changes))
@@ -150,11 +147,11 @@ def test_the_first_matching_group_wins_in_the_order_given() -> None:
     assert [g.name for g in layout.groups] == ["rest", "words"]
 
 
-def test_blocks_leave_slot_0_to_the_weight_and_the_last_is_shorter() -> None:
+def test_a_block_has_values_alone_and_the_last_is_shorter() -> None:
     group = build().group("rest")
     assert group.blocks == 4
     assert [group.span(b) for b in range(4)] == [(0, 4), (4, 8), (8, 12), (12, 14)]
-    assert [group.slots(b) for b in range(4)] == [5, 5, 5, 3]
+    assert [group.slots(b) for b in range(4)] == [4, 4, 4, 2]
     for block in (-1, 4):
         with pytest.raises(Malformed, match="no block"):
             group.span(block)
@@ -162,41 +159,39 @@ def test_blocks_leave_slot_0_to_the_weight_and_the_last_is_shorter() -> None:
             group.slots(block)
 
 
-@given(size=st.integers(1, 200), block_size=st.integers(2, 40))
+@given(size=st.integers(1, 200), block_size=st.integers(1, 40))
 def test_spans_tile_the_group(size: int, block_size: int) -> None:
     schema = Schema((TensorSpec("w", (size,), "float32"),))
     group = laid_out(schema, [("all", "*")], block_size).group("all")
     spans = [group.span(b) for b in range(group.blocks)]
     assert [i for start, stop in spans for i in range(start, stop)] == list(range(size))
-    assert all(2 <= group.slots(b) <= block_size for b in range(group.blocks))
-    assert sum(group.slots(b) for b in range(group.blocks)) == size + group.blocks
+    assert all(1 <= group.slots(b) <= block_size for b in range(group.blocks))
+    assert sum(group.slots(b) for b in range(group.blocks)) == size
 
 
 @given(
     size=st.integers(1, 1 << 27),
     shards=st.integers(1, 9),
     element=st.sampled_from([1, 2048, 6144, 20480]),
-    weight=st.integers(1, 8),
 )
-@example(size=MOST_SLOTS - 1, shards=1, element=20480, weight=1)  # no whole elements are as many
+@example(size=MOST_SLOTS, shards=1, element=20480)  # no whole elements are as many
 def test_without_a_size_there_are_as_few_blocks_as_shards_need(
-    size: int, shards: int, element: int, weight: int
+    size: int, shards: int, element: int
 ) -> None:
     """No element has room but a group's last, and no shard more than a block for 2^22 slots."""
     schema = Schema((TensorSpec("w", (size,), "float32"),))
-    slots = {"all": weight}
-    made = laid_out(schema, [("all", "*")], None, shards=shards, element=element, weights=slots)
+    made = laid_out(schema, [("all", "*")], None, shards=shards, element=element)
     group = made.group("all")
     sizes = [group.slots(block) for block in range(group.blocks)]
-    assert sum(sizes) == size + weight * len(sizes)
+    assert sum(sizes) == size
     assert all(slots == group.full for slots in sizes[:-1])
     assert group.full % element == 0
     assert group.full <= MOST_SLOTS
     assert 1 <= sizes[-1] <= group.full
-    each = math.ceil(size / (shards * (MOST_SLOTS // element * element - weight)))
+    each = math.ceil(size / (shards * (MOST_SLOTS // element * element)))
     assert len(sizes) <= shards * each
-    assert group.full < weight + math.ceil(size / (shards * each)) + element
-    assert group.cipher_slots == min(weight + math.ceil(size / shards), MOST_SLOTS)
+    assert group.full < math.ceil(size / (shards * each)) + element
+    assert group.cipher_slots == min(math.ceil(size / shards), MOST_SLOTS)
 
 
 def test_a_row_block_and_the_metrics_are_one_block_each() -> None:
@@ -211,7 +206,7 @@ def test_a_row_block_and_the_metrics_are_one_block_each() -> None:
         element=2,
     )
     assert [group.blocks for group in layout.all_groups] == [1, 1, 1, 1, 3]
-    assert {group.cipher_slots for group in layout.all_groups} == {17}
+    assert {group.cipher_slots for group in layout.all_groups} == {16}
     assert layout.digest != dataclasses.replace(layout, local=schema.tensors[:1]).digest
 
 
@@ -300,7 +295,6 @@ def one(name: str, values: int, dtype: str) -> dict[str, Any]:
         ),
         ({"frozen": ["head.*"]}, r"'head\.weight' is both local and frozen"),
         ({"frozen": ["[!h]*"]}, "nothing is left to train"),
-        ({"block_size": 1}, "no room"),
         ({"schema": Schema(SCHEMA.tensors[:1] * 2)}, "tensor 'embedding.weight' is there 2"),
         (one("z", 1, "complex64"), "'complex64'"),
         (one("z", 1, "bfloat16"), "'bfloat16'"),
@@ -321,7 +315,7 @@ def test_a_local_tensor_may_have_any_dtype() -> None:
 def test_digest_covers_everything() -> None:
     base = build()
     others = [
-        build(block_size=6),
+        build(block_size=5),
         build(local=[], groups=[("words", "embedding.*"), ("rest", "*")]),
         build(groups=[("word", "embedding.*"), ("rest", "*")]),
         build(groups=[("rest", "body.*"), ("words", "*")]),

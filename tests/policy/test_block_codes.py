@@ -19,7 +19,7 @@ def thin() -> Plan:
     return small_plan(group=[{"codec": chain, "rule": {"quorum": 6}}])
 
 
-LAYOUT = GroupLayout("all", (), 1000, 400, None, 1, 3)
+LAYOUT = GroupLayout("all", (), 1000, 400, None, 3)
 
 
 def test_the_same_block_of_the_same_version_has_the_same_code() -> None:
@@ -65,6 +65,6 @@ def test_a_group_without_a_codec_sends_what_it_has() -> None:
 
 
 def test_a_layout_says_how_much_of_each_block_is_sent() -> None:
-    assert [LAYOUT.slots(block) for block in range(3)] == [135, 135, 68]
+    assert [LAYOUT.slots(block) for block in range(3)] == [134, 134, 67]
     assert [LAYOUT.sent_span(block) for block in range(3)] == [(0, 134), (134, 268), (268, 335)]
     assert LAYOUT.sent == 335

@@ -292,16 +292,16 @@ def test_bits_are_judged_by_the_mean() -> None:
     assert bits_left(16, 4.0, 4) == pytest.approx(17.0)
     assert bits_left(16, 1.0, 4) == pytest.approx(15.0)
     (group,) = plan(group=[{"most_examples": 10**6, "rule": {"quorum": 5}}]).section.group
-    (few,) = remarks(group, "", 300, 0, 300 / 10**6)
+    (few,) = remarks(group, "", 300, 0)
     assert "about 5.5 of 16 bits are left in a mean of 5 clients like this one" in few
     (free,) = plan().section.group
-    assert remarks(free, "", 20, 2048, 20 / 2048) == ()
+    assert remarks(free, "", 20, 2048) == ()
 
 
 def test_one_of_those_who_agreed_has_more_than_half_of_the_bound() -> None:
     """The others of a cohort count what this client does."""
     (coarse,) = plan(group=[{"bits": 6, "rule": {"quorum": 4, "minimum": 2}}]).section.group
-    (few,) = remarks(coarse, "", 2, 8, 2 / 8)
+    (few,) = remarks(coarse, "", 2, 8)
     assert "about 5.1 of 6 bits are left in a mean of 2 clients like this one" in few
 
 

@@ -218,7 +218,7 @@ def test_the_optimizer_is_the_sections() -> None:
         ),
         (
             {"cipher": {"name": "rlwe", "holders": 13, "threshold": 7}},
-            "need 1716 seeds a key, and at most 1000 are allowed: take fewer holders",
+            "need 3003 seeds a key, and at most 2048 are allowed: take fewer holders",
         ),
         (
             {"cipher": {"name": "rlwe"}, "group": [group({"most": 33})]},

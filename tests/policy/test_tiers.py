@@ -19,7 +19,7 @@ def plan_of(**group: Any) -> Plan:
 
 
 def room(plan: Plan, memory: int, threads: int = 1) -> Room:
-    """Of a shard that holds two blocks of fifteen values."""
+    """Of a shard that holds two blocks of sixteen values."""
     return room_of(plan, plan.sized({"all": 60}), {"all": (0, 2)}, memory, threads)
 
 
@@ -27,34 +27,34 @@ def room(plan: Plan, memory: int, threads: int = 1) -> Room:
 def test_a_version_is_values_and_optimizer_state(name: str, slots: int) -> None:
     plan = plan_of(optimizer={"name": name})
     (group,) = plan.sized({"all": 50})
-    assert version_bytes(plan, group, (0,)) == 4 * 15 * (1 + slots)
+    assert version_bytes(plan, group, (0,)) == 4 * 16 * (1 + slots)
     assert version_bytes(plan, group, range(group.blocks)) == 4 * 50 * (1 + slots)
 
 
 def test_differences_and_what_they_leave_over_are_counted() -> None:
     plan = plan_of(pull_bits=4)
     (group,) = plan.sized({"all": 60})
-    assert version_bytes(plan, group, (0,)) == 2 * 4 * 15 + 1 + 8
+    assert version_bytes(plan, group, (0,)) == 2 * 4 * 16 + 1 + 8
 
 
 def test_at_most_a_quarter_is_for_what_is_made_or_what_is_in_work() -> None:
-    assert room(plan_of(), 4000) == Room(4000, 120), "no version here is longer"
-    assert room(plan_of(), 4000).held == 3880
+    assert room(plan_of(), 4000) == Room(4000, 128), "no version here is longer"
+    assert room(plan_of(), 4000).held == 3872
     assert room(plan_of(), 400) == Room(400, 100)
-    assert room(plan_of(), 240) == Room(240, 60)
-    assert room(plan_of(), 480, threads=2) == Room(480, 120)
-    assert room(plan_of(tier="mapped"), 240) == Room(240, 60)
+    assert room(plan_of(), 256) == Room(256, 64)
+    assert room(plan_of(), 512, threads=2) == Room(512, 128)
+    assert room(plan_of(tier="mapped"), 256) == Room(256, 64)
 
 
 def test_resident_groups_have_two_versions_besides() -> None:
     plan = plan_of(tier="resident")
-    assert room(plan, 480) == Room(480, 60)
-    assert room(plan, 1240).making == 60, "versions that are made are among the two"
+    assert room(plan, 512) == Room(512, 64)
+    assert room(plan, 1240).making == 64, "versions that are made are among the two"
 
 
 @pytest.mark.parametrize(
     ("group", "threads", "least"),
-    [({}, 1, 240), ({}, 3, 720), ({"tier": "resident"}, 1, 480), ({"tier": "mapped"}, 1, 240)],
+    [({}, 1, 256), ({}, 3, 768), ({"tier": "resident"}, 1, 512), ({"tier": "mapped"}, 1, 256)],
 )
 def test_too_little_is_refused_with_the_least_that_works(
     group: dict[str, Any], threads: int, least: int

@@ -302,7 +302,7 @@ def test_a_cohort_adds_up_to_its_mean_with_the_promised_error(case: dict[str, An
         total = total + mechanism.noise(total.size, stream("shard").words)
         weight, draws = members + 1, 1
     decoder = Grid(mechanism.bits, mechanism.range)
-    mean = decoder.weighted_mean(total, planned * decoder.weights.most, weight)
+    mean = decoder.weighted_mean(total, Fraction(planned), weight)
     error = mean - np.sum(updates, axis=0) / planned
     # The noise, and rounding: about 1/6 for values that are small fractions of a step or not.
     spread = mechanism.calibration.step / planned

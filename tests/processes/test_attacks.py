@@ -330,6 +330,40 @@ def test_two_coordinators_that_split_the_holders_open_one_cohort_at_most(tmp_pat
             assert "is over for ever" in run.refusal(name, later), "and nobody the first"
 
 
+def test_a_holder_that_is_replaced_in_between_does_not_open_a_second_cohort(tmp_path: Path) -> None:
+    """It has no record of W. All but one of its members seal once more, for its committee, as
+    clients whose state was taken back may: those that stay remember what W was opened from."""
+    with RogueRun(tmp_path, 4, 3) as run:
+        sent, before = run.fresh(), run.site
+        whole = run.opening(sent)
+        lost, new, *stay = "holder-3", "holder-9", "holder-0", "holder-1"
+        key = before.key(whole, {name: run.share(name, whole) for name in (lost, *stay)})
+        opens(run, sent, key)
+        run.replace(lost, new)
+        bare = before.opening(sent[1:], number=100)
+        digest = run.site.kit.public.roster.committee
+        moved = dataclasses.replace(bare, cohort=dataclasses.replace(bare.cohort, committee=digest))
+        for name in run.names:
+            assert "sealed for different key holders" in run.refusal(name, moved)
+        assert f"{new} is none of these key holders" in run.refusal(new, bare)
+        part = run.opening(run.again(sent)[1:])
+        shares = {name: run.share(name, part) for name in ("holder-2", new)}
+        for restarted in (False, True):
+            for name in stay:
+                if restarted:
+                    run.restart(name)
+                assert run.refusal(name, part) == (
+                    "an earlier committee of key holders was asked to open versions 0 to 0 of all: "
+                    "this one opens none of them"
+                )
+        made_up = np.random.default_rng(1).integers(0, P, length_of(run)).astype(np.uint32)
+        rest = run.site.key(part, {**shares, stay[0]: vector_bytes(made_up)})
+        opens_nothing(run, sent[:1], key - rest)
+        later = run.fresh()
+        order = run.opening(later)
+        opens(run, later, run.site.key(order, {n: run.share(n, order) for n in (new, *stay)}))
+
+
 @both
 def test_disguises_of_a_second_cohort_change_nothing(run: RogueRun) -> None:
     sent = run.fresh()
@@ -433,6 +467,11 @@ def of_another_version(run: RogueRun) -> orders.Open:
     return run.opening((*others, later))
 
 
+def of_no_version(run: RogueRun) -> orders.Open:
+    order = run.opening(run.fresh())
+    return dataclasses.replace(order, cohort=dataclasses.replace(order.cohort, version=-1))
+
+
 def two_models_in_a_cohort(run: RogueRun) -> orders.Open:
     *others, last = run.fresh()
     return run.opening((*others, signed(run, last, "client-05", base=digest("another"))))
@@ -470,6 +509,11 @@ REFUSED: dict[str, tuple[Callable[[RogueRun], orders.Open], str]] = {
         of_another_version,
         r"client-\d+/all/\d+: trained from version \d+, the plan's rule takes none more than 0 "
         r"behind version \d+",
+    ),
+    "of no version": (
+        of_no_version,
+        r"client-00/all/\d+: trained from version \d+, the plan's rule takes none more than 0 "
+        r"behind version -2",
     ),
     "two models in a cohort": (
         two_models_in_a_cohort,

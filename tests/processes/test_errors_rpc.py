@@ -290,8 +290,11 @@ CASES: dict[str, tuple[Send, str]] = {
     "truncated": (short, "... bytes of payload instead of the announced ..."),
     "more than announced": (longer, "more than the announced ... bytes of payload"),
     "oversize": (framed(announced=1 << 60), "a block may have ... bytes, no more"),
-    "oversize in its header": (framed(length=1 << 60), "a block may have ... bytes, no more"),
-    "two lengths": (framed(length=8), "... bytes announced; the header says ..."),
+    "oversize in its header": (
+        framed(length=1 << 60),
+        "... bytes, the plan makes ... for this block",
+    ),
+    "two lengths": (framed(announced=8), "... bytes announced; the header says ..."),
     "wrong shape": (of_another_layout, "... bytes, the plan makes ... for this block"),
     "wrong shape, longer": (
         too_long_for_the_plan,
@@ -326,10 +329,6 @@ CASES: dict[str, tuple[Send, str]] = {
         "...: a sequence is at least 0, and at most ...",
     ),
     # --- about evaluations --------------------------------------------------------
-    "a round of the model declined": (
-        ask(Decline(NAME, "all", 1, "no time")),
-        "only evaluations can be declined, not rounds of ...",
-    ),
     "declined for another": (
         ask(Decline("client-00", EVALUATION, 1, "no time")),
         "... speaks as ...; everyone speaks for themselves",
@@ -418,7 +417,7 @@ def test_broken_connections_break_nothing_else(peer: HostilePeer, federation: Pr
         peer.babble(to, os.urandom(4096))
     _, pieces = peer.frame(peer.put(sequence=7))
     for _ in range(4):
-        peer.hang_up(peer.owner(0), pieces[0][: len(pieces[0]) // 2])
+        peer.hang_up(peer.owner(0), pieces[0], pieces[1][: len(pieces[1]) // 2])
 
 
 def test_afterwards_versions_are_made_and_nothing_is_lost(

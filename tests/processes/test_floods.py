@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import resource
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -13,120 +11,24 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unreachable, Unsigned
-from secureps.messages.requests import Heartbeat, Noted, PutBlock, Stored, Subscribe
+from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unsigned
+from secureps.messages.requests import Heartbeat, Noted, Stored, Subscribe
 from secureps.wire.grpc import admission, concurrency, framing, health, servers
-from secureps.wire.grpc.authentication import Signer
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.grpc.uploads import Upload, Uploads
 from secureps.wire.protobuf import encode
-from tests.kits.half_open import HalfOpen
-from tests.kits.signing_kit import signer
+from tests.kits.besieged import TELLS, Besieged, ends
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
     PATIENCE,
-    EchoServer,
     ask,
-    authenticate,
     get,
     put,
     sign_as,
     values,
 )
 from tests.wire.grpc.test_servers import await_
-
-Server = CoordinatorServer | ShardServer
-OWN = [("grpc.use_local_subchannel_pool", 1)]
-"""A channel's own connection: gRPC would have all of a process share one to the same address."""
-TELLS = {"coordinator": framing.COORDINATOR_TELL, "shard-0": framing.SHARD_TELL}
-OTHERS = {"coordinator": (framing.WATCH,), "shard-0": (framing.PUT, framing.GET)}
-
-
-class Besieged:
-    """A server, its endpoint, and an honest party that has been there before."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.echo = EchoServer()
-        self.server: Server
-        if name == "coordinator":
-            self.server = CoordinatorServer(PLAINTEXT, self.echo, "127.0.0.1:0", authenticate)
-        else:
-            self.server = ShardServer(
-                PLAINTEXT,
-                name,
-                self.echo,
-                "127.0.0.1:0",
-                authenticate,
-                3 * BLOCK_LIMIT,
-                BLOCK_LIMIT,
-            )
-        self.server.start()
-        self.address = f"127.0.0.1:{self.server.port}"
-        self.honest = GrpcTransport(
-            PLAINTEXT, "honest", sign_as("honest"), {name: self.address}, PATIENCE
-        )
-        self._channels = [grpc.insecure_channel(self.address, options=OWN)]
-        self._half: list[HalfOpen] = []
-        self._calls: list[Any] = []  # gRPC cancels those that nobody holds
-        self.over = threading.Event()
-        self._signers: dict[tuple[str, str], Signer] = {}
-
-    def signed(self, party: str, method: str, envelope: bytes, key: str | None = None) -> Any:
-        who = (party, key or party)
-        if who not in self._signers:
-            self._signers[who] = signer(self.address, self.name, party, sign_as(who[1]))
-        return self._signers[who].metadata(method, b"", envelope)
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        return (TELLS[self.name], *OTHERS[self.name])
-
-    def still_serves(self) -> None:
-        """Whoever has a name is answered, and whoever asks for its health, anew too."""
-        assert self.honest.call(self.name, Heartbeat("honest")).result(PATIENCE) == Noted()
-        fresh = GrpcTransport(
-            PLAINTEXT, "fresh", sign_as("fresh"), {self.name: self.address}, PATIENCE
-        )
-        try:
-            assert fresh.call(self.name, Heartbeat("fresh")).result(PATIENCE) == Noted()
-        finally:
-            fresh.close()
-        if self.name != "coordinator":
-            block = put(values(BLOCK_LIMIT), "honest")
-            stored = self.honest.call(self.name, block).result(PATIENCE)
-            assert stored == Stored(block.header.digest)
-            assert self.honest.call(self.name, get(100)).result(PATIENCE).payload == values(100)
-        with grpc.insecure_channel(self.address, options=OWN) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
-
-    def half(self) -> HalfOpen:
-        self._half.append(HalfOpen(self.server.port))
-        return self._half[-1]
-
-    def begin(self, method: str, metadata: Any, *messages: bytes, **options: Any) -> Any:
-        """A call that sends these and then no more, and does not end either."""
-
-        def request() -> Iterator[bytes]:
-            yield from messages
-            self.over.wait(PATIENCE)
-
-        call: Any = self._channels[0].stream_unary(method)
-        self._calls.append(call.future(request(), metadata=metadata, timeout=PATIENCE, **options))
-        return self._calls[-1]
-
-    def close(self) -> None:
-        self.over.set()
-        for half in self._half:
-            half.close()
-        for channel in self._channels:
-            channel.close()
-        self.honest.close()
-        self.server.stop(0)
 
 
 @pytest.fixture(params=["coordinator", "shard-0"])
@@ -141,12 +43,6 @@ def shard() -> Iterator[Besieged]:
     made = Besieged("shard-0")
     yield made
     made.close()
-
-
-def ends(call: Any) -> SecurepsError:
-    """What a call ended in, waiting for it."""
-    assert call.exception(PATIENCE) is not None
-    return framing.error_of(call, "it")
 
 
 # --- without a key ----------------------------------------------------------------
@@ -356,88 +252,6 @@ def test_what_does_not_come_is_not_waited_for(
     assert besieged.server._callers._calls["a"] == 0
 
 
-def test_an_announced_block_takes_no_room_before_it_comes(
-    shard: Besieged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Announced are the budget and more by each of six parties; what came are six bytes."""
-    assert isinstance(shard.server, ShardServer)
-    method, server = framing.PUT, shard.server
-    calls = []
-    for party in "abcdef":
-        envelope = encode(put(b"", party, length=BLOCK_LIMIT))
-        head = struct.pack("<IQ", len(envelope), BLOCK_LIMIT) + envelope + b"x"
-        calls.append(shard.begin(method, shard.signed(party, method, envelope), head))
-    await_(lambda: server.bytes_in_flight == 6)
-    shard.still_serves()
-    shard.over.set()
-    for call in calls:
-        assert "instead of the announced" in str(ends(call))
-    await_(lambda: all(upload.idle for upload in server._intake._uploads.values()))
-
-
-def test_a_block_that_stops_coming_gives_its_room_back(
-    shard: Besieged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert isinstance(shard.server, ShardServer)
-    server = shard.server
-    monkeypatch.setattr(admission, "STALLED", 0.2)
-    envelope = encode(put(b"", "a", length=BLOCK_LIMIT))
-    head = struct.pack("<IQ", len(envelope), BLOCK_LIMIT) + envelope + b"x"
-    call = shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
-    error = ends(call)
-    assert isinstance(error, Unreachable)
-    assert error.retry_after is not None
-    intake = server._intake
-    await_(lambda: all(upload.idle for upload in intake._uploads.values()))
-    for party in "bc":  # all of the budget, between them
-        with opened(intake, party, BLOCK_LIMIT) as upload:
-            upload.add(bytes(BLOCK_LIMIT))
-            upload.hand_over(EchoServer()).result(0)
-    intake._take("b", BLOCK_LIMIT)
-    intake._take("c", 2 * BLOCK_LIMIT - BLOCK_LIMIT // 2)
-    intake._take("d", BLOCK_LIMIT // 2)
-    assert intake.taken == 3 * BLOCK_LIMIT
-
-
-def opened(intake: Uploads, sender: str, length: int) -> Upload:
-    upload = intake.begin(sender, put(b"", sender, length=length), length)
-    assert isinstance(upload, Upload)
-    return upload
-
-
-def test_one_sender_s_blocks_leave_memory_to_the_others() -> None:
-    intake = Uploads(100, 40)
-    first, second = opened(intake, "a", 40), opened(intake, "a", 39)
-    with first, second:
-        first.add(bytes(39))
-        second.add(bytes(11))
-        with pytest.raises(Busy):
-            second.add(b"x")
-        with opened(intake, "b", 38) as other:
-            other.add(bytes(38))
-            other.hand_over(EchoServer()).result(0)
-    assert intake.taken == 50
-    with opened(intake, "a", 38) as third:  # its own blocks that nobody sends make room for it
-        third.add(bytes(38))
-        third.hand_over(EchoServer()).result(0)
-    assert intake.taken == 11
-
-
-def test_one_party_s_uploads_leave_places_to_others(shard: Besieged) -> None:
-    """Three times as many as may be taken in at once, none of which goes on."""
-    assert isinstance(shard.server, ShardServer)
-    for number in range(3 * servers.TRANSFERS):
-        header = dataclasses.replace(put(b"", "a", length=1000).header, sequence=number)
-        envelope = encode(PutBlock(header, b""))
-        head = struct.pack("<IQ", len(envelope), 1000) + envelope + b"x"
-        shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
-    server = shard.server
-    await_(lambda: server.bytes_in_flight == servers.TRANSFERS_EACH)
-    await_(lambda: server._callers._calls["a"] == 3 * servers.TRANSFERS)
-    assert server.bytes_in_flight == servers.TRANSFERS_EACH
-    shard.still_serves()
-
-
 def test_who_does_not_read_is_not_sent_to_for_ever(
     besieged: Besieged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,11 +292,11 @@ def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> N
 
     def flood() -> None:
         envelope = encode(put(b"", "a", length=BLOCK_LIMIT))
-        head = struct.pack("<IQ", len(envelope), BLOCK_LIMIT) + envelope + b"x"
+        head = framing.head(envelope, BLOCK_LIMIT)
         while not done.is_set():
             begun.append(shard.begin(framing.PUT, None))
             if len(begun) < 4 * admission.CALLS:
-                shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
+                shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head, b"x")
             done.wait(0.002)
 
     thread = threading.Thread(target=flood, daemon=True)

@@ -18,7 +18,7 @@ from tests.kits.relay import Relay
 
 VALUES = 36 << 20
 """72 MiB as integers of 16 bits."""
-BLOCKS = 10
+BLOCKS = 9
 """As few as their longest allows."""
 BLOCK = 2 * VALUES // BLOCKS
 BREAKS = 20 << 20

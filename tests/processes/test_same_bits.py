@@ -47,7 +47,7 @@ def model(folder: Path, report: Path) -> Tensors:
     return found
 
 
-THIN = """clip = 2.0
+THIN = """clip = 6.0
 bits = 4
 feedback = true
 pull_bits = 5

@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
 from secureps.crypto.suite import key_length
-from secureps.errors import ClientError, Conflict, Malformed, Refused, SecurepsError, UnknownParty
-from secureps.messages.encoding import payload_digest
+from secureps.errors import (
+    ClientError,
+    Conflict,
+    Malformed,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+)
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import (
@@ -33,7 +38,6 @@ from secureps.messages.requests import (
     Noted,
     Opened,
     OpenRefused,
-    PutBlock,
     Register,
     Retire,
     Stored,
@@ -45,95 +49,23 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
-    UPDATE,
-    BlockHeader,
-    Receipt,
     SubmissionId,
     ciphertext_root,
     cohort_digest,
-    signing_bytes,
 )
-from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.validation import LAST_SEQUENCE, block_bytes
+from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
-from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.protobuf import decode
 from tests.kits.documented import documented, says
 from tests.kits.federations import small_plan
-from tests.kits.one_process import PATIENCE, OneProcess, Watch
-from tests.kits.signing_kit import signer
+from tests.kits.one_process import OneProcess, Watch
+from tests.kits.thief import Thief
 
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
 RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 60.0}
 VICTIM = "client-00"
 HUGE = 2**63 - 1
-
-
-class Thief:
-    """Who has a key of the roster."""
-
-    def __init__(self, around: OneProcess, name: str) -> None:
-        self.around, self.name = around, name
-        self.identity = around.kit.identities[name]
-        self._transport: GrpcTransport = around.transport(name)
-        welcome = self.ask(COORDINATOR, AskRun())
-        self.run, self.placement = welcome.run, welcome.placement
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def ask(self, to: str, message: Any) -> Any:
-        return self._transport.call(to, message).result(PATIENCE)
-
-    @property
-    def known(self) -> CoordinatorState:
-        machine = self.around.parties[COORDINATOR].machine
-        assert isinstance(machine, Coordinator)
-        return machine.federation
-
-    def stolen(self) -> Receipt:
-        """One of the victim's, as whoever listens at the coordinator has it."""
-        return self.around.until(
-            lambda: next((r for r in tuple(self.known.groups["all"].receipts.values())), None)
-        )
-
-    def owner(self, block: int = 0) -> str:
-        owner: str = self.placement.of("all").owners[block]
-        return owner
-
-    def signed(self, record: Any) -> Any:
-        return dataclasses.replace(record, signature=self.identity.sign(*signing_bytes(record)))
-
-    def block(self, **changes: Any) -> PutBlock:
-        """Block 0 of an update of its own, well signed, and then what is changed."""
-        layout = self.around.plan.layout(self.run.schema).group("all")
-        whole = changes.pop("payload", bytes(block_bytes(self.around.plan, layout, UPDATE, 0)))
-        digest = payload_digest(whole)
-        header = BlockHeader(self.run.id, self.name, UPDATE, "all", 0, 0, len(whole), digest)
-        return PutBlock(self.signed(dataclasses.replace(header, **changes)), whole)
-
-    def put(self, **changes: Any) -> Any:
-        return self.ask(self.owner(), self.block(**changes))
-
-    def raw(self, method: str, message: Any, payload: bytes | memoryview = b"") -> bytes:
-        """The first bytes of an answer to a message as it is, with a payload or without."""
-        to = self.owner()
-        address, envelope = self.around.addresses[to], encode(message)
-        metadata = signer(address, to, self.name, self._sign).metadata(method, b"", envelope)
-        sent = [b"".join(framing.pieces(envelope, payload))] if payload else [envelope]
-        with grpc.insecure_channel(address) as channel:
-            call: Any = channel.stream_stream(method)
-            try:
-                answer: bytes = next(call(iter(sent), metadata=metadata, timeout=PATIENCE))
-            except grpc.RpcError as error:
-                raise framing.error_of(error, to) from None
-        return answer
-
-    def _sign(self, said: bytes) -> bytes:
-        return self.identity.sign(REQUEST_DOMAIN, said)
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def test_every_party_of_every_committee_is_measured() -> None:
             assert {row["step"] for row in of} == expected
             assert all(float(row["ms"]) > 0 for row in of)
     (sealed,) = (r for r in rows if (r["committee"], r["step"]) == ("3 of 4", "seal"))
-    assert sealed["bytes"] == 4 * (3 * 32 + OVERHEAD)
+    assert sealed["bytes"] == 4 * (6 * 32 + OVERHEAD), "three seeds of the key, three of zero"
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").is_file(), reason="reads Linux's /proc")

@@ -160,7 +160,7 @@ def test_what_was_measured_is_drawn(
     assert own.read_text() == text
     file.write_text(json.dumps(found | {"tiny": False}))
     page.main([str(file), "--publish"])
-    assert told.strip() in own.read_text()
+    assert f"{page.heading(found)}\n\n![A GPU beside one core](assets/" in own.read_text()
     assert (tmp_path / "assets.png").is_file()
 
 

@@ -33,6 +33,7 @@ FORMATTED = ("Struct", "pack", "unpack", "unpack_from", "calcsize")
 """Functions of `struct`, whose format begins with the order."""
 
 STAYS = {
+    "client/integers._digest": "put in order by `ascontiguousarray`",
     "buffers.Buffers._lent": "memory of this process",
     "client/flower/records.from_plain": "bytes as an app gave them",
     "client/fit_seeds.fit_key": "a digest that this client alone makes",

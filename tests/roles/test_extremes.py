@@ -271,5 +271,5 @@ def test_a_model_of_billions_is_refused_before_it_is_laid_out() -> None:
     world = World(make_plan())
     world.servers()
     schema = Schema((TensorSpec("w", (2**33,), "float32"),))
-    text = "would have 572662307 blocks, and may have 16384: choose a larger block_size"
+    text = "would have 536870912 blocks, and may have 16384: choose a larger block_size"
     refused(world, "c0", requests.Join("c0", schema), PlanRefused, text)

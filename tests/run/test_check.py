@@ -14,8 +14,10 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 from secureps.errors import ConfigError, PlanRefused
+from secureps.policy.explain.explanation import Explanation
+from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import load_plan
-from secureps.run.check import check, record, service, tables
+from secureps.run.check import Permit, check, record, service, tables
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wording import size
 from tests.kits.nursery import ROOT, supervise_children
@@ -42,10 +44,18 @@ def forked_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+RUN = Permit(run_script=True)
+
+
 def write(folder: Path, text: str = PLAN) -> Path:
     path = folder / "plan.toml"
     path.write_text(text)
     return path
+
+
+def shard(explained: Explanation) -> MemoryUse:
+    assert explained.shard is not None
+    return explained.shard
 
 
 def test_the_place_of_an_indicator_counts_as_a_value(tmp_path: Path) -> None:
@@ -69,51 +79,80 @@ def test_the_models_size_comes_from_the_option_the_file_or_the_script(tmp_path: 
     save_file({"a": np.zeros((3, 4), np.float32)}, tmp_path / "start.safetensors")
     path = write(tmp_path, 'initial = "start.safetensors"\n' + PLAN)
     assert check(path).groups[0].values == 12
-    assert check(ROOT / "policies" / "digits_plain.toml").groups[0].values == 9610
+    (tmp_path / "shapes.json").write_text('{"a": [5, 4], "b": []}')
+    assert check(path, schema=tmp_path / "shapes.json").groups[0].values == 21
+    digits = ROOT / "policies" / "digits_plain.toml"
+    assert check(digits, permit=RUN).groups[0].values == 9610
+    with pytest.raises(ConfigError, match=r"^--values, --run-script: each says how large"):
+        check(digits, 10, permit=RUN)
 
 
-def test_what_it_cannot_know_it_asks_for(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give the model's size by --values"):
-        check(write(tmp_path))
-    two = PLAN.replace("[[group]]\n", '[[group]]\nname = "a"\npattern = "a*"\n')
-    two += '[[group]]\nname = "b"\nrule = { quorum = 6 }\n'
-    with pytest.raises(ConfigError, match="has 2 groups"):
-        check(write(tmp_path, two), 10)
+def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> None:
+    """Epsilon of records needs no size, and of clients it does."""
+    records = check(ROOT / "policies" / "digits.toml")
+    whole = check(ROOT / "policies" / "digits.toml", 9610)
+    assert records.price is not None
+    assert whole.price is not None
+    assert records.price.epsilon_run == whole.price.epsilon_run == pytest.approx(7.860, abs=1e-3)
+    assert (records.collusion, records.rules, records.digest) == (
+        *(whole.collusion, whole.rules),
+        whole.digest,
+    )
+    assert (records.shard, records.committee, records.groups[1].values) == (None, None, None)
+    assert records.groups[1].cohort == (5, 32)
+    size_is, script_is = records.unknown
+    assert size_is.startswith("how large the model is, and so what an update costs, what servers")
+    assert "give --values N, or --schema FILE" in size_is
+    assert size_is.endswith("; or have --run-script run the plan's script, which makes the model")
+    assert script_is.startswith(f"what {ROOT / 'policies' / '../clients/digits_torch.py'} makes")
+    assert [text in whole.unknown for text in records.unknown] == [False, True]
+    clients = check(ROOT / "policies" / "digits_client.toml")
+    assert clients.price is not None
+    assert (clients.price.epsilon_run, clients.price.versions) == (None, None)
+    assert "what privacy spends" in clients.unknown[0]
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in tables(clients):
+        console.print(part)
+    page = console.export_text()
+    for line in ("epsilon of the run", "budget", "values", "up per update"):
+        (row,) = [row for row in page.splitlines() if row.startswith(f"\u2502 {line} ")]
+        assert "unknown" in row
+    assert "unknown: how large the model is" in page
 
 
 def test_a_flower_app_is_measured_and_has_no_record_privacy(tmp_path: Path) -> None:
     flower = ROOT / "policies" / "digits_numpy.toml"
-    assert check(flower).groups[0].values == 650
+    assert check(flower, permit=RUN).groups[0].values == 650
     text = (ROOT / "policies" / "digits.toml").read_text().replace("alpha = 0.5", "")
     script = str(ROOT / "clients" / "digits_numpy.py")
     path = write(tmp_path, text.replace("../clients/digits_torch.py", script))
     with pytest.raises(PlanRefused, match="a promise about every training step"):
-        check(path)
+        check(path, permit=RUN)
 
 
 def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
-    explanation = check(ROOT / "policies" / "digits.toml")
+    explanation = check(ROOT / "policies" / "digits.toml", permit=RUN)
     console = Console(width=400, record=True, file=io.StringIO())
     for part in tables(explanation):
         console.print(part)
     page = console.export_text()
     assert "digits: sound. 15 versions under rlwe, 2 shards." in page
     assert explanation.price is not None
-    for said in ("key holder", "7.875", "1.06 x", "enough for 15 versions", *explanation.collusion):
+    for said in ("key holder", "7.860", "1.06 x", "enough for 15 versions", *explanation.collusion):
         assert said in page
     for said in (explanation.price.against, explanation.opened, "6 clients connected", "+- 1 "):
         assert said in page
     read = json.loads(json.dumps(record(explanation)))
     assert read["price"]["epsilon_run"] == explanation.price.epsilon_run
     assert read["price"]["deviation"] == explanation.price.deviation
-    assert read["shard"]["memory"] == explanation.shard.memory
+    assert read["shard"]["memory"] == shard(explanation).memory
     assert read["collusion"] == list(explanation.collusion)
     assert read["opened"] == explanation.opened
 
 
 def test_what_a_shards_memory_holds_is_said_before_a_run(tmp_path: Path) -> None:
     plan = write(tmp_path)
-    free, tight = check(plan, 1_000_000).shard, check(plan, 1_000_000, "12 MiB").shard
+    free, tight = shard(check(plan, 1_000_000)), shard(check(plan, 1_000_000, "12 MiB"))
     assert (free.limit, tight.limit) == (None, 12 << 20)
     assert tight.state < free.state
     assert tight.files == free.files
@@ -130,7 +169,7 @@ def test_what_is_needed_when_the_load_has_left_the_fewest_shards_is_on_the_page(
 ) -> None:
     scaled = 'shards = 4\nblock_size = 65536\n[scaling]\npolicy = "rule"\nleast_shards = 2\n'
     explanation = check(write(tmp_path, PLAN.replace("[cipher]", scaled + "[cipher]")), 1_000_000)
-    need, fewest = explanation.shard, explanation.fewest
+    need, fewest = shard(explanation), explanation.fewest
     assert fewest is not None
     console = Console(width=400, record=True, file=io.StringIO())
     for part in tables(explanation):
@@ -167,7 +206,7 @@ def test_the_page_of_a_committee(tmp_path: Path) -> None:
     assert read["committee"]["down"] == cost.down
     bfv = check(write(tmp_path), 100_000)
     assert json.loads(json.dumps(record(bfv)))["committee"] is None
-    assert explanation.shard.program > bfv.shard.program
+    assert shard(explanation).program > shard(bfv).program
 
 
 def test_every_preset_is_explained() -> None:
@@ -179,11 +218,12 @@ def test_every_preset_is_explained() -> None:
         if len(plan.groups) == 1:
             explanation = check(path, 1000)
         else:
-            explanation = check(path if plan.section.federation else played[plan.section.name])
+            source = path if plan.section.federation else played[plan.section.name]
+            explanation = check(source, permit=RUN)
         for part in tables(explanation):
             Console(width=100, file=io.StringIO()).print(part)
-    fifty = check(ROOT / "simulations" / "digits.toml")
-    assert (fifty.name, fifty.groups[0].values, fifty.shard.clients) == ("digits-50", 9610, 50)
+    fifty = check(ROOT / "simulations" / "digits.toml", permit=RUN)
+    assert (fifty.name, fifty.groups[0].values, shard(fifty).clients) == ("digits-50", 9610, 50)
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -222,7 +262,7 @@ def test_what_would_fail_at_the_clients_fails_here(
     path = tmp_path / "digits.toml"
     path.write_text(text.replace(old, new).replace("../clients", str(ROOT / "clients")))
     with pytest.raises(ConfigError, match=reason):
-        check(path)
+        check(path, permit=RUN)
     if "start" not in old:  # who knows only the plan is told what cannot be said
         explained = check(path, 10_000)
         assert explained.price is not None
@@ -274,9 +314,9 @@ def test_batch_norm_under_privacy_is_refused_before_anything_trains(
     path = write(tmp_path, text)
     if reason:
         with pytest.raises(PlanRefused, match=reason):
-            check(path)
+            check(path, permit=RUN)
         return
-    (told,) = [each for each in check(path).remarks if "train together" in each]
+    (told,) = [each for each in check(path, permit=RUN).remarks if "train together" in each]
     assert "only 362 of the model's 783 values train together" in told
     assert "'0.bias' for one" in told
 
@@ -295,11 +335,11 @@ def test_what_a_script_refuses_names_the_script_and_what_a_plan_sets_the_plan(
     federation = '[federation]\nscript = "script.py"\nclients = 6\nsettings = { rows = 3 }\n'
     path = write(tmp_path, PLAN + federation)
     with pytest.raises(ConfigError) as refused:
-        check(path)
+        check(path, permit=RUN)
     assert str(refused.value) == f"{tmp_path / 'script.py'}: 3 rows are too few"
     (tmp_path / "script.py").write_text('SETTINGS = ("line",)\n' + REFUSES)
     with pytest.raises(ConfigError, match=f"^{path}: .*rows"):
-        check(path)
+        check(path, permit=RUN)
 
 
 NOISY = """
@@ -331,17 +371,26 @@ def test_noise_on_a_metric_is_said_in_its_own_unit(tmp_path: Path) -> None:
     assert "coordinate of evaluation" not in text
 
 
+def test_next_to_no_privacy_is_no_note_but_a_warning(tmp_path: Path) -> None:
+    sound = PLAN + 'weighting = "uniform"\n' + NOISY
+    weak = sound.replace("noise_multiplier = 3.0", "noise_multiplier = 0.4").replace("1e-5", "0.01")
+    found = page(write(tmp_path, weak), 1000)
+    assert "\nWARNING: the plan's delta is 0.01, above 1e-05" in found
+    assert "\nWARNING: the plan's noise_multiplier is 0.4, below 0.5" in found
+    assert "WARNING" not in page(write(tmp_path, sound), 1000)
+
+
 def test_a_narrow_page_keeps_every_digit() -> None:
-    explanation = check(ROOT / "policies" / "digits.toml")
+    explanation = check(ROOT / "policies" / "digits.toml", permit=RUN)
     console = Console(width=80, record=True, file=io.StringIO())
     for part in tables(explanation):
         console.print(part)
     lines = [line.split() for line in console.export_text().replace("\u2502", " ").splitlines()]
-    group, shard = explanation.groups[0], explanation.shard
+    group, need = explanation.groups[0], shard(explanation)
     assert any(line[:2] == ["values", f"{group.values:,}"] for line in lines)
     assert ["to", "fp32", f"{group.ratio:.2f}", "x"] in [line[:4] for line in lines]
-    assert ["memory", *size(shard.memory).split()] in lines
-    assert ["disk", *size(shard.disk).split()] in lines
+    assert ["memory", *size(need.memory).split()] in lines
+    assert ["disk", *size(need.disk).split()] in lines
 
 
 def test_a_folder_and_a_text_are_no_plans() -> None:
@@ -383,6 +432,7 @@ def test_row_blocks_that_nobody_will_train_are_counted(weighting: str, tmp_path:
     text = PLAN.replace("bfv", "plain").replace("quorum = 6", "quorum = 3, minimum = 2")
     text += f'weighting = "{weighting}"\nsparse = {{ rows = 12, block = 4 }}\n'
     text += '[federation]\nscript = "shop.py"\nclients = 3\n'
-    told = [remark for remark in check(write(tmp_path, text)).remarks if "row-blocks" in remark]
+    remarks = check(write(tmp_path, text), permit=RUN).remarks
+    told = [remark for remark in remarks if "row-blocks" in remark]
     assert len(told) == 1
     assert told[0].startswith("2 of 3 row-blocks of all are touched by fewer than 3 clients")

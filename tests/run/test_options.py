@@ -27,6 +27,8 @@ OWN = {
     "run/deploy/stores.py": ("deploy kubernetes",),
     "run/deploy/slurm.py": ("deploy slurm", "status"),  # in batch files
     "run/check.py": ("check",),
+    "run/site_check.py": ("check",),
+    "run/model_size.py": ("check",),
     "run/run_lock.py": ("up",),
     "run/export.py": ("export",),
     "run/keys.py": ("keys request",),

@@ -22,7 +22,7 @@ from secureps.config.sections import read_toml, toml_tables
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, OperatorError, PlanRefused
 from secureps.policy.plan import load_plan
-from secureps.run.check import check
+from secureps.run.check import Permit, check
 from secureps.run.cli import app as cli
 from secureps.run.server_app import Founding, found, prepare
 from secureps.store.checkpoint import write_state
@@ -423,7 +423,7 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
 
 def test_check_says_what_becomes_of_a_strategy(tmp_path: Path) -> None:
     path = project(tmp_path, "checked", server=strategy("FedYogi()"))
-    explanation = check(plan_of(tmp_path, path))
+    explanation = check(plan_of(tmp_path, path), permit=Permit(run_script=True))
     assert [group.values for group in explanation.groups] == [30 * 7 + 3 + 1]
     assert any("server optimizer (fedyogi): optimizer: name" in r for r in explanation.remarks)
 
@@ -435,7 +435,7 @@ def test_the_plans_of_the_page_are_plans(tmp_path: Path) -> None:
     (tmp_path / "quickstart-pytorch").mkdir()
     project(tmp_path / "quickstart-pytorch", "quickest", server=strategy("FedAvg()"))
     for text in (least, least + reports):
-        explanation = check(write(tmp_path, text, "plan.toml"))
+        explanation = check(write(tmp_path, text, "plan.toml"), permit=Permit(run_script=True))
         sizes = [group.values for group in explanation.groups if group.name != "evaluation"]
         assert sizes[-1:] == [30 * 7 + 3 + 1]
         assert any("the plan's" in remark for remark in explanation.remarks)

@@ -26,6 +26,7 @@ ledger = "own.db"
 plans = ["{load_plan(PLAN).digest}"]
 scripts = ["{script_digest(SCRIPT)}"]
 evaluation = false
+records = 500
 updates_per_hour = 1
 """
 
@@ -39,7 +40,7 @@ def verdicts(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 def test_a_plan_that_keeps_to_every_key_is_accepted(tmp_path: Path) -> None:
-    keys = "minimum threshold budget ledger plans scripts evaluation updates_per_hour"
+    keys = "minimum threshold budget ledger plans scripts evaluation records updates_per_hour"
     assert verdicts(tmp_path, KEPT) == dict.fromkeys(keys.split(), "")
     assert verdicts(tmp_path, "") == {}
 

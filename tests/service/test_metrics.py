@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ from secureps.store.keyring import load_public
 from secureps.store.party_keys import make_keys
 from secureps.store.tls_files import LOOK, TlsFiles
 from tests.kits.federations import Walker, small_plan
+from tests.kits.host_requests import OTHERS, OWN, answer
 from tests.kits.party_kits import give, phrase
 from tests.kits.polling import until
 from tests.kits.processes import Processes
@@ -219,6 +221,29 @@ def test_the_port_answers_while_it_is_open_and_is_free_afterwards(tmp_path: Path
             raise AssertionError
     host, _, port = address.rpartition(":")
     socket.create_server((host, int(port))).close()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of metrics on loopback."""
+    with exposed(Metrics(), "127.0.0.1:0", tmp_path_factory.mktemp("state"), None) as address:
+        yield int(address.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=list(OTHERS))
+def test_a_page_that_points_its_own_name_here_reads_nothing(port: int, text: str) -> None:
+    status, told = answer(port, text, "/metrics")
+    assert status == 403
+    assert f"this server answers to 127.0.0.1:{port}, [::1]:{port}, localhost:{port}, and" in told
+    assert "secureps_" not in told
+
+
+@pytest.mark.parametrize("text", OWN.values(), ids=list(OWN))
+def test_names_of_this_machine_are_answered(port: int, text: str) -> None:
+    for request in (text, text.replace("GET ", f"GET http://127.0.0.1:{port}")):
+        status, told = answer(port, request, "/metrics")
+        assert status == 200
+        assert "secureps_ready" in told
 
 
 def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:

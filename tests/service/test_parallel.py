@@ -88,7 +88,7 @@ def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
         bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger(), threads
     )
     layout = bench.pinned.layout.group("all")
-    sealed = whole(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size)), 7))
+    sealed = whole(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size))))
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
     assert len(sealed.headers) == 4
     return tuple(outbox.get(header.key) for header in sealed.headers)

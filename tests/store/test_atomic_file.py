@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.store.atomic_file import make_directory, replace_text, write_durably, written
-from tests.kits.durable import durably
+from secureps.store.atomic_file import replace_text, write_durably
 
 
 def test_the_old_text_stays_until_the_new_one_is_whole(
@@ -41,31 +40,3 @@ def test_what_the_pieces_raise_comes_through_and_leaves_the_old_file_alone(tmp_p
         write_durably(path, pieces())
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["payload"]
-
-
-def test_all_of_a_file_is_with_the_system_when_the_disk_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths, real = list[int](), os.fsync
-
-    def sync(handle: int) -> None:
-        lengths.append(os.fstat(handle).st_size)
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", sync)
-    with written(tmp_path / "file", (b"first", b"second")):
-        assert lengths == [11]
-
-
-def test_a_directory_is_listed_durably_before_anything_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "state"
-    with durably(monkeypatch) as done:
-        make_directory(path)
-        make_directory(path)  # of a process that was killed before it was listed
-    assert done == [str(tmp_path)] * 2
-    (path / "journal").touch()
-    with durably(monkeypatch) as done:
-        make_directory(path)
-    assert done == []

@@ -42,7 +42,6 @@ from secureps.store.checkpoint import (
     write_state,
 )
 from secureps.store.mapped_state import read_tensors
-from tests.kits.durable import durably
 
 RUN = RunInfo(
     '{"plan":1}',
@@ -219,16 +218,6 @@ def test_an_absent_state_file(tmp_path: Path) -> None:
     for read in (partial(read_tensors, path, bytes(32)), partial(read_state, path)):
         with pytest.raises(DamagedStore):
             read()
-
-
-def test_a_file_is_durable_and_so_are_the_folders_that_lead_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "000007"
-    with durably(monkeypatch) as done:
-        write_state(folder / "shard.safetensors", {}, {})
-    new = str(folder / "shard.safetensors.tmp")
-    assert done == [str(tmp_path), new, "rename", str(folder)]
 
 
 def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

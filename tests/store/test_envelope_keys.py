@@ -87,23 +87,6 @@ def test_nothing_is_left_of_a_key_that_is_erased(kit: Path) -> None:
     assert keys_of(kit).oldest == 2
 
 
-def test_zeros_are_on_the_disk_before_the_name_goes(
-    kit: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys, synced = keys_of(kit), list[tuple[str, bool]]()
-    path = (keys.make(1), keys.make(2), folder(kit) / "envelope-1.key")[2]
-    wait = os.fsync
-
-    def noted(file: int) -> None:
-        synced.append((os.readlink(f"/proc/self/fd/{file}"), path.exists()))
-        wait(file)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    keys.erase(2)
-    assert (str(path.resolve()), True) in synced
-    assert (str(path.parent.resolve()), False) in synced
-
-
 def test_what_a_killed_holder_left_is_taken_up(kit: Path) -> None:
     """It was killed before it had erased, or between the two names of a new file."""
     keys = keys_of(kit)

@@ -23,7 +23,6 @@ from secureps.store.journal_height import (
     read_height,
     write_height,
 )
-from tests.kits.durable import durably
 
 COMMITS = 7
 
@@ -252,28 +251,3 @@ def test_a_height_that_cannot_be_noted_is_the_end(
         with pytest.raises(OperatorError, match="cannot write: Input/output error"):
             journal.append(1.0, [Incarnated(2)])
     assert rows(tmp_path / "journal.db") == 2
-
-
-def test_a_height_that_is_made_anew_is_synced_before_it_is_renamed_and_its_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with durably(monkeypatch) as done:
-        write_height(tmp_path / "height", Mark(3, bytes(32)))
-    assert done == [str(tmp_path / "height.new"), "rename", str(tmp_path)]
-
-
-def test_a_height_is_durable_before_append_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = SqliteJournal(tmp_path / "journal.db")
-    synced: list[Mark | None] = []
-    real = os.fdatasync
-
-    def spy(file: int) -> None:
-        real(file)
-        synced.append(read_height(tmp_path / "journal.db.height"))
-
-    monkeypatch.setattr(os, "fdatasync", spy)
-    journal.append(0.0, [Incarnated(1), Incarnated(2)])
-    assert synced == [journal.mark]
-    journal.close()

@@ -28,6 +28,7 @@ from secureps.store.keyring import (
     load_public,
     own_seed,
 )
+from tests.crypto.test_identity import SMALL_ORDER
 from tests.kits.cipher_kit import PLACE
 
 BFV = CipherParameters("bfv", 32, 100)
@@ -219,6 +220,13 @@ def test_a_name_that_the_kit_has_no_key_of(kit: Path) -> None:
     shutil.rmtree(kit / "private")
     with pytest.raises(KitError, match="has nobody's private keys; `secureps keys request "):
         load_private(kit, "hospital-1")
+
+
+@pytest.mark.parametrize("point", SMALL_ORDER)
+def test_a_ca_under_whose_key_nobody_has_to_sign(point: str, kit: Path) -> None:
+    (kit / "public" / "ca.pub").write_bytes(bytes.fromhex(point))
+    with pytest.raises(KitError, match="Ed25519 public key"):
+        load_public(kit)
 
 
 def test_a_roster_by_another_ca(kit: Path) -> None:

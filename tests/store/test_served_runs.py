@@ -18,7 +18,6 @@ from secureps.store.journal import MemoryJournal
 from secureps.store.served_runs import ServedJournal, served_runs
 from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import Bench
-from tests.kits.durable import durably
 from tests.kits.roles_kit import make_plan
 
 
@@ -48,14 +47,6 @@ def test_killed_between_ledger_and_file_it_is_noted_at_the_next_start(tmp_path: 
     inner.append(0.0, [pinned(bench)])
     ServedJournal(inner, path)
     assert served_runs(path) == {bench.run.id, bytes([0xAB]) * 32}
-
-
-def test_a_run_is_noted_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anybody hears of it: else a power cut has it served twice."""
-    journal = ServedJournal(MemoryJournal(), tmp_path / "runs")
-    with durably(monkeypatch) as done:
-        journal.append(0.0, [pinned(Bench())])
-    assert done[:3] == [str(tmp_path / ".runs.new"), "rename", str(tmp_path)]
 
 
 def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: Path) -> None:

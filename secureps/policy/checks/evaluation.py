@@ -142,7 +142,7 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
         raise PlanRefused(
             f"evaluation.every: of {section.versions} versions none is the {own.every}th"
         )
-    if section.block_size is not None and len(own.contributed) >= section.block_size:
+    if section.block_size is not None and len(own.contributed) > section.block_size:
         raise PlanRefused(
             f"evaluation.metrics: {len(own.contributed)} do not fit a block of {section.block_size}"
         )

@@ -27,7 +27,17 @@ def check_members(cohort: Cohort, least: int) -> None:
     """Checks that a cohort by itself hides its members: whoever adds or opens it checks this.
 
     Raises:
-        Refused: fewer than `least` clients, a client twice, or weights that single one out.
+        Refused: as `check_clients`, or weights that single one out.
+    """
+    check_clients(cohort, least)
+    check_weights([member.weight for member in cohort.members], least)
+
+
+def check_clients(cohort: Cohort, least: int) -> None:
+    """Checks whose updates a cohort has.
+
+    Raises:
+        Refused: fewer than `least` clients, a client twice, or an update of another group.
     """
     clients = {member.id.client for member in cohort.members}
     if len(clients) != len(cohort.members):
@@ -36,7 +46,6 @@ def check_members(cohort: Cohort, least: int) -> None:
         raise Refused(f"a cohort of {len(clients)} clients, and {least} or more are opened")
     if any(member.id.group != cohort.group for member in cohort.members):
         raise Refused(f"an update of another group stands in a cohort of {cohort.group}")
-    check_weights([member.weight for member in cohort.members], least)
 
 
 def check_weights(weights: Sequence[int], least: int) -> None:

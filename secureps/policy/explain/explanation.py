@@ -12,18 +12,27 @@ from dataclasses import dataclass, replace
 
 from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.config.serve import ServeSection
-from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
+from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, by_public_number, few, shares_of
+from secureps.policy.envelope_size import bytes_up
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.scaling_text import scaling_words
-from secureps.policy.explain.visibility import Sight, collusion, opened, sights, withstood
+from secureps.policy.explain.visibility import (
+    Sight,
+    collusion,
+    evaluation_words,
+    opened,
+    sights,
+    withstood,
+)
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
 from secureps.wording import counted
@@ -32,6 +41,8 @@ from secureps.wording import counted
 @dataclass(frozen=True, slots=True)
 class GroupCost:
     """What one group costs.
+
+    What follows from the number of values is None where nothing says how many there are.
 
     Args:
         values: of the model in this group; blocks: how many they are cut into.
@@ -47,18 +58,18 @@ class GroupCost:
     """
 
     name: str
-    values: int
-    blocks: int
     bits: int
-    step: float
-    range: float
-    bytes_value: float
     cohort: tuple[int, int]
-    bytes_up: int
-    ratio: float
-    bytes_down: int
-    client_memory: int
     bits_left: float | None = None
+    values: int | None = None
+    blocks: int | None = None
+    step: float | None = None
+    range: float | None = None
+    bytes_value: float | None = None
+    bytes_up: int | None = None
+    ratio: float | None = None
+    bytes_down: int | None = None
+    client_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +78,10 @@ class Price:
 
     Args:
         unit: what is protected; against: from whom, and what that rests on; in words.
-        epsilon_version, epsilon_run: of one client, at `delta`; infinite without noise.
+        epsilon_version, epsilon_run: of one client, at `delta`; infinite without noise. None where
+            they follow from the number of values, and nothing says it.
         budget: the epsilon at which a client stops.
-        versions: how many the budget allows, at most the plan's.
+        versions: how many the budget allows, at most the plan's; None as above.
         deviation: standard deviation of the noise on one coordinate of the smallest cohort's
             mean update, in the model's units; by group. Empty if the plan does not tell.
         noise: the same over what a clipped update has in a coordinate, clip / sqrt(values).
@@ -79,11 +91,11 @@ class Price:
 
     unit: str
     against: str
-    epsilon_version: float
-    epsilon_run: float
+    epsilon_version: float | None
+    epsilon_run: float | None
     delta: float
     budget: float
-    versions: int
+    versions: int | None
     deviation: Mapping[str, float]
     noise: Mapping[str, float]
     metrics: Mapping[str, tuple[float, float]]
@@ -94,17 +106,19 @@ class Explanation:
     """A sound plan, explained.
 
     Args:
-        digest: of the plan, by which a site's policy allows it.
+        digest: of the plan, by which a site's policy allows it; empty if it is not known.
         sights: by role.
         collusion: everybody who can open a single update: one, or several who work together.
         opened: what whoever opens one learns from it.
         rules: of each group of the plan's file, in words.
         price: None if nothing is private.
         groups: costs, in the plan's order.
-        committee: what key holders cost; None where there is no committee.
-        shard: memory and disk of the shard that needs most.
+        committee: what key holders cost; None where there is no committee, or the model's size is
+            not known.
+        shard: memory and disk of the shard that needs most; None where the size is not known.
         fewest: the same with the fewest shards that `[scaling]` may leave; None: with no fewer.
         remarks: what else to know before this plan is run.
+        unknown: what could not be said, and how to have it said.
     """
 
     name: str
@@ -120,28 +134,34 @@ class Explanation:
     price: Price | None
     groups: tuple[GroupCost, ...]
     committee: CommitteeCost | None
-    shard: MemoryUse
+    shard: MemoryUse | None
     fewest: MemoryUse | None
     remarks: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
 
 
 def explain(
-    plan: Plan, sizes: Mapping[str, int], service: Service, examples: Sequence[int] = ()
+    plan: Plan, sizes: Mapping[str, int] | None, service: Service, examples: Sequence[int] = ()
 ) -> Explanation:
     """Explains a plan for a model with `sizes` values in each group (see `Layout`).
 
     Args:
+        sizes: None if nothing says them: blocks of all groups are cut to one length, so that a
+            group that nothing is known of leaves the others unknown too.
         examples: how many each client has; empty if it is not known.
     Raises:
         PlanRefused: its budget allows no version.
     """
-    sizes = {**sizes, EVALUATION: plan.metrics_count}
-    layout = tuple(plan.sized({name: sizes[name] for name in plan.all_groups}))
+    if sizes is not None:
+        sizes = {**sizes, EVALUATION: plan.metrics_count}
+        sizes = {name: sizes[name] for name in plan.all_groups}
+    layout = () if sizes is None else tuple(plan.sized(sizes))
+    laid = {group.name: group for group in layout}
     numbers = _numbers(plan, examples)
-    price = _price(plan, sizes, {group.name: group.sent for group in layout}, numbers)
+    price = _price(plan, laid, numbers)
     return Explanation(
         name=plan.section.name,
-        digest=plan.digest,
+        digest=plan.digest if plan.has_digest else "",
         versions=plan.section.versions,
         cipher=plan.section.cipher.name,
         shards=plan.section.shards,
@@ -151,14 +171,14 @@ def explain(
         opened=opened(plan),
         rules=rule_words(plan),
         price=price,
-        groups=tuple(_cost(plan, group, numbers) for group in layout),
-        committee=committee_cost(plan, layout),
-        shard=footprint(plan, layout, service),
-        fewest=fewest(plan, layout, service),
+        groups=tuple(_cost(plan, name, laid.get(name), numbers) for name in plan.all_groups),
+        committee=committee_cost(plan, layout) if layout else None,
+        shard=footprint(plan, layout, service) if layout else None,
+        fewest=fewest(plan, layout, service) if layout else None,
         remarks=(
             *_short(plan, price),
-            *_drowned(plan, layout, price),
-            *_remarks(plan, layout),
+            *_drowned(plan, price),
+            *_remarks(plan, laid),
             *_counting(plan, numbers),
         ),
     )
@@ -210,61 +230,61 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
             )
 
 
-def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
-    section, rule = plan.group(group.name), plan.bounds(group.name)
-    up, grid = _bytes_up(plan.fitted(group), group), plan.grid(group.name, group.sent)
+def _cost(plan: Plan, name: str, group: GroupLayout | None, numbers: Sequence[int]) -> GroupCost:
+    section, rule = plan.group(name), plan.bounds(name)
+    cohort, left = (rule.minimum, rule.most), _left(plan, name, numbers)
+    if group is None:
+        return GroupCost(name, section.bits, cohort, left)
+    up, grid = bytes_up(plan.fitted(group), group), plan.grid(name, group.sent)
     return GroupCost(
-        name=group.name,
+        name=name,
+        bits=section.bits,
+        cohort=cohort,
+        bits_left=left,
         values=group.size,
         blocks=group.blocks,
-        bits=section.bits,
         step=grid.step,
         range=grid.range,
         bytes_value=up / group.size,
-        cohort=(rule.minimum, rule.most),
         bytes_up=up,
         ratio=up / (FLOAT_BYTES * group.size),
         bytes_down=bytes_down(plan, group),
         client_memory=sealing(plan, group),
-        bits_left=_left(plan, group.name, numbers),
     )
 
 
-def _bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
-    sealed = cipher(parameters).block_bytes
-    full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
-    return (group.blocks - 1) * full + sealed(last)
-
-
-def _price(
-    plan: Plan, sizes: Mapping[str, int], sent: Mapping[str, int], numbers: Sequence[int]
-) -> Price | None:
+def _price(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int]) -> Price | None:
+    """What privacy spends, and does to groups of these layouts; {}: nothing is known of them."""
     privacy = plan.section.privacy
     if privacy is None:
         return None
+
+    client = isinstance(privacy, ClientPrivacySection)
+    sent = {name: laid[name].sent if laid else 1 for name in plan.groups}
+    told = bool(laid) or not client  # a record's epsilon follows from no size
 
     def spends(versions: int) -> float:
         return planned(plan, sent, versions)
 
     refuse_unaffordable(plan, sent)
     last = _last(plan)
-    allowed = next(v for v in range(last, 0, -1) if spends(v) <= privacy.budget)
-    client = isinstance(privacy, ClientPrivacySection)
     deviation = {
         name: plan.deviation(name, sent[name]) if client else _record_noise(plan, name, numbers)
-        for name in (plan.groups if client or (_rate(plan) and numbers) else ())
+        for name in (plan.groups if laid and (client or (_rate(plan) and numbers)) else ())
     }
     return Price(
         unit=_unit(plan),
         against=_against(plan),
-        epsilon_version=spends(1),
-        epsilon_run=spends(last),
+        epsilon_version=spends(1) if told else None,
+        epsilon_run=spends(last) if told else None,
         delta=privacy.delta,
         budget=privacy.budget,
-        versions=allowed,
+        versions=next(v for v in range(last, 0, -1) if spends(v) <= privacy.budget)
+        if told
+        else None,
         deviation=deviation,
         noise={
-            name: sigma / (plan.group(name).clip / math.sqrt(sizes[name]))
+            name: sigma / (plan.group(name).clip / math.sqrt(laid[name].size))
             for name, sigma in deviation.items()
         },
         metrics=_metrics(plan),
@@ -351,94 +371,60 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     return alone * plan.chain(name).stands_for
 
 
-def _evaluation_remarks(plan: Plan) -> list[str]:
-    """Who sees what of held-out records, and what covers them."""
-    evaluation, privacy = plan.section.evaluation, plan.section.privacy
-    if evaluation is None:
-        return []
-    names, count = ", ".join(evaluation.magnitudes), len(plan.evaluated)
-    if plan.evaluator:
-        return [
-            f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "
-            f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
-            "records"
-        ]
-    least = plan.bounds(EVALUATION).minimum
-    seen = (
-        f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
-        f"{counted(least, 'client')}"
-    )
-    if isinstance(privacy, ClientPrivacySection):
-        return [f"{seen}; each evaluation has noise and is charged like another update"]
-    sealed = plan.opening is not Opening.NOTHING
-    protection = "the encrypted sum" if sealed else "nothing, in the clear,"
-    return [
-        f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "
-        "records; a client with --budget sends none"
-    ]
-
-
 def _short(plan: Plan, price: Price | None) -> Iterator[str]:
     """What is odd about budget and delta."""
     if price is None:
         return
-    if price.versions < _last(plan):
+    if price.versions is not None and price.versions < _last(plan):
         yield (
             f"the budget ends the run after {price.versions} of {_last(plan)} versions: "
             f"all of them spend epsilon {price.epsilon_run:.3f}"
         )
-    if price.delta > LARGE_DELTA:
-        yield (
-            f"delta {price.delta:g} is large: with about this probability the promise of epsilon "
-            "does not hold; take less than one over the number of those protected"
-        )
 
 
-def _drowned(plan: Plan, layout: Sequence[GroupLayout], price: Price | None) -> Iterator[str]:
+def _drowned(plan: Plan, price: Price | None) -> Iterator[str]:
     """Says where the noise of a mean is longer than any update."""
     noise = {} if price is None else price.noise
-    for group in _one_of_each(plan, layout):
-        if (longer := noise.get(group.name, 0.0)) > 1:
+    for name in _one_of_each(plan):
+        if (longer := noise.get(name, 0.0)) > 1:
             yield (
-                f"{plan.head(group.name)}the noise is {longer:.3g} times as long as an update of "
-                f"the whole clip ({plan.group(group.name).clip:g}), in the mean of the smallest "
-                f"cohort ({counted(plan.bounds(group.name).minimum, 'member')}): it drowns what "
+                f"{plan.head(name)}the noise is {longer:.3g} times as long as an update of "
+                f"the whole clip ({plan.group(name).clip:g}), in the mean of the smallest "
+                f"cohort ({counted(plan.bounds(name).minimum, 'member')}): it drowns what "
                 "one version learns; take larger cohorts (minimum), a smaller noise_multiplier "
                 "or fewer values, and a clip no longer than updates are"
             )
 
 
-LARGE_DELTA = 1e-3
-"""What no epsilon should be stated at."""
-
-
-def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
+def _remarks(plan: Plan, laid: Mapping[str, GroupLayout]) -> tuple[str, ...]:
     section, sealed = plan.section, plan.holders > 0
-    remarks, full = [], False
+    remarks, full = list(weak_privacy(section.privacy)), False
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
-    remarks += _evaluation_remarks(plan)
+    remarks += evaluation_words(plan)
     if not sealed:
         remarks.append("no encryption: only for runs whose shards may read every update")
-    for group in _one_of_each(plan, layout):
-        if group.name != EVALUATION:
+    for name in _one_of_each(plan):
+        group = laid.get(name)
+        if group is not None and name != EVALUATION:
             remarks += (wasted := tuple(_wasted(plan, group)))
             full |= not wasted
-        rule, head = plan.bounds(group.name), plan.head(group.name)
+        rule, head = plan.bounds(name), plan.head(name)
         if sealed and rule.minimum < OPENED:
             remarks.append(
                 f"{head}a cohort may have {rule.minimum} members, and a key holder "
                 f"takes part for {OPENED} or more unless its operator sets its own minimum lower"
             )
-        if plan.honest(group.name) > 1:
+        if plan.honest(name) > 1:
             remarks.append(
-                f"{head}epsilon holds while at least {plan.honest(group.name)} "
+                f"{head}epsilon holds while at least {plan.honest(name)} "
                 f"members of every cohort, the smallest of which has {rule.minimum}, add their "
                 "share of the noise"
             )
-        remarks += codec_words(plan, group, plan.head(group.name))
-        if plan.adaptive(group.name):
-            remarks.append(_following(plan, group.name, group.sent))
+        if group is not None:
+            remarks += codec_words(plan, group, head)
+            if plan.adaptive(name):
+                remarks.append(_following(plan, name, group.sent))
     if isinstance(section.privacy, RecordPrivacySection) and _rate(plan) is None:
         remarks.append(
             "training.lr is no number above 0: how much noise an update has cannot be said before "
@@ -448,7 +434,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
         # under client-level privacy noise comes after training, which it does not go through
         remarks.append("momentum adds to the noise, which is stated without it")
     if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
-        remarks += advice(plan, layout[0])
+        remarks += advice(plan, next(iter(laid.values())))
     if plan.opening is Opening.COMMITTEE and withstood(plan.threshold, plan.holders) == 0:
         remarks.append(
             f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "
@@ -460,26 +446,26 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
             "malicious aggregator alone opened single updates of such plans; no party of a run "
             "with 0.3.0 can be of an earlier version"
         )
-    blocks = [group.blocks for group in layout if group.name != EVALUATION]
-    if section.shards > 1 and sum(blocks) < section.shards:
+    blocks = sum(laid[name].blocks for name in plan.groups) if laid else None
+    if blocks is not None and 1 < section.shards > blocks:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")
     if section.checkpoint_every > 1 and section.replicas == 1:
         remarks.append(
             "a shard's disk that is lost between checkpoints ends the run: "
             "checkpoint_every = 1, or replicas = 2"
         )
-    remarks += scaling_words(section, sum(blocks))
+    remarks += scaling_words(section, blocks)
     return tuple(remarks)
 
 
-def _one_of_each(plan: Plan, layout: Sequence[GroupLayout]) -> Iterator[GroupLayout]:
+def _one_of_each(plan: Plan) -> Iterator[str]:
     """Of the row-blocks of a table the first: what is to be said of them is the same."""
     known: set[str] = set()
-    for group in layout:
-        name = plan.group(group.name).name
-        if name not in known:
-            known.add(name)
-            yield group
+    for name in plan.all_groups:
+        own = plan.group(name).name
+        if own not in known:
+            known.add(own)
+            yield name
 
 
 OPENED = ServeSection.model_fields["minimum"].default
@@ -488,9 +474,9 @@ OPENED = ServeSection.model_fields["minimum"].default
 
 def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Says where ciphertexts are sent that are far from full."""
-    up = _bytes_up(plan.fitted(group), group)
+    up = bytes_up(plan.fitted(group), group)
     possible = replace(plan.fitted(group), slots=LARGE_BLOCK)
-    larger = _bytes_up(possible, replace(group, block_values=LARGE_BLOCK - group.weight_slots))
+    larger = bytes_up(possible, replace(group, block_values=LARGE_BLOCK))
     best = cipher(possible).block_bytes(LARGE_BLOCK) / LARGE_BLOCK
     if plan.section.block_size is not None and up > 1.2 * larger:
         yield (

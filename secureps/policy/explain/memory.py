@@ -67,7 +67,7 @@ class Service:
             uploads, if it sends as much.
         threads: that take uploads in, on a shard; `streams`: that one client sends by.
         piece: bytes of an upload that are on their way into a block.
-        in_flight: bytes of blocks that are taken in at once, at most.
+        in_flight: bytes of blocks that are taken in at once, at most; or `shares` of the largest.
         memory: bytes of values and optimizer state that a shard has resident, at most; None: all.
     """
 
@@ -80,6 +80,7 @@ class Service:
     streams: int
     piece: int
     in_flight: int
+    shares: int
     memory: int | None = None
 
 
@@ -154,7 +155,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
         "program": service.program,
         "state": state[busiest],
         "work": work,
-        "uploads": min(at_once * largest, service.in_flight)
+        "uploads": min(at_once * largest, max(service.in_flight, service.shares * largest))
         + at_once * min(largest, service.piece)
         + (service.streams * largest if plan.section.replicas > 1 else 0),
         "connections": service.clients * waiting,

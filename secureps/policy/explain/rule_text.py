@@ -115,11 +115,12 @@ def _weights(plan: Plan, own: Bounds) -> str:
 
 
 def _counted(plan: Plan, section: GroupSection) -> str:
-    """What a member's update counts by, besides the rule's weight: it weighs itself, encrypted."""
+    """What a member's update counts by, besides the rule's weight: a number in its receipt."""
     if section.weighting == "uniform":
         return ""
-    public = "public " if by_public_number(plan.section) else ""
-    return f"; besides, each counts by its {public}number of records"
+    if by_public_number(plan.section):
+        return "; besides, each counts by a public number, its own or privacy.records"
+    return "; besides, each counts by its number of records, which is public then"
 
 
 def _charged(plan: Plan, section: RuleSection, name: str, own: Bounds) -> str:

@@ -10,11 +10,11 @@ from secureps.policy.checks.scaling import most_shards
 from secureps.wording import counted
 
 
-def scaling_words(section: PlanSection, blocks: int) -> list[str]:
+def scaling_words(section: PlanSection, blocks: int | None) -> list[str]:
     """What may follow the load, and why it may not.
 
     Args:
-        blocks: of the model.
+        blocks: of the model; None if its size is not known.
     """
     own = section.scaling
     if own is None:
@@ -29,7 +29,7 @@ def scaling_words(section: PlanSection, blocks: int) -> list[str]:
     parts += ["row-blocks move"] if own.balance else []
     text = ", ".join(parts) or "nothing"
     words = [f"scaling by {own.policy}, at most once in {own.every:g} s: {text}"]
-    if own.policy != "fixed" and blocks < most:
+    if own.policy != "fixed" and blocks is not None and blocks < most:
         words.append(
             f"the model has {counted(blocks, 'block')}, and a shard holds one at least: no more "
             f"than {counted(blocks, 'shard')} can have work; name a smaller block_size"

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from secureps.config.plan import RecordPrivacySection
+from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.crypto.cipher import Opening
+from secureps.messages.evaluation import EVALUATION
+from secureps.policy.counting import publishes
 from secureps.policy.plan import Plan
+from secureps.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +29,24 @@ def sights(plan: Plan) -> tuple[Sight, ...]:
     """Every role's."""
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
-    rows = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
+    more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
+    if publishes(plan.section):
+        more = f"; by how many examples each client counts{more}"
     coordinator = Sight(
         "coordinator",
-        f"who takes part, when, how large; receipts; charges{keys}{rows}",
+        f"who takes part, when, how large; receipts; charges{keys}{more}",
         "updates, sums, models",
     )
     client = Sight("client", "its own records, published models", "another client's update")
     if plan.opening is Opening.NOTHING:
-        shard = Sight("shard", f"every client's update, sums, the model{noise}{rows}", "records")
+        shard = Sight("shard", f"every client's update, sums, the model{noise}{more}", "records")
         return client, coordinator, shard
-    held = f"ciphertexts, the sum of each cohort, the model{noise}{rows}"
+    held = f"ciphertexts, the sum of each cohort, the model{noise}{more}"
     shard = Sight("shard", held, "a single update")
     if plan.opening is Opening.HOLDER:
-        seen = f"receipts, cohort lists, every opened sum{rows}"
+        seen = f"receipts, cohort lists, every opened sum{more}"
         return client, coordinator, shard, Sight("key holder", seen, "ciphertexts, models")
-    seen = f"its seeds of one-time keys, receipts, cohort lists{rows}"
+    seen = f"its seeds of one-time keys, receipts, cohort lists{more}"
     never = "ciphertexts, updates, sums of them, models"
     role = f"key holder, each of {plan.holders}"
     return client, coordinator, shard, Sight(role, seen, never)
@@ -113,3 +118,30 @@ def opened(plan: Plan) -> str:
         return "the whole update, without noise: the shards add theirs to sums"
     shares = max(plan.honest(name) for name in plan.groups) - 1
     return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"
+
+
+def evaluation_words(plan: Plan) -> list[str]:
+    """Who sees what of held-out records, and what covers them."""
+    evaluation, privacy = plan.section.evaluation, plan.section.privacy
+    if evaluation is None:
+        return []
+    names, count = ", ".join(evaluation.magnitudes), len(plan.evaluated)
+    if plan.evaluator:
+        return [
+            f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "
+            f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
+            "records"
+        ]
+    least = plan.bounds(EVALUATION).minimum
+    seen = (
+        f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
+        f"{counted(least, 'client')}"
+    )
+    if isinstance(privacy, ClientPrivacySection):
+        return [f"{seen}; each evaluation has noise and is charged like another update"]
+    sealed = plan.opening is not Opening.NOTHING
+    protection = "the encrypted sum" if sealed else "nothing, in the clear,"
+    return [
+        f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "
+        "records; a client with --budget sends none"
+    ]

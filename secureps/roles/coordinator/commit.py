@@ -50,8 +50,9 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
 def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
     """These are the cohort: journalled before any message names it."""
     assert tx.federation.pinned is not None
-    receipts = ((m, group.receipts[m.id]) for m in members)
-    whole = (replace(m, step=r.step, update=r.update) for m, r in receipts)
+    receipts = {m.id: group.receipts[m.id] for m in members}
+    own = ((m, receipts[m.id]) for m in members)
+    whole = (replace(m, step=r.step, update=r.update, examples=r.examples) for m, r in own)
     cohort = Cohort(
         group.name,
         group.number + 1,
@@ -59,7 +60,8 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
         tx.federation.pinned.placement.epoch,
         tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
-        group.receipts[members[0].id].committee,
+        receipts[members[0].id].committee,
+        group.most_examples,
     )
     tx.write(records.CohortClosed(cohort, reason))
     hold_again(tx, group)

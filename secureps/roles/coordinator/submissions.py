@@ -31,6 +31,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout
 from secureps.policy.base import Base
+from secureps.policy.counting import check_counted
 from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
@@ -82,7 +83,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         _check_round(tx, group, receipt)
     else:
         _check_stream(tx, group, receipt)
-    _check_bound(group, receipt)
+    _check_counted(tx, group, receipt)
     tx.write(Received(receipt))
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
@@ -303,10 +304,11 @@ def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
         )
 
 
-def _check_bound(group: GroupState, receipt: Receipt) -> None:
+def _check_counted(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     # One with a bound of its own stands out of the mean: holders refuse its cohort.
     if receipt.most_examples != group.most_examples:
         raise Malformed(
             f"{receipt.id}: it counts up to {receipt.most_examples} examples, and members of "
             f"{group.name} count up to {group.most_examples}"
         )
+    check_counted(tx.plan.group(group.name), receipt.id, receipt.examples, group.most_examples)

@@ -109,7 +109,7 @@ class BfvHolder(Holder[Opening]):
             reason = f"the sum of block {block} is not the one that its shard held"
             return self.give_up((group, cohort), reason)
         key = f"{received_key(group, cohort, block)}/{digest.hex()}"
-        return Step(effects=[Work(OpenSum(group, cohort, block, key, opening.cohort.weight))])
+        return Step(effects=[Work(OpenSum(group, cohort, block, key))])
 
     def _opened(self, event: SumOpened) -> Step:
         header = event.header

@@ -409,6 +409,12 @@ class HolderLedger:
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
         if receipt.update != member.update:
             raise Refused(f"{receipt.id}: its receipt is for another update")
+        if (receipt.examples, receipt.most_examples) != (member.examples, cohort.most_examples):
+            raise Refused(
+                f"{receipt.id}: its receipt counts {receipt.examples} examples up to "
+                f"{receipt.most_examples}, the cohort {member.examples} up to "
+                f"{cohort.most_examples}"
+            )
         if not max(0, newest - stale) <= receipt.version <= newest:
             raise Refused(
                 f"{receipt.id}: trained from version {receipt.version}, the plan's rule takes none "

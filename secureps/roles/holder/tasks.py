@@ -11,16 +11,12 @@ from secureps.roles.tasks import Task, TaskResult
 
 @dataclass(frozen=True, slots=True)
 class OpenSum(Task):
-    """Decrypts the sum of one block that lies in the store under `key`.
-
-    `weight` is the cohort's total.
-    """
+    """Decrypts the sum of one block that lies in the store under `key`."""
 
     group: str
     cohort: int
     block: int
     key: str
-    weight: int
 
 
 @dataclass(frozen=True, slots=True)

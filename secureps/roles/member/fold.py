@@ -46,7 +46,7 @@ class MemberFold:
         self._model = PulledModel()
         self._timing = Timing()
         self._invites = Invitations()
-        self._working = self._watching = self._greeting = False
+        self._working = self._watching = self._greeting = self._warned = False
         self._departure = Departure(settings.name)
         self._appraiser: Appraiser
         self._budget: Budget

@@ -444,6 +444,9 @@ class Member(MemberFold):
                 self._write(step, SequencesBegun(reply.next))
                 if self._plan.section.privacy is not None:
                     step.effects.append(Say(STATE_GONE))
+        if not self._warned:
+            self._warned = True
+            step.effects += map(Say, self._settings.warnings(self._plan))
         if (request.groups, request.examples) != (self._join.groups, self._join.examples):
             step.effects += self._greet().effects  # the plan is known now, and what it asks of us
             return

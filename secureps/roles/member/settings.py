@@ -18,6 +18,8 @@ from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
 from secureps.policy.canonical import different_keys
+from secureps.policy.checks.privacy import weak_privacy
+from secureps.policy.counting import publication
 from secureps.policy.plan import Plan
 from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.outbox import Outbox
@@ -101,6 +103,15 @@ class MemberSettings:
                 "leave frozen out"
             )
         return self.schema.telling({spec.name: self.values[spec.name] for spec in frozen})
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """Warns its data holder before anything leaves: of what is public, of next to no privacy.
+
+        A budget of its own limits the second, whatever the plan says.
+        """
+        public = () if self.name == plan.evaluator else publication(plan.section, self.records)
+        weak = weak_privacy(plan.section.privacy) if self.terms.budget is None else ()
+        return (*public, *weak)
 
     def weighing(self, plan: Plan) -> ExampleCount:
         """By which number it counts, before it is told any bound."""

@@ -26,7 +26,7 @@ from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
-from secureps.policy.cohorts.overlap import check_members
+from secureps.policy.cohorts.overlap import check_clients, check_weights
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.machine import (
@@ -72,7 +72,7 @@ from secureps.roles.shard.tasks import (
     WritePart,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
-from secureps.roles.validation import check_key_sum, check_scale
+from secureps.roles.validation import check_divisor, check_key_sum
 
 ALL = 1 << 62
 """Older than every version."""
@@ -327,8 +327,12 @@ class Shard(ShardFoldable):
         Else a coordinator alone could have a single update added, opened and published.
         """
         plan = self.state.pinned.plan
-        check_scale(plan, cohort.group, cohort.scale)
-        check_members(cohort, plan.bounds(cohort.group).minimum)
+        check_clients(cohort, plan.bounds(cohort.group).minimum)
+        if plan.holders:  # without encryption each shard reads every update anyway
+            check_weights(
+                [member.weight for member in cohort.members], plan.bounds(cohort.group).minimum
+            )
+        check_divisor(plan, cohort)
 
     def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:
         if order is not None and order.incarnation == self.state.incarnation:

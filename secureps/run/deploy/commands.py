@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from secureps.run.options import Fetch, RunScript, Values
 from secureps.run.tool import Tool
 
 deploy = Tool(
@@ -32,10 +33,6 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the files are writ
 Names = Annotated[
     list[str] | None,
     typer.Option("--name", metavar="NAME", help="These parties of the kit alone; repeat it."),
-]
-Values = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Size of the model, for the memory that is asked for."),
 ]
 Script = Annotated[
     Path | None,
@@ -162,6 +159,8 @@ def kubernetes(
     ] = None,
     names: Names = None,
     values: Values = None,
+    run_script: RunScript = False,
+    fetch: Fetch = False,
     script: Script = None,
     settings: Settings = None,
     budget: Budget = None,
@@ -191,13 +190,16 @@ def kubernetes(
 
     Example: secureps deploy kubernetes plan.toml --kit kit --out manifests --domain ps.example
     """
+    from secureps.run.check import Permit
     from secureps.run.deploy.deployment import Request, kubernetes_files, notes
     from secureps.run.deploy.files import write_folders
     from secureps.run.deploy.kubernetes import SERVERS, Cluster
     from secureps.run.deploy.stores import store_of
+    from secureps.run.model_size import read_values
 
+    of_model = (read_values(values or ()), Permit(run_script, fetch))
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
-    request = Request(plan, kit, tuple(names or ()), values, *of_clients)
+    request = Request(plan, kit, tuple(names or ()), *(*of_model, *of_clients))
     place = (image, namespace, storage_size or "", domain, storage_class, monitoring)
     store = store_of(store_secret, copies, store_endpoint, tuple(store_network or ()))
     cluster = Cluster(*place, standby, store)
@@ -238,6 +240,8 @@ def slurm(
     ] = None,
     names: Names = None,
     values: Values = None,
+    run_script: RunScript = False,
+    fetch: Fetch = False,
     script: Script = None,
     settings: Settings = None,
     budget: Budget = None,
@@ -253,12 +257,15 @@ def slurm(
 
     Example: secureps deploy slurm plan.toml --kit kit --out /shared/run --script client.py
     """
+    from secureps.run.check import Permit
     from secureps.run.deploy.deployment import Request, notes, slurm_files
     from secureps.run.deploy.files import write_folders
     from secureps.run.deploy.slurm import ADDRESS, SERVERS
+    from secureps.run.model_size import read_values
 
+    of_model = (read_values(values or ()), Permit(run_script, fetch))
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
-    request = Request(plan, kit, tuple(names or ()), values, *of_clients)
+    request = Request(plan, kit, tuple(names or ()), *(*of_model, *of_clients))
     files = slurm_files(request, out, time, tuple(sbatch or ()), port, copies)
     write_folders(out, files)
     for name in files[""]:

@@ -15,16 +15,16 @@ from secureps.client.site_policy import read_site
 from secureps.config.sections import read_toml
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import ObjectStore, is_url
-from secureps.policy.explain.explanation import Explanation
 from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, check
+from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests
 from secureps.run.deploy.parties import LocalPath, PartyKit, local_path, party_kits
 from secureps.run.deploy.pods import DATA, Needs
 from secureps.run.deploy.slurm import Batch, Joining, batch_files
-from secureps.run.deploy.stores import Store, refuse_unreachable
+from secureps.run.deploy.stores import Store, refuse_meaningless, refuse_unreachable
 from secureps.run.deploy.yaml_text import yaml_text
+from secureps.run.model_size import Values
 from secureps.wording import named
 
 MOST_CONFIG = 900_000
@@ -41,18 +41,24 @@ class Request:
     Args:
         names: of the kit's parties; empty: all of them.
         values: of the model, where the plan does not tell.
+        permit: what may be done because the plan says so.
         script, settings, budget, threshold, site: of clients, as `secureps join` has them.
     """
 
     plan: Path
     kit: Path
     names: tuple[str, ...] = ()
-    values: int | None = None
+    values: Values | None = None
+    permit: Permit = READ_ONLY
     script: Path | None = None
     settings: tuple[str, ...] = ()
     budget: float | None = None
     threshold: int | None = None
     site: Path | None = None
+
+    def read(self) -> Plan:
+        """The plan; as `load_plan`."""
+        return load_plan(self.plan, fetch=self.permit.fetch)
 
     def options(self) -> list[str]:
         """Of `secureps join`, besides the site's; ConfigError for a setting that is not KEY=VALUE,
@@ -75,14 +81,14 @@ def kubernetes_files(
         ConfigError, PlanRefused: the plan is unsound, or something cannot be in a cluster.
         KitError: as `party_kits`.
     """
-    plan, explained = load_plan(request.plan), _explained(request)
+    plan, explained = request.read(), _explained(request)
     script = None if request.script is None else (request.script.name, _script(request.script))
     options = request.options()
     site = None if request.site is None else _site(request.site)
     training = Training(script, options, records, client_image, site)
     kits = party_kits(request.kit, plan, request.names)
     serves = any(kit.role in SERVING for kit in kits)
-    files = _plan_files(request.plan, plan, cluster.store, serves)
+    files = _plan_files(request, plan, cluster.store, serves)
     copies = cluster.store is not None and cluster.store.copies is not None
     federation = Federation(plan, files, kits, _needs(explained, copies), training)
     folders = manifests(federation, _stored(cluster, explained))
@@ -98,7 +104,7 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
     Args:
         shared: clients see the files of this machine.
     """
-    plan = load_plan(request.plan)
+    plan = request.read()
     kits = party_kits(request.kit, plan, request.names)
     roles = {kit.role for kit in kits}
     if "client" in roles and request.script is None:
@@ -120,7 +126,10 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
     if roles & {"coordinator", "shard"} and "observer" not in roles:
         yield "nobody reads metrics: the kit has no observer's key (`secureps keys request`)"
     if _explained(request) is None:
-        yield "nothing is known of the model's size: --values N has memory and disk asked for by it"
+        yield (
+            "nothing is known of the model's size: --values N has memory and disk asked for by it, "
+            "or --run-script, which runs the plan's script to ask it"
+        )
 
 
 def _local_paths(request: Request, kits: Sequence[PartyKit]) -> list[LocalPath]:
@@ -132,42 +141,51 @@ def _local_paths(request: Request, kits: Sequence[PartyKit]) -> list[LocalPath]:
     return [each for each in found if each is not None]
 
 
-def _explained(request: Request) -> Explanation | None:
+@dataclass(frozen=True)
+class Sized:
+    """What a plan costs whose model's size is known.
+
+    Args:
+        shard: memory and disk of a shard once the load has left as few as it may.
+        client: bytes that a client holds while it makes an update.
+    """
+
+    shard: MemoryUse
+    client: int
+
+    @property
+    def versions(self) -> int:
+        """Bytes of three versions of a shard's blocks, wherever they lie."""
+        return max(self.shard.state, self.shard.files)
+
+
+def _explained(request: Request) -> Sized | None:
     """What the plan costs, where it is known how large the model is."""
-    plan = load_plan(request.plan)
-    known = plan.section.initial or plan.section.federation
-    return check(request.plan, request.values) if known or request.values else None
+    explained = check(request.plan, request.values, permit=request.permit)
+    if explained.shard is None:
+        return None
+    of_groups = sum(group.client_memory or 0 for group in explained.groups)
+    return Sized(explained.fewest or explained.shard, of_groups)
 
 
-def _needs(explained: Explanation | None, copies: bool = False) -> Needs:
+def _needs(sized: Sized | None, copies: bool = False) -> Needs:
     """What parties take; `copies`: servers copy checkpoints to a store besides."""
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe is one more process
     more = STORE_BYTES if copies else 0
-    if explained is None:
+    if sized is None:
         return Needs(program + probe + more)
-    of_groups = sum(group.client_memory for group in explained.groups)
-    part = _versions(explained) if copies else 0  # a third is read, as much again is on its way
-    shard = _shard(explained).memory + probe + more + part
-    return Needs(program + probe + more, shard, program + of_groups)
+    part = sized.versions if copies else 0  # a third is read, as much again is on its way
+    shard = sized.shard.memory + probe + more + part
+    return Needs(program + probe + more, shard, program + sized.client)
 
 
-def _shard(explained: Explanation) -> MemoryUse:
-    """What a shard takes once the load has left as few as it may."""
-    return explained.fewest or explained.shard
-
-
-def _versions(explained: Explanation) -> int:
-    """Bytes of three versions of a shard's blocks, wherever they lie."""
-    return max(_shard(explained).state, _shard(explained).files)
-
-
-def _stored(cluster: Cluster, explained: Explanation | None) -> Cluster:
+def _stored(cluster: Cluster, sized: Sized | None) -> Cluster:
     if cluster.storage:
         return cluster
-    if explained is None:
+    if sized is None:
         return replace(cluster, storage="10Gi")
-    models = 3 * _versions(explained)  # of checkpoints, beside those that are served
-    gibibytes = -(-2 * (_shard(explained).disk + models) // (1 << 30))
+    models = 3 * sized.versions  # of checkpoints, beside those that are served
+    gibibytes = -(-2 * (sized.shard.disk + models) // (1 << 30))
     return replace(cluster, storage=f"{max(gibibytes, 1)}Gi")
 
 
@@ -191,13 +209,16 @@ def _site(path: Path) -> bytes:
     return _small(path)
 
 
-def _plan_files(path: Path, plan: Plan, store: Store | None, serves: bool) -> dict[str, bytes]:
+def _plan_files(
+    request: Request, plan: Plan, store: Store | None, serves: bool
+) -> dict[str, bytes]:
     """The plan's file, and that of its first model, which lies beside it or at a store.
 
     Args:
         serves: whether servers are deployed, which alone read that model.
     """
-    files, initial = {"plan.toml": path.read_bytes()}, plan.section.initial
+    path, initial = request.plan, plan.section.initial
+    files = {"plan.toml": path.read_bytes()}
     at_store = initial is not None and is_url(initial)
     if store is not None and store.copies is None and not at_store:
         raise ConfigError(
@@ -210,7 +231,9 @@ def _plan_files(path: Path, plan: Plan, store: Store | None, serves: bool) -> di
                 f"{path}: initial: {initial}: pods have no keys to a store: name their Secret by "
                 "--store-secret; or bring the file here, beside the plan, and have the plan name it"
             )
-        refuse_unreachable(f"{path}: initial", initial)
+        refuse_meaningless(f"{path}: initial", initial)
+        if request.permit.fetch:
+            refuse_unreachable(f"{path}: initial", initial)
     elif initial is not None:
         named = Path(read_toml(path)["initial"])
         if named.name != str(named) or named.name == "plan.toml":
@@ -245,7 +268,7 @@ def slurm_files(
     Raises:
         ConfigError, PlanRefused, KitError: as `kubernetes_files`.
     """
-    plan = load_plan(request.plan)
+    plan = request.read()
     needs = _needs(_explained(request), copies is not None)
     kits = party_kits(request.kit, plan, request.names)
     joining = None

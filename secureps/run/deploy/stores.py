@@ -51,6 +51,7 @@ class Store:
         if not _SECRET.fullmatch(self.secret):
             raise ConfigError(f"--store-secret {self.secret!r}: no name of a Secret")
         if self.copies is not None:
+            refuse_meaningless("--copies", self.copies)
             refuse_unreachable("--copies", self.copies)
         if self.endpoint is not None:
             _refuse_endpoint(self.endpoint)
@@ -93,13 +94,13 @@ def store_of(
     )
 
 
-def refuse_unreachable(key: str, url: str) -> None:
+def refuse_meaningless(key: str, url: str) -> None:
     """Refuses a URL that means nothing in a pod, or that would tell whoever reads a manifest a key.
 
     Args:
         key: what of the command or the plan it is.
     Raises:
-        ConfigError: as it says, or as `ObjectStore`.
+        ConfigError: as it says.
     """
     if shown(url) != url:
         raise ConfigError(
@@ -108,6 +109,14 @@ def refuse_unreachable(key: str, url: str) -> None:
         )
     if url.partition("://")[0] in _OF_THIS_MACHINE:
         raise ConfigError(f"{key}: {url}: a pod has no such place: name one at a store, as s3://")
+
+
+def refuse_unreachable(key: str, url: str) -> None:
+    """Refuses a URL of a store that nothing here can open; some stores are dialled for that.
+
+    Raises:
+        ConfigError: as `ObjectStore`.
+    """
     with naming(key, ConfigError):
         ObjectStore(url)  # refused now, and not by every pod
 

@@ -74,8 +74,12 @@ class Scenario:
         return Heading(self.section.name, folder.resolve().name, settings, groups, True)
 
 
-def load_scenario(path: Path) -> Scenario:
+def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario:
     """Reads a scenario file.
+
+    Args:
+        fetch: as of `load_plan`.
+        runs: whether the script may run; without, nothing is looked for that it needs.
 
     Raises:
         ConfigError, PlanRefused: it, its plan or its script are not right.
@@ -84,18 +88,22 @@ def load_scenario(path: Path) -> Scenario:
     if "plan" not in values and "group" in values:
         raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
     section = parse(ScenarioSection, values, str(path))
-    refuse_misplaced(section.settings, path)
+    if runs:
+        refuse_misplaced(section.settings, path)
     settings = placed(section.settings, path.parent)
     section = section.model_copy(update={"settings": settings})
-    plan, script = load_plan(path.parent / section.plan), path.parent / section.script
-    if not os.path.exists(script):
+    script = path.parent / section.script
+    plan = load_plan(path.parent / section.plan, fetch=fetch)
+    if runs and not os.path.exists(script):
         raise ConfigError(f"{script}: no such script")
     variants = () if section.study is None else section.study.variant
     plans = {
-        variant.name: plan if variant.plan is None else load_plan(path.parent / variant.plan)
+        variant.name: plan
+        if variant.plan is None
+        else load_plan(path.parent / variant.plan, fetch=fetch)
         for variant in variants
     }
-    for each in (plan, *plans.values()):
+    for each in (plan, *plans.values()) if runs else ():
         refuse_privacy(script, each)
     start = max(plan.bounds(name).start for name in plan.all_groups)
     if section.clients < start:

@@ -68,10 +68,6 @@ class BfvWorker(Worker):
         layout = self._machine.pinned.layout.group(task.group)
         sums = self._tools(task.group).open(task.block, total, layout.slots(task.block))
         self._spool.delete(task.key)
-        # An aggregator that sends a single update under a large cohort's name gets nothing opened:
-        # the sum has to carry that cohort's weight.
-        weights = sums[: layout.weight_slots]
-        self._machine.pinned.plan.check_weight(task.group, task.weight, weights)
         payload = sums.astype("<i8").tobytes()
         header = BlockHeader(
             run=self._machine.pinned.run.id,

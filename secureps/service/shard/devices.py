@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
@@ -146,7 +147,7 @@ def _fastest(by: StepArithmetic, plan: Plan, group: str, size: int) -> float:
         for start in range(0, count, by.together):
             here = slice(start, start + by.together)
             part = OptimizerState(state.step, {n: slot[here] for n, slot in state.slots.items()})
-            mean = by.mean(_GRID, sums[here], _GRID.weights.most, 1)
+            mean = by.mean(_GRID, sums[here], Fraction(1), 1)
             by.apply(optimizer, mean, values[here], part)
 
     return fastest(step)

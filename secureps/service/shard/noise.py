@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import Seed
 from secureps.errors import DamagedStore, InternalError, KitError, Malformed
@@ -42,8 +40,6 @@ class ShardNoise:
     def sealed(self, plan: Plan, layout: GroupLayout, cohort: Cohort, block: int) -> bytes:
         """Seals a block of noise, as a client of weight 1 would send it.
 
-        Its slots for the weight are zero: noise does not count as a member.
-
         Raises:
             KitError: the cipher needs a holder's key, and the kit has none or several.
         """
@@ -55,16 +51,14 @@ class ShardNoise:
         stream = self.seed.derive(
             "aggregator-noise", canonical(replace(cohort, committee=None)), block
         )
-        slots = np.zeros(layout.slots(block), dtype=np.int64)
-        values = slots[layout.weight_slots :]
-        values[:] = mechanism.noise(values.size, stream.words)
+        values = mechanism.noise(layout.slots(block), stream.words)
         kind = plan.cipher_of(layout)
         key = None
         if kind.opening is Opening.HOLDER:
             if len(self.holder_keys) != 1:
                 raise KitError("noise on encrypted sums needs one holder's key in the shard's kit")
             (key,) = self.holder_keys.values()
-        return kind.noise_sealer(key).seal(block, slots)
+        return kind.noise_sealer(key).seal(block, values)
 
 
 @dataclass(frozen=True)

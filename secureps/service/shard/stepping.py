@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ from secureps.model.optimizer import (
 )
 from secureps.policy.block_codes import block_code
 from secureps.policy.block_deltas import Codes, block_delta
+from secureps.policy.counting import shares_in
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
 from secureps.policy.scales import moved
@@ -42,7 +44,7 @@ PIECE = 1 << 15
 """Values that are stepped at a time."""
 
 Opened: TypeAlias = Callable[[], Iterator[NDArray[np.int64]]]
-"""Opens a block's sums, from the beginning: pieces of which the first has the weight's slots."""
+"""Opens a block's sums, from the beginning, piece by piece."""
 Made = TypeVar("Made")
 
 
@@ -73,7 +75,7 @@ class StepArithmetic(Protocol):
     library: Arithmetic
 
     def mean(
-        self, grid: Grid, sums: NDArray[np.int64], sum_weight: int, total_weight: int
+        self, grid: Grid, sums: NDArray[np.int64], shares: Fraction, total_weight: int
     ) -> Vector:
         """The mean of a few sums; see `Grid.weighted_mean`."""
 
@@ -96,10 +98,10 @@ class HostStep:
     library = NUMPY
 
     def mean(
-        self, grid: Grid, sums: NDArray[np.int64], sum_weight: int, total_weight: int
+        self, grid: Grid, sums: NDArray[np.int64], shares: Fraction, total_weight: int
     ) -> Values:
         """As of `StepArithmetic`."""
-        return grid.weighted_mean(sums, sum_weight, total_weight)
+        return grid.weighted_mean(sums, shares, total_weight)
 
     def decoded(self, code: BlockCode, means: Sequence[Values]) -> Values:
         """As of `StepArithmetic`."""
@@ -236,13 +238,10 @@ class Stepping:
         """The mean of what members sent of a block, piece by piece."""
         plan, cohort, layout = self._plan, self._cohort, self._layout
         grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
-        weight = 0
+        shares = shares_in(plan.group(cohort.group), cohort)
         for sums in opened:
-            own = 0 if weight else layout.weight_slots
-            if own:
-                weight = plan.check_weight(cohort.group, cohort.weight, sums[:own])
-            for start in range(own, sums.size, by.together):
-                yield by.mean(grid, sums[start : start + by.together], weight, terms)
+            for start in range(0, sums.size, by.together):
+                yield by.mean(grid, sums[start : start + by.together], shares, terms)
 
     def _code(self, block: int) -> BlockCode:
         """The code of what the members sent."""

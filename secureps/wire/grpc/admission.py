@@ -113,9 +113,9 @@ class Callers:
         self._challenges.use(claim)
         return claim
 
-    def places(self, most: int, each: int) -> Places:
+    def places(self, most: int, each: int, silent: float = STALLED) -> Places:
         """Of which a call takes one; where a party has no room for more calls, those there go."""
-        made = Places(most, each, self._connections)
+        made = Places(most, each, self._connections, silent)
         self._places.append(made)
         return made
 

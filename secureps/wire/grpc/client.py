@@ -318,11 +318,11 @@ class GrpcTransport:
         envelope = encode(dataclasses.replace(message, offset=offset))
         metadata = self._metadata(to, framing.PUT, envelope)
         method: Any = self._channel(to).stream_unary(framing.PUT)
-        frame = framing.pieces(envelope, memoryview(message.payload)[offset:], self._pace)
         moved: list[Callable[[], None]] = []
 
         def counted() -> Iterator[bytes]:
-            for piece in frame:
+            yield framing.head(envelope, len(message.payload) - offset)
+            for piece in framing.pieces(memoryview(message.payload)[offset:], self._pace):
                 yield piece
                 for each in moved:
                     each()

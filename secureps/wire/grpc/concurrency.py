@@ -50,6 +50,10 @@ class Place:
         """Something came, or was taken."""
         self.moved = asyncio.get_running_loop().time()
 
+    def pause(self) -> None:
+        """Until it moves again the call waits for the server, which is not its silence."""
+        self.moved = math.inf
+
     def oust(self, why: str) -> None:
         """Ends the call, which has a place or waits for one."""
         self.ousted = why
@@ -89,11 +93,13 @@ class Connections:
 class Places:
     """Calls that go on at once: `most` in all and `each` of one party; the others wait in turn.
 
-    One party that holds its own for as long as it may leaves the rest to the others.
+    One party that holds its own for as long as it may leaves the rest to the others. So that
+    several parties together cannot keep all places, a call on which nothing moved for `silent`
+    seconds gives way to another party's.
     """
 
-    def __init__(self, most: int, each: int, connections: Connections) -> None:
-        self._each = each
+    def __init__(self, most: int, each: int, connections: Connections, silent: float) -> None:
+        self._each, self._silent = each, silent
         self._all = asyncio.Semaphore(most)
         self._own: defaultdict[str, Own] = defaultdict(Own)
         self._connections = connections
@@ -150,18 +156,23 @@ class Places:
             await asyncio.wait({place.turn}, timeout=QUIET)
 
     async def _room(self, own: Own) -> None:
-        """Waits for one of the places of all; after a TURN others give way to who waits."""
+        """Waits for one of the places of all, which other parties' calls give up after a TURN."""
         if not self._all.locked():
             await self._all.acquire()  # at once
             return
         room = asyncio.ensure_future(self._all.acquire())
         try:
             while not (await asyncio.wait({room}, timeout=QUIET))[0]:
-                over = asyncio.get_running_loop().time() - TURN
+                now = asyncio.get_running_loop().time()
                 others = (
                     place for each in self._own.values() if each is not own for place in each.held
                 )
-                late = [place for place in others if place.since <= over]
+                late = [
+                    place
+                    for place in others
+                    if place.since <= now - TURN
+                    or max(place.since, place.moved) <= now - self._silent
+                ]
                 if late and not any(place.ousted for place in late):
                     min(late, key=lambda place: place.since).oust(_OVER)
         except BaseException:

@@ -10,8 +10,10 @@ An envelope goes as it is; several go as a bundle: a zero byte, which begins no 
 after its length (uint32, little endian). What is refused of a bundle is answered by a Refusal.
 
 A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length
-(uint64), both little endian, the envelope, and then the payload, which may begin in the
-first piece. What is sent of a payload begins at its message's offset and goes on to its end.
+(uint64), both little endian, the envelope, and then the payload. A Put's first piece ends with
+the envelope, so that a shard judges it before it takes any payload; a Get's answer has the begin
+of the payload in it. What is sent of a payload begins at its message's offset and goes on to its
+end.
 
 Who speaks stands, signed, in a request's metadata (`wire.grpc.authentication`). What must not
 live here: connections and threads.
@@ -54,7 +56,7 @@ from secureps.messages.requests import (
     Refusal,
     Subscribe,
 )
-from secureps.wire.grpc.authentication import Metadata
+from secureps.wire.grpc.authentication import Claim, Metadata
 from secureps.wire.grpc.pacing import LONGEST, Pace
 from secureps.wire.protobuf import decode, encode
 from secureps.wording import printable
@@ -192,14 +194,16 @@ def unbundled(data: bytes) -> list[bytes]:
 # --- frames -----------------------------------------------------------------------
 
 
-def pieces(
-    envelope: bytes, payload: bytes | memoryview, pace: Pace | None = None
-) -> Iterator[bytes]:
-    """The frame of an envelope and a payload, in pieces at the `pace` of those before it."""
-    view = memoryview(payload)
-    rest = (pace or Pace()).cut(view)
-    head = _PREFIX.pack(len(envelope), len(view)) + envelope
-    yield b"".join((head, next(rest, b"")))
+def head(envelope: bytes, length: int) -> bytes:
+    """The begin of a frame whose payload has this length."""
+    return _PREFIX.pack(len(envelope), length) + envelope
+
+
+def pieces(payload: memoryview, pace: Pace, head: bytes = b"") -> Iterator[bytes]:
+    """A payload in pieces at the `pace` of those before it, the first one behind the `head`."""
+    rest = pace.cut(payload)
+    if head:
+        yield b"".join((head, next(rest, b"")))
     for piece in rest:
         yield bytes(piece)
 
@@ -225,6 +229,17 @@ def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
     if end > len(first):
         raise Malformed("a frame whose envelope is cut off")
     return first[_PREFIX.size : end], length, memoryview(first)[end:]
+
+
+def announced(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
+    """The signed PutBlock of a Put's first piece, and how many bytes of payload are to follow."""
+    envelope, length, begin = open_frame(first)
+    message = decode(claim.envelope(envelope))
+    if not isinstance(message, PutBlock):
+        raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
+    if begin:
+        raise Malformed("the first piece of a Put ends with its envelope")
+    return message, length
 
 
 class Collected:

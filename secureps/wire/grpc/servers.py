@@ -38,7 +38,6 @@ from secureps.messages.requests import (
     GetBlock,
     GetSum,
     Payload,
-    PutBlock,
     Status,
     Stored,
     Subscribe,
@@ -47,12 +46,11 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent
-from secureps.wire.grpc.authentication import Claim
-from secureps.wire.grpc.concurrency import Place
+from secureps.wire.grpc.concurrency import QUIET, Place
 from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.pacing import Paces
-from secureps.wire.grpc.uploads import Uploads
+from secureps.wire.grpc.uploads import SILENT, Upload, Uploads
 from secureps.wire.protobuf import decode, encode
 from secureps.wire.transport import Endpoint, told
 
@@ -62,9 +60,6 @@ TELLING, TELLING_EACH = 64, 8
 """Small messages that are taken in at once: in all, and of one party."""
 TRANSFERS, TRANSFERS_EACH = 12, 4
 """Payloads that a shard takes in at once, and as many that it sends; the others wait, unread."""
-ROOM = 2.0
-"""Seconds that an upload waits, unread, for memory for all of it. Then it is read: whoever has the
-memory may not be sending."""
 NEWEST, NEWEST_BYTES = 8, 1 << 20
 """Orders of which the bytes are kept, for watchers that are given the same: the newest, and as many
 before them as have so few bytes. Holders take in what receipts of a whole cohort say, one holder
@@ -329,13 +324,10 @@ class ShardServer(_Server):
         endpoint: its methods are called on the loop and must return at once.
         listen: HOST:PORT; port 0 takes a free one.
         authenticate: called for every request, on the loop.
-        in_flight_bytes: payload bytes of Puts that may be held at once; more get Busy. As many
-            again of blocks that other shards pass on: two shards whose memory is full of blocks
-            that wait for each other's answer would wait for ever.
+        in_flight_bytes: payload bytes of Puts that may be held at once; more wait. As many again
+            of blocks that other shards pass on: two shards whose memory is full of blocks that
+            wait for each other's answer would wait for ever.
         max_block_bytes: the longest payload of a Put; longer ones get Oversized.
-
-    Raises:
-        ConfigError: as `Uploads` does.
     """
 
     SERVICE = framing.SHARD_SERVICE
@@ -354,8 +346,8 @@ class ShardServer(_Server):
         super().__init__(link, name, endpoint, listen, authenticate)
         self._intake = Uploads(in_flight_bytes, max_block_bytes)
         self._passed_on = Uploads(in_flight_bytes, max_block_bytes)
-        self._uploads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
-        self._downloads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
+        self._uploads = self._callers.places(TRANSFERS, TRANSFERS_EACH, SILENT)
+        self._downloads = self._callers.places(TRANSFERS, TRANSFERS_EACH, SILENT)
         self._paces = Paces()
 
     @property
@@ -379,30 +371,31 @@ class ShardServer(_Server):
 
     async def _put(self, context: Any) -> bytes:
         with self._callers.admitted(framing.PUT, context) as claim:
+            async with self._telling.taken(claim.party, context.peer()):
+                message, length = framing.announced(claim, await arrived(context) or b"")
+            # Anybody can announce a block. It takes no place and no memory before the machine has
+            # judged who sends it, its signature, its length, and whether it is wanted here.
+            wanted = await _answer(self._endpoint.request(claim.party, AskBlock(message.header)))
+            if wanted.have is None:
+                return encode(wanted)
             async with self._uploads.taken(claim.party, context.peer()) as place:
-                came = await self._upload(context, claim, place)
-            return encode(came if isinstance(came, Stored) else await _answer(came))
+                intake = self._uploads_of(claim.party, message.header)
+                upload = intake.begin(claim.party, message, length)
+                if isinstance(upload, Stored):
+                    return encode(upload)
+                stored = await self._take_in(context, upload, place)
+            return encode(await _answer(stored))
 
-    async def _upload(self, context: Any, claim: Claim, place: Place) -> Stored | Future[Any]:
-        """Takes a Put in; nothing of its payload is counted before it is there."""
-        envelope, length, begin = framing.open_frame(await arrived(context) or b"")
-        message = decode(claim.envelope(envelope))
-        if not isinstance(message, PutBlock):
-            raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
-        intake = self._uploads_of(claim.party, message.header)
-        upload = intake.begin(claim.party, message, length)
-        if isinstance(upload, Stored):
-            return upload
+    async def _take_in(self, context: Any, upload: Upload, place: Place) -> Future[Any]:
+        """Reads an upload piece by piece, in its turns; returns what the endpoint answers to it."""
         with upload:
-            if not (room := upload.wait()).done():
-                await asyncio.wait({asyncio.wrap_future(room)}, timeout=ROOM)
-            if begin:
-                upload.add(begin)
-            del begin  # no piece is held while the next one is on its way
             while (piece := await arrived(context)) is not None:
+                while not (turn := upload.turn()).done():
+                    place.pause()
+                    await asyncio.wait({asyncio.wrap_future(turn)}, timeout=QUIET)
                 upload.add(piece)
                 place.move()
-                del piece
+                del piece  # none is held while the next one is on its way
             return upload.hand_over(self._endpoint)
 
     async def _get(self, context: Any) -> None:
@@ -412,12 +405,15 @@ class ShardServer(_Server):
             if not isinstance(message, GetBlock | GetSum):
                 raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
             async with self._downloads.taken(claim.party, context.peer()) as place:
+                place.pause()
                 reply = await _answer(self._endpoint.request(claim.party, message))
+                place.move()
                 if not isinstance(reply, Payload):
                     raise InternalError(f"Get answered by a {type(reply).__name__}")
                 rest = framing.part(reply, message)
+                head = framing.head(encode(reply), len(rest))
                 with self._paces.of(context.peer()) as pace:
-                    for piece in framing.pieces(encode(reply), rest, pace):
+                    for piece in framing.pieces(rest, pace, head):
                         await sent(context, piece, place)
 
 

@@ -1,29 +1,38 @@
 """Uploads on their way into one server: which bytes of which blocks are here, within a bound.
 
-A block takes as much memory as has come of it: one that is announced and not sent keeps nobody
-out for long, and one sender's blocks leave half of the memory to the others. As many blocks come
-at once as there is room for when they are whole: of more, none would ever be. An upload that breaks
-keeps what came, so that its sender goes on from there; where memory runs short, what nobody is
-sending now goes first, the oldest before all others. What must not live here: gRPC, threads that
-wait, and what becomes of a block that is whole.
+A block takes as much memory as has come of it; announcing one takes none. Uploads have turns: as
+many are read at once as there is memory for when they are whole, because of more none would ever
+be. A turn begins when a piece is here, and ends when nothing came for SILENT seconds. One sender
+has a share of the memory, a third, so that two senders together leave as much to all others. An
+upload that breaks keeps what came, so that its sender goes on from there; where memory runs short,
+what is not being read goes first, the oldest before all others. What must not live here: gRPC,
+threads that wait, whether a block is wanted, and what becomes of one that is whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from secureps.buffers import Buffers
-from secureps.errors import Busy, ConfigError, Malformed, Oversized, Unreachable
+from secureps.errors import Busy, Malformed, Oversized, Unreachable
 from secureps.messages.requests import AskBlock, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc.reassembly import Gathering
 from secureps.wire.transport import Endpoint
 
+SHARES = 3
+"""Parts of the memory, of which one sender has one; the longest block fits into it."""
+SILENT = 1.0
+"""Seconds without a piece after which an upload's turn ends: on a slow line, too, `pacing` cuts
+pieces that take less."""
 UNFINISHED = 64
 """Blocks of one sender that are not whole and not on their way: the oldest goes for the next."""
 RETRY_SECONDS = (0.05, 0.25)
@@ -34,25 +43,21 @@ class Uploads:
     """The uploads of one server; safe to use from any thread.
 
     Args:
-        limit: bytes of blocks that may be held at once; more get Busy. Of one sender's, half as
-            many, or one block.
+        limit: bytes of blocks that may be held at once, or SHARES of the longest that came.
         longest: the longest block; longer ones get Oversized.
-
-    Raises:
-        ConfigError: a block of the largest size would never fit.
+        clock: seconds, of a clock that never goes back.
     """
 
-    def __init__(self, limit: int, longest: int) -> None:
-        if not 0 < longest <= limit:
-            raise ConfigError("in_flight_bytes must be at least max_block_bytes, which is positive")
-        self._limit = self._free = limit
-        self._longest = longest
-        self._each = max(longest, limit // 2)
+    def __init__(
+        self, limit: int, longest: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit, self._longest = limit, longest
+        self._clock = clock
         self._buffers = Buffers(limit // 2)
         self._held: Counter[str] = Counter()
-        self._promised: Counter[str] = Counter()
-        """Bytes that have not come, and for which there is room, by sender."""
+        """Bytes by sender, those of whole blocks that the endpoint has not answered among them."""
         self._waiting: list[Upload] = []
+        """For their turn, in their order."""
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
         """By sender and block, of those that are not whole; what was begun last is at the end."""
@@ -60,7 +65,7 @@ class Uploads:
     @property
     def taken(self) -> int:
         """Bytes that are held."""
-        return self._limit - self._free
+        return self._held.total()
 
     def known(self, sender: str, message: Any, answer: Any) -> Any:
         """An endpoint's answer; to who asks for a block that is wanted, how much of it is here.
@@ -75,7 +80,6 @@ class Uploads:
             if before is None:
                 return answer
             upload = Upload(self, sender, message.header, before, before.have)
-            upload.idle = True
             self._uploads[sender, message.header] = upload
             return dataclasses.replace(answer, have=upload.have)
 
@@ -101,48 +105,54 @@ class Uploads:
             if offset > have:
                 return Stored(header.digest, have)
             self._uploads.pop((sender, header), None)
-            idle = [each for each in self._uploads.values() if each.idle and each.sender == sender]
+            idle = [each for each in self._idle() if each.sender == sender]
             for each in idle[: max(0, len(idle) + 1 - UNFINISHED)]:
-                each._drop()  # their headers take memory too, which nobody has judged
+                each._drop()  # their headers take memory too
+            self._limit = max(self._limit, SHARES * header.length)
             upload = Upload(self, sender, header, before, offset)
             self._uploads[sender, header] = upload
             return upload
 
+    @property
+    def _share(self) -> int:
+        return self._limit // SHARES
+
     def _give(self, sender: str, count: int) -> None:
         """Under the lock."""
-        self._free += count
         self._held[sender] -= count
         self._let_in()
 
+    def _idle(self) -> list[Upload]:
+        """Under the lock: uploads that are not being read, the oldest first."""
+        return [each for each in self._uploads.values() if not each.reading]
+
     def _let_in(self) -> None:
-        """Under the lock: promises room to those that wait, in their order, while there is any."""
+        """Under the lock: gives turns to those that wait, in their order, while there is room."""
         for upload in tuple(self._waiting):
-            if self._fits(upload):
+            if not upload.current or self._fits(upload):
                 self._waiting.remove(upload)
-                upload.promise(upload.header.length - upload.have)
-                upload.room.set_result(None)
+                upload.begin_turn()
 
     def _fits(self, upload: Upload) -> bool:
-        """Whether there is room for all of it, where what nobody sends now has gone."""
-        idle = Counter[str]()
+        """Whether there is room for all of it, beside all of the others that are being read."""
+        taken = Counter(self._held)
         for each in self._uploads.values():
-            idle[each.sender] += each.have if each.idle else 0
-        more, sender = upload.header.length - upload.have, upload.sender
-        taken = self.taken - idle.total() + self._promised.total()
-        own = self._held[sender] - idle[sender] + self._promised[sender]
-        return taken + more <= self._limit and own + more <= self._each
+            read = each is upload or each.reading
+            taken[each.sender] += each.header.length - each.have if read else -each.have
+        return taken.total() <= self._limit and taken[upload.sender] <= self._share
 
-    def _take(self, sender: str, count: int) -> None:
-        """Under the lock."""
-        for idle in [each for each in self._uploads.values() if each.idle]:
-            own = self._held[sender] + count > self._each
-            if count <= self._free and not own:
+    def _take(self, upload: Upload, count: int) -> None:
+        """Under the lock, for an upload in its turn: there is room once others were dropped."""
+        if not upload.reading:
+            others = "as many others are sending as there is memory for"
+            raise Busy(others, random.uniform(*RETRY_SECONDS))
+        sender = upload.sender
+        for idle in self._idle():
+            own = self._held[sender] + count > self._share
+            if self.taken + count <= self._limit and not own:
                 break
-            if idle.sender == sender or not own:
+            if idle.have and (idle.sender == sender or not own):
                 idle._drop()
-        if count > self._free or self._held[sender] + count > self._each:
-            raise Busy("too many bytes are in flight", random.uniform(*RETRY_SECONDS))
-        self._free -= count
         self._held[sender] += count
 
 
@@ -156,10 +166,9 @@ class Upload:
         self, intake: Uploads, sender: str, header: BlockHeader, before: Upload | None, at: int
     ) -> None:
         self.sender, self.header = sender, header
-        self.idle = False
-        self.room: Future[None] = Future()
-        """Ends when there is room for the rest; `wait` asks for it."""
-        self._promised = 0
+        self._turn: Future[None] = Future()
+        self._came = -math.inf
+        """When the last piece of this turn came."""
         self._intake = intake
         self._bytes = (
             Gathering(header.length, intake._buffers) if before is None else before.forget()
@@ -172,31 +181,47 @@ class Upload:
         """Bytes of the block that are here."""
         return self._bytes.have
 
+    @property
+    def reading(self) -> bool:
+        """Whether it is this upload's turn."""
+        return self._intake._clock() - self._came <= SILENT
+
+    @property
+    def current(self) -> bool:
+        """Whether its sender goes on with this block here, and not on another connection."""
+        return self._intake._uploads.get((self.sender, self.header)) is self
+
     def __enter__(self) -> Upload:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._intake._lock:
-            if self._current and self.have:
-                self.idle = True
-            elif self._current:
+            self._came = -math.inf
+            if self.current and not self.have:
                 self._drop()
-            self.promise(-self._promised)
             if self in self._intake._waiting:
                 self._intake._waiting.remove(self)
             self._intake._let_in()
 
-    def wait(self) -> Future[None]:
-        """Ends when there is room for the rest of it, which this context then has."""
-        with self._intake._lock:
-            self._intake._waiting.append(self)
-            self._intake._let_in()
-        return self.room
+    def turn(self) -> Future[None]:
+        """Asks for a turn, for a piece that is here; ends at once while it is this upload's turn.
 
-    def promise(self, count: int) -> None:
-        """Under the lock: so many bytes more have room; so many fewer, as they came."""
-        self._promised += count
-        self._intake._promised[self.sender] += count
+        Other turns end by silence, of which nobody is told: who waits asks again now and then.
+        """
+        with self._intake._lock:
+            if self.reading:
+                self._came = self._intake._clock()
+                return self._turn
+            if self not in self._intake._waiting:
+                self._turn = Future()
+                self._intake._waiting.append(self)
+            self._intake._let_in()
+            return self._turn
+
+    def begin_turn(self) -> None:
+        """Under the lock."""
+        self._came = self._intake._clock()
+        self._turn.set_result(None)
 
     def add(self, piece: bytes | memoryview) -> None:
         """The next bytes.
@@ -204,8 +229,8 @@ class Upload:
         Raises:
             Malformed: there are none in it.
             Oversized: more than the block has.
-            Busy: there is no memory for them.
-            Unreachable: the sender goes on with this block elsewhere.
+            Busy: it is not this upload's turn.
+            Unreachable: the sender goes on with it elsewhere, or others needed its memory.
         """
         with self._intake._lock:
             self._own()
@@ -216,8 +241,7 @@ class Upload:
             if self.have + len(news) > self.header.length:
                 self._drop()
                 raise Oversized(f"more than the announced {self.header.length} bytes of payload")
-            self._intake._take(self.sender, len(news))
-            self.promise(-min(self._promised, len(news)))
+            self._intake._take(self, len(news))
             self._known -= len(piece) - len(news)
             try:
                 self._bytes.add(news)
@@ -264,10 +288,6 @@ class Upload:
         self._intake._give(self.sender, self.have)
         self.forget()
 
-    @property
-    def _current(self) -> bool:
-        return self._intake._uploads.get((self.sender, self.header)) is self
-
     def _own(self) -> None:
-        if not self._current:
-            raise Unreachable("the sender goes on with this block on another connection")
+        if not self.current:
+            raise Unreachable("this block goes on over another connection, or begins anew")

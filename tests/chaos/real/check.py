@@ -254,9 +254,9 @@ class Check:
         path = self.machines.folder / "ledgers" / f"{client}.db"
         runs = {each.run.id for each in of_kind(self._records(self._ruler), RunPinned)}
         for _, record in _rows(path) if path.exists() else ():
-            if isinstance(record, UpdateReleased) and record.run in runs:
-                if record.fact is not None:
-                    yield record.group, record.version
+            own = isinstance(record, UpdateReleased) and record.run in runs
+            if own and record.fact is not None:
+                yield record.group, record.version
 
     # --- the model ----------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.errors import PlanRefused
+from secureps.messages.charge import Charge
+from secureps.policy.checks.privacy import LEAST_NOISE, weak_privacy
 from secureps.policy.plan import Plan
+from secureps.privacy.accountant import epsilon
 
 RECORD = {
     "noise_multiplier": 1.0,
@@ -98,3 +102,31 @@ def test_nobody_judges_groups_that_are_never_at_one_version(versions: int) -> No
     body["group"] = [{"rule": ROUNDS, "versions": versions}]
     with pytest.raises(PlanRefused, match=f"group all makes {versions} of 3"):
         Plan(parse(PlanSection, body, "demo.toml"))
+
+
+@pytest.mark.parametrize("unit", [RECORD, client("local")])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"delta": 1e-6, "noise_multiplier": LEAST_NOISE}, []),
+        ({"delta": 2e-5}, ["delta is 2e-05, above 1e-05"]),
+        ({"noise_multiplier": 0.49}, ["noise_multiplier is 0.49, below 0.5"]),
+        ({"delta": 0.5, "noise_multiplier": 1e-9}, ["delta is 0.5", "noise_multiplier is 1e-09"]),
+    ],
+)
+def test_of_a_plan_that_protects_next_to_nothing_there_is_a_warning(
+    unit: dict[str, Any], change: dict[str, Any], said: list[str]
+) -> None:
+    made = plan(ROUNDS, unit | change)
+    for warning, part in zip(weak_privacy(made.section.privacy), said, strict=True):
+        assert warning.startswith("WARNING: the plan's ")
+        assert part in warning
+        assert "join with --budget EPSILON" in warning
+
+
+def test_the_least_noise_is_that_of_an_epsilon_of_ten_a_step() -> None:
+    def alone(noise: float) -> float:
+        return epsilon([Charge("me", "all", 0, noise, 1.0, 1)], 1e-5, "pld")
+
+    assert math.isclose(alone(LEAST_NOISE), 10.0, abs_tol=0.01)

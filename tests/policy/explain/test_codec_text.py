@@ -20,7 +20,7 @@ SUPPORT = {"name": "support", "one_in": 4}
 
 def words(**group: Any) -> tuple[str, ...]:
     plan = small_plan(group=[{"rule": {"quorum": 6}} | group])
-    layout = GroupLayout("all", (), 1600, 800, None, 1, plan.group("all").one_in)
+    layout = GroupLayout("all", (), 1600, 800, None, plan.group("all").one_in)
     return tuple(codec_words(plan, layout, "all: "))
 
 
@@ -46,7 +46,7 @@ def test_the_noise_of_rounding_is_that_of_rounding(deviations: float) -> None:
         group=[{"rule": {"quorum": 6}, "codec": ["rotate", stage], "clip": 4.0, "bits": 6}]
     )
     values = 1 << 16
-    layout = GroupLayout("all", (), values, values, None, 1)
+    layout = GroupLayout("all", (), values, values)
     grid, rng = plan.grid("all", values), np.random.default_rng(1)
     x = np.clip(rng.standard_normal(values) * (4 / math.sqrt(values)), -grid.range, grid.range)
     rounded = grid.encode(x, rng.integers(0, 1 << 32, values, dtype=np.uint32))
@@ -85,4 +85,6 @@ def test_what_clients_pull() -> None:
         "keeps what was rounded off for the next version"
     )
     plan = small_plan(group=[{"rule": {"quorum": 6}, "pull_bits": 4, "range": 1.0}])
-    assert explain(plan, {"all": 1600}, SERVICE).groups[0].bytes_down < 1000
+    down = explain(plan, {"all": 1600}, SERVICE).groups[0].bytes_down
+    assert down is not None
+    assert down < 1000

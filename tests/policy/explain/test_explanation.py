@@ -62,6 +62,7 @@ def test_a_budget_that_ends_the_run_early_is_told() -> None:
     price = explain(plan, {"all": VALUES}).price
     assert price is not None
     charges = [Charge("me", "all", version, 3.66, 0.5, 8) for version in range(15)]
+    assert price.versions is not None
     assert 0 < price.versions < 15
     told = f"the budget ends the run after {price.versions} of 15 versions"
     assert [told in remark for remark in explain(plan, {"all": VALUES}).remarks].count(True) == 1
@@ -88,6 +89,8 @@ def test_groups_compose() -> None:
     two = explain(private_plan(group=groups), {"b": 5, "w": 55}).price
     assert one is not None
     assert two is not None
+    assert one.epsilon_version is not None
+    assert two.epsilon_version is not None
     assert two.epsilon_version > one.epsilon_version
 
 
@@ -211,12 +214,13 @@ def test_a_budget_for_no_version_is_unsound() -> None:
         explain(client_plan("local", budget=0.01), {"all": 60})
 
 
-def test_a_large_delta_is_remarked() -> None:
-    told = [
-        any("delta 0.01 is large" in r for r in explain(p, {"all": 60}).remarks)
-        for p in (client_plan("local", delta=0.01), client_plan("local"))
-    ]
-    assert told == [True, False]
+def test_a_large_delta_and_next_to_no_noise_are_warned_of_first() -> None:
+    weak = explain(
+        client_plan("local", delta=0.01, noise_multiplier=0.1, budget=1e6), {"all": 60}
+    ).remarks
+    assert "delta is 0.01, above 1e-05" in weak[0]
+    assert "noise_multiplier is 0.1, below 0.5" in weak[1]
+    assert not any("WARNING" in each for each in explain(client_plan("local"), {"all": 60}).remarks)
 
 
 def test_noise_that_is_longer_than_an_update_is_remarked() -> None:

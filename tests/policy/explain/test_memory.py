@@ -21,19 +21,19 @@ def need(plan: Plan, values: int, service: Service = SERVICE) -> MemoryUse:
 
 
 def test_every_part_is_counted() -> None:
-    made = need(make_plan("plain", group=[{"rule": RULE}]), 60)
-    # four blocks of 15 values and a weight, two bytes each; four members at most
+    made = need(make_plan("plain", group=[{"rule": RULE}]), 64)
+    # four blocks of 16 values, two bytes each; four members at most
     assert made == MemoryUse(
         shards=1,
         clients=3,
-        memory=1000 + 3 * 4 * 60 + (16 * 8 + 32) + 12 * 2 * 32 + 3 * 128,
+        memory=1000 + 3 * 4 * 64 + (16 * 8 + 32) + 12 * 2 * 32 + 3 * 128,
         program=1000,
-        state=3 * 4 * 60,
+        state=3 * 4 * 64,
         work=16 * 8 + 32,
         uploads=12 * 32 + 12 * 32,
         connections=3 * 128,
         disk=4 * 4 * 32,
-        files=3 * 4 * 60,
+        files=3 * 4 * 64,
     )
 
 
@@ -42,9 +42,9 @@ def test_copies_are_counted_where_they_lie() -> None:
     service = replace(SERVICE, shards=("shard-0", "shard-1"))
     rule = [{"rule": RULE}]
     alone, made = (
-        need(make_plan("plain", group=rule, replicas=copies), 60, service) for copies in (1, 2)
+        need(make_plan("plain", group=rule, replicas=copies), 64, service) for copies in (1, 2)
     )
-    assert (made.state, made.disk) == (3 * 4 * 60, 4 * 4 * 32)
+    assert (made.state, made.disk) == (3 * 4 * 64, 4 * 4 * 32)
     assert (alone.state, alone.disk) == (made.state // 2, made.disk // 2)
     assert made.connections == alone.connections
     assert made.uploads == alone.uploads + service.streams * 32
@@ -86,13 +86,13 @@ def test_the_optimizer_is_counted(name: str, slots: int) -> None:
 def test_what_clients_do_not_pull_yet_is_counted_and_so_are_differences() -> None:
     """Exact values in every version, and differences up to the length of a block."""
     plan = make_plan("plain", group=[{"rule": RULE, "pull_bits": 4}])
-    block = 1 + 2 * 4  # of 15 values; six of them are shorter than the block
-    whole = plan.sized({"all": 60})[0].blocks
-    assert need(plan, 60).state == 3 * 4 * 60 * 2 + whole * 6 * block
+    full, last = 1 + 2 * 4, 1 + 2 * 4  # of 16 and of 12 values
+    # seven are shorter than the full block, five shorter than the last one
+    assert need(plan, 60).state == 3 * 4 * 60 * 2 + 3 * 7 * full + 5 * last
 
 
 @pytest.mark.parametrize(
-    ("memory", "state"), [(None, 3 * 240), (1 << 20, 2 * 240), (400, 240), (240, 0)]
+    ("memory", "state"), [(None, 3 * 240), (1 << 20, 2 * 240), (400, 240), (256, 0)]
 )
 def test_within_a_limit_the_newest_versions_are_resident(memory: int | None, state: int) -> None:
     """A quarter is for the one that is made; what does not fit lies in files alone."""
@@ -115,7 +115,7 @@ def test_a_groups_tier_decides_for_it(tier: str, memory: int | None, state: int)
 
 def test_too_little_is_refused() -> None:
     with pytest.raises(ConfigError, match="too little"):
-        need(make_plan(), 60, replace(SERVICE, memory=239))
+        need(make_plan(), 60, replace(SERVICE, memory=255))
 
 
 def test_ciphertexts_are_summed_in_memory() -> None:
@@ -144,6 +144,8 @@ def test_uploads_are_bounded_by_threads_and_by_the_budget() -> None:
     assert few.uploads == 8 * (sealed + (1 << 20))
     many, more = (need(plan, values, replace(SERVICE, clients=n)) for n in (50, 500))
     assert many.uploads == more.uploads == 12 * (sealed + (1 << 20))
-    tight = need(plan, values, replace(SERVICE, clients=50, in_flight=3 << 20))
-    assert tight.uploads == (3 << 20) + (12 << 20)
+    tight = need(plan, values, replace(SERVICE, clients=50, in_flight=7 << 20))
+    assert tight.uploads == (7 << 20) + (12 << 20)
+    large = need(plan, values, replace(SERVICE, clients=50, in_flight=3 << 20))
+    assert large.uploads == 3 * sealed + (12 << 20), "there is always room for three blocks"
     assert (many.connections, more.connections) == (50 * 1300, 500 * 1300)

@@ -75,3 +75,16 @@ def test_who_must_collude(holders: int, threshold: int, said: tuple[str, ...]) -
 def test_a_shard_alone_is_enough_under_bfv_and_not_with_a_committee() -> None:
     assert any("malicious shard alone" in who for who in collusion(make_plan("bfv")))
     assert not any("shard alone" in who for who in collusion(committee_plan()))
+
+
+def test_every_role_but_a_client_sees_by_how_many_examples_each_counts() -> None:
+    """Unless all count alike, in evaluations too."""
+    alike = [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}]
+    judged = {"every": 1, "metrics": {"loss": 1.0}}
+    for changes, public in (
+        ({}, 3),
+        ({"group": alike}, 0),
+        ({"group": alike, "evaluation": judged}, 3),
+    ):
+        seen = [sight.sees for sight in sights(make_plan("bfv", **changes))]
+        assert sum("by how many examples each client counts" in each for each in seen) == public

@@ -76,6 +76,11 @@ def _rearranged(receipt: Receipt) -> Receipt:
     return changed
 
 
+def _promoted(receipt: Receipt) -> Receipt:
+    """Whoever it passes through makes it count for more."""
+    return dataclasses.replace(receipt, examples=receipt.examples + 1)
+
+
 def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
     def change(receipt: Receipt) -> Receipt:
         made: Receipt = sign(dataclasses.replace(receipt, **changes), "c0")
@@ -115,6 +120,11 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_other(beside=bytes(32)), Malformed, r"the groups beside it take \(16, 0\)"),
         (_other(purpose="founding", size=240), Malformed, r"beside it take \(0, 0\)"),
         (_other(most_examples=64), Malformed, "it counts up to 64 examples, and members of all"),
+        (_promoted, Unsigned, "signature"),
+        (_other(examples=0), Malformed, "counts as 0 examples, and a client of this group counts"),
+        (_other(examples=-1), Malformed, "it counts as -1 examples"),
+        (_other(examples=33), Malformed, "33 examples, and a client of this group counts as 1 to"),
+        (_other(examples=1 << 62), Malformed, f"it counts as {1 << 62} examples"),
     ],
 )
 @pytest.mark.parametrize("cipher", ["plain", "bfv"])

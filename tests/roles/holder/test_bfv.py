@@ -177,7 +177,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
     for block in range(4):
         step = keys.fetched(block)
         key = f"{received_key('all', 0, block)}/{SUMS[block].hex()}"
-        assert step == Step(effects=[Work(OpenSum("all", 0, block, key, 3))])
+        assert step == Step(effects=[Work(OpenSum("all", 0, block, key))])
     headers = [opened_header(PLAN, RUN, "all", 0, b) for b in range(4)]
     first = [headers[block] for block in (2, 0, 1)]
     for header in first:

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import PublicIdentity
+from secureps.crypto.sharing import answer
+from secureps.crypto.suite import key_length
 from secureps.errors import Fenced, InternalError, Malformed, Refused, UnknownParty, WrongRun
 from secureps.messages import holder_records, orders, requests
 from secureps.messages.coordinator_records import FounderChosen
@@ -41,6 +44,7 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     KitRead,
+    Say,
     Step,
     Tick,
     Watch,
@@ -48,6 +52,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.tasks import Task
 from secureps.store.envelope_keys import EnvelopeKeys
 from tests.kits.bfv_holder import last_word
@@ -209,6 +214,7 @@ FORGERIES: dict[str, tuple[Callable[[Receipt], dict[str, Any]], str]] = {
     "replayed": (lambda r: {"envelopes": crowd()[1].receipt.envelopes}, "does not open"),
     "another correction": (lambda r: {"root": ciphertext_root(r.blocks, b"x")}, "not open"),
     "too few": (lambda r: {"envelopes": r.envelopes[:2]}, "2 envelopes for 4"),
+    "for a key to come": (lambda r: {"keys": (1,) * 4}, "for key 1, and the newest is 0"),
 }
 
 
@@ -287,8 +293,22 @@ def test_the_ledger_is_written_before_the_share_exists() -> None:
     step = holder.give(WORKER, done)
     assert step.records == []
     share, report = said(step)
-    assert isinstance(share, requests.KeyShare)
+    own = [holder.worker._share(receipt) for receipt in order.receipts]
+    derived = answer(own, [1] * len(own), about, key_length(bench().plan.cipher_parameters))
+    known = ("holder-0", "all", order.cohort.number)
+    assert share == requests.KeyShare(*known, vector_bytes(derived), about)
     assert [f.name for f in report.figures] == ["opening_seconds"]
+
+
+def test_by_an_expired_roster_it_answers_nothing_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    holder, order = bench().holder(0), bench().opening(crowd())
+    with monkeypatch.context() as patch:
+        patch.setattr(RosterFollower, "expired", "the roster expired")
+        waits = Say("cohort 0 of all waits: the roster expired")
+        assert holder.begin(order) == Step(effects=[waits])
+    assert holder.share(order)
 
 
 def test_killed_between_ledger_and_answer_it_gives_the_same_answer() -> None:

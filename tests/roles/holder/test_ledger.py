@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -31,6 +33,7 @@ from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
+from secureps.roles.fold import Fold
 from secureps.roles.holder.ledger import REMEMBERED, HolderLedger, HolderRules
 from secureps.roles.machine import Step
 from tests.kits.roles_kit import (
@@ -107,8 +110,14 @@ class Ledger:
             self.journal += step.records
         return ""
 
-    def restarted(self) -> Ledger:
-        return Ledger(tuple(self.journal))
+    def restarted(self, roster: Roster = ROSTER) -> Ledger:
+        """One that has the fold of this one's journal, as after a compaction, and nothing else."""
+        again = Ledger(tuple(self.journal), roster)
+        fold = again.grants.folded()
+        assert fold == self.grants.folded()
+        again.grants = HolderLedger("holder", roster, HolderRules(2), blind=True)
+        again.grants.unfold(Fold(fold.records, json.loads(json.dumps(fold.state))))
+        return again
 
 
 @dataclasses.dataclass
@@ -171,6 +180,23 @@ def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
         assert "opened with its update" in each.gives(opening(asks.cohort(swapped)))
 
 
+def test_two_sums_of_which_one_half_is_the_same_are_not_both_opened() -> None:
+    """Each may be opened beside that half, whichever of the two came first."""
+    wholes = [frozenset(each) for each in itertools.combinations(CLIENTS, 2 * LEAST)]
+    cut = {whole: halves(RUN.id, "all", 1, whole, LEAST) for whole in wholes}
+    one, other = next(
+        (one, other)
+        for one, other in itertools.combinations(wholes, 2)
+        if one & other in cut[one] and one & other in cut[other]
+    )
+    for first in ((one & other, one), (one, one & other)):
+        ledger, asks = Ledger(), Coordinator()
+        for clients in first:
+            assert ledger.gives(opening(asks.cohort(clients))) == ""
+        for each in (ledger, ledger.restarted()):
+            assert "opened with its update" in each.gives(opening(asks.cohort(other)))
+
+
 def test_an_update_is_in_sums_with_the_same_integers_alone() -> None:
     """Whoever trained again from one version, under another model of another group or by more work,
     would give away the difference; even if all others did the same."""
@@ -225,27 +251,6 @@ def test_what_was_granted_and_never_answered_counts_as_opened() -> None:
         assert each.gives(order) == "", "its answer is the same whenever it is asked for"
 
 
-def counting_to(order: orders.Open, *most: int) -> orders.Open:
-    """The same, by members that count up to so many examples each."""
-    signed = []
-    for each, bound in zip(order.receipts, most, strict=True):
-        made = dataclasses.replace(each, most_examples=bound)
-        signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
-        signed.append(dataclasses.replace(made, signature=signature))
-    return dataclasses.replace(order, receipts=tuple(signed))
-
-
-def test_all_members_count_up_to_the_same_number_now_and_in_all_cohorts() -> None:
-    """A client with a bound of its own stands out of the mean."""
-    ledger, asks = Ledger(), Coordinator()
-    reason = ledger.gives(counting_to(opening(asks.cohort(CLIENTS[:4])), 8, 8, 16, 8))
-    assert reason.startswith("m02/all/1: it counts up to 16 examples, and others or those before")
-    assert ledger.gives(counting_to(opening(asks.cohort(CLIENTS[:4])), 8, 8, 8, 8)) == ""
-    for each in (ledger, ledger.restarted()):
-        later = counting_to(opening(asks.cohort(CLIENTS[4:8], 2)), 16, 16, 16, 16)
-        assert "it counts up to 16 examples, and others or those before" in each.gives(later)
-
-
 def test_a_member_has_the_update_of_its_receipt() -> None:
     order = opening(Coordinator().cohort(CLIENTS[:4]))
     members = tuple(dataclasses.replace(m, update=b"another") for m in order.cohort.members)
@@ -265,14 +270,23 @@ def test_members_of_a_round_trained_beside_the_same_models() -> None:
     assert reason == "its members trained beside different models of the other groups"
 
 
-def bounded(order: orders.Open, bounds: dict[str, int]) -> orders.Open:
-    """The same, with receipts that count up to these bounds."""
+def counted(
+    order: orders.Open, most: int = 32, said: dict[str, tuple[int, int]] | None = None
+) -> orders.Open:
+    """The same of members that count 7 examples up to `most`, by the cohort and their receipts.
+
+    Args:
+        said: by client, what the receipt alone has in place of that.
+    """
     receipts = []
     for each in order.receipts:
-        made = dataclasses.replace(each, most_examples=bounds.get(each.id.client, 32))
+        examples, own = (said or {}).get(each.id.client, (7, most))
+        made = dataclasses.replace(each, examples=examples, most_examples=own)
         signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
         receipts.append(dataclasses.replace(made, signature=signature))
-    return dataclasses.replace(order, receipts=tuple(receipts))
+    members = tuple(dataclasses.replace(m, examples=7) for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members, most_examples=most)
+    return dataclasses.replace(order, cohort=cohort, receipts=tuple(receipts))
 
 
 @pytest.mark.parametrize("alone", [CLIENTS[0], CLIENTS[2], CLIENTS[3]])
@@ -280,28 +294,43 @@ def bounded(order: orders.Open, bounds: dict[str, int]) -> orders.Open:
 def test_members_of_a_cohort_count_up_to_one_bound(alone: str, bound: int) -> None:
     """Else one of them would have most of the weight, or next to none: the mean would be its."""
     order = opening(Coordinator().cohort(CLIENTS[:4]))
-    reason = Ledger().gives(bounded(order, {alone: bound}))
-    assert reason.endswith("one with a bound of its own stands out of the sum")
-    assert Ledger().gives(bounded(order, {})) == ""
+    reason = Ledger().gives(counted(order, said={alone: (7, bound)}))
+    text = f"its receipt counts 7 examples up to {bound}, the cohort 7 up to 32"
+    assert reason == f"{alone}/all/1: {text}"
+    assert Ledger().gives(counted(order)) == ""
+
+
+@pytest.mark.parametrize("examples", [6, 8, 0, -7, 1 << 62])
+def test_a_member_counts_by_the_number_of_its_receipt(examples: int) -> None:
+    """Else the coordinator could choose whose update the mean is, after all have sealed."""
+    order = opening(Coordinator().cohort(CLIENTS[:4]))
+    reason = Ledger().gives(counted(order, said={CLIENTS[1]: (examples, 32)}))
+    text = f"its receipt counts {examples} examples up to 32, the cohort 7 up to 32"
+    assert reason == f"m01/all/1: {text}"
 
 
 def test_a_group_has_one_bound_for_good() -> None:
     """After a restart of the holder, too."""
     ledger, asks = Ledger(), Coordinator()
-    assert ledger.gives(bounded(opening(asks.cohort(CLIENTS[:4])), {})) == ""
+    assert ledger.gives(counted(opening(asks.cohort(CLIENTS[:4])))) == ""
     later = opening(asks.cohort(CLIENTS[4:8]))
     for each in (ledger, ledger.restarted()):
         for bound in (0, 64):
-            reason = each.gives(bounded(later, dict.fromkeys(CLIENTS, bound)))
+            reason = each.gives(counted(later, bound))
             assert f"counts up to {bound} examples, and others or those before up to 32" in reason
-    assert ledger.gives(bounded(later, {})) == ""
+    assert ledger.gives(counted(later)) == ""
 
 
-def test_a_receipt_is_signed_with_its_bound() -> None:
-    order = bounded(opening(Coordinator().cohort(CLIENTS[:4])), {})
-    changed = tuple(dataclasses.replace(each, most_examples=64) for each in order.receipts)
+@pytest.mark.parametrize(("examples", "most"), [(7, 64), (8, 32)])
+def test_a_receipt_is_signed_with_its_number_and_bound(examples: int, most: int) -> None:
+    order = counted(opening(Coordinator().cohort(CLIENTS[:4])))
+    receipts = tuple(
+        dataclasses.replace(each, examples=examples, most_examples=most) for each in order.receipts
+    )
+    members = tuple(dataclasses.replace(m, examples=examples) for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members, most_examples=most)
     with pytest.raises(Unsigned):
-        Ledger().gives(dataclasses.replace(order, receipts=changed))
+        Ledger().gives(dataclasses.replace(order, cohort=cohort, receipts=receipts))
 
 
 def test_one_model_of_every_base_version_over_all_cohorts(lagging: None) -> None:
@@ -340,25 +369,43 @@ def test_the_synchronous_rule_takes_the_newest_alone() -> None:
     assert text in Ledger().gives(opening(cohort))
 
 
-def test_a_receipt_and_its_member_say_the_same_base_version(lagging: None) -> None:
+@pytest.mark.parametrize("said", [{"version": 2}, {"step": 1}])
+def test_a_receipt_and_its_member_say_the_same_base(lagging: None, said: dict[str, Any]) -> None:
+    """Else the same updates, sealed again, would pass for others from another base."""
     order = opening(Coordinator().cohort(CLIENTS[:4], 4))
-    members = tuple(dataclasses.replace(m, version=2) for m in order.cohort.members)
+    members = tuple(dataclasses.replace(m, **said) for m in order.cohort.members)
     cohort = dataclasses.replace(order.cohort, members=members)
     text = "for another group or version"
     assert text in Ledger().gives(dataclasses.replace(order, cohort=cohort))
 
 
-def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
+def evaluating() -> HolderLedger:
+    """Of a holder in a run whose clients evaluate."""
     metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
     plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
-    run = make_run(plan)
     grants = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
-    grants.apply(records.RunPinned(run, make_placement(plan), ADDRESSES))
-    id = SubmissionId(CLIENTS[0], "evaluation", 1)
-    members = (Member(id, 1, 1),)
-    old = Receipt(run.id, id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
+    grants.apply(records.RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    return grants
+
+
+def metrics_of(clients: Iterable[str]) -> Cohort:
+    """A cohort of what these clients measured."""
+    members = tuple(Member(SubmissionId(client, "evaluation", 1), 1, 1) for client in clients)
+    return Cohort("evaluation", 0, 3, 1, members)
+
+
+def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
+    grants, cohort = evaluating(), metrics_of(CLIENTS[:1])
+    (member,), run = cohort.members, grants.pinned.run.id
+    old = Receipt(run, member.id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
     with pytest.raises(Refused, match="none more than 0 behind version 2"):
-        grants._check_receipt(Cohort("evaluation", 0, 3, 1, members), members[0], old)
+        grants._check_receipt(cohort, member, old)
+
+
+def test_metrics_hide_among_as_many_clients_as_updates() -> None:
+    few = orders.Open(1, metrics_of(CLIENTS[: LEAST - 1]), (), ())
+    with pytest.raises(Refused, match="a cohort of 2 clients, and 3 or more are opened"):
+        evaluating().check(few)
 
 
 @pytest.mark.parametrize("step", [-1, 1])

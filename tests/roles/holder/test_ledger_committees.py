@@ -70,7 +70,7 @@ def test_after_a_committee_comes_none_for_its_versions_restarted_or_not() -> Non
     first = Ledger(roster=FIRST)
     assert first.gives(opening(Coordinator().cohort(CLIENTS))) == ""
     follow = records.RosterFollowed(SECOND.to_bytes().decode())
-    for ledger in (first, Ledger(tuple(first.journal), FIRST)):
+    for ledger in (first, first.restarted(FIRST)):
         ledger.grants.apply(follow)
         bare = Coordinator(5).cohort(CLIENTS)
         order = opening(dataclasses.replace(bare, committee=SECOND.committee))

@@ -23,6 +23,8 @@ from secureps.messages import coordinator_records, member_records, orders, recor
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.counting import publication
+from secureps.policy.plan import Plan
 from secureps.roles.machine import (
     Answered,
     Call,
@@ -51,9 +53,28 @@ from tests.kits.roles_kit import (
     make_placement,
     make_plan,
     model_blocks,
+    private_plan,
 )
 
 # --- joining ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (PLAN, ["this client counts by how many examples it has, and that number is public: the"]),
+        (private_plan(), ["this client counts as 10 examples, and that number is public: the"]),
+        (make_plan(group=[{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}]), []),
+    ],
+)
+def test_a_client_says_at_joining_that_its_number_is_public(
+    plan: Plan, expected: list[str]
+) -> None:
+    """Once, before anything leaves it."""
+    client, found = Client(plan), list[str]()
+    for _ in range(2):
+        found += [effect.text for effect in client.welcome().effects if isinstance(effect, Say)]
+    assert [text.partition(" coordinator, the shards and the key")[0] for text in found] == expected
 
 
 def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
@@ -67,7 +88,8 @@ def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
     step = client.welcome()
     pinned = records.RunPinned(client.run, make_placement(PLAN), ADDRESSES)
     assert step.records == [pinned]
-    assert step.effects == [*(Locate(s.name, s.advertise) for s in ADDRESSES), Watch()]
+    published = list(map(Say, publication(PLAN.section, None)))
+    assert step.effects == [*published, *(Locate(s.name, s.advertise) for s in ADDRESSES), Watch()]
     assert client.machine.pinned == Pinned.of(pinned)
     assert client.machine.wake() == 15.0
     client.now = 15.0

@@ -428,7 +428,8 @@ def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None
         next = (GroupVersion("all", count),)
         welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES, next)
         step = client.give(COORDINATOR, Answered(requests.Join("c0", SCHEMA), welcome))
-        assert [e.text for e in step.effects if isinstance(e, Say)] == told
+        said = [e.text for e in step.effects if isinstance(e, Say)]
+        assert [text for text in said if "public" not in text] == told
 
 
 def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
@@ -441,3 +442,19 @@ def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
     assert client.give("c0", Tick()).effects == beat
     client.give(COORDINATOR, Failed(requests.Heartbeat("c0"), Refused("no")))
     assert client.give("c0", Tick()).effects == beat
+
+
+@pytest.mark.parametrize("budget", [None, 8.0])
+def test_a_client_is_warned_of_next_to_no_privacy_whenever_it_starts(budget: float | None) -> None:
+    """Unless it has a budget of its own, which such a plan cannot get past."""
+    weak = PRIVACY | {"delta": 1e-3, "noise_multiplier": 0.4, "budget": 1e6}
+    kit = MemberSettings("c0", ROSTER, SCHEMA, Terms(budget=budget))
+    wanted = ["delta is 0.001, above 1e-05", "noise_multiplier is 0.4, below 0.5"]
+    for name, many in ((weak, 2), (PRIVACY, 0)):
+        first = Client(private_plan(name), kit=kit)
+        for client in (first, Client(first.plan, tuple(first.journal), kit)):
+            says = [e.text for e in client.welcome().effects if isinstance(e, Say)]
+            warnings = [each for each in says if each.startswith("WARNING: ")]
+            assert len(warnings) == (many if budget is None else 0)
+            assert all(part in each for part, each in zip(wanted, warnings, strict=False))
+            assert not [e for e in client.welcome().effects if isinstance(e, Say)], "said twice"

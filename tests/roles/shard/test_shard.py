@@ -273,11 +273,11 @@ def test_differences_from_a_version_that_the_asker_has() -> None:
         assert isinstance(answer, Answer)
         return answer
 
-    for behind in range(1, 12):  # 15 values take 60 bytes, and a difference 5
+    for behind in range(1, 13):  # 16 values take 64 bytes, and a difference 5
         found = served(14, blocks(14 - behind)[1])
         assert found == Answer(requests.Payload(b""), model_key("all", 14, 2, 14 - behind))
     whole = Answer(requests.Payload(blocks(14)[1]), model_key("all", 14, 2))
-    for base in (blocks(2)[1], blocks(3)[0], blocks(14)[1], bytes(32), b""):
+    for base in (blocks(1)[1], blocks(3)[0], blocks(14)[1], bytes(32), b""):
         assert served(14, base) == whole
     assert served(3, blocks(1)[1]).attach == model_key("all", 3, 2, 1)
     assert served(3, blocks(0)[1]) == Answer(requests.Payload(blocks(3)[1]), model_key("all", 3, 2))

@@ -233,7 +233,7 @@ def test_orders_that_do_not_fit_leave_no_trace() -> None:
     refused(desk, COORDINATOR, prepare, Refused, "not held here")
 
 
-@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
 def test_a_cohort_that_no_plan_opens_is_neither_added_nor_stepped(cipher: str) -> None:
     """A coordinator alone could else have one update added, opened and published."""
     desk = Desk(cipher).founded()
@@ -254,6 +254,19 @@ def test_a_cohort_that_no_plan_opens_is_neither_added_nor_stepped(cipher: str) -
         hold = orders.Hold(7, few, tuple(MemberBlocks(m.id, ()) for m in members))
         refused(desk, COORDINATOR, hold, Refused, said)
         refused(desk, COORDINATOR, orders.Prepare(7, few, ()), Refused, said)
+
+
+@pytest.mark.parametrize("examples", [0, -1, 33, 1 << 62])
+def test_a_member_counts_as_the_plan_lets_one_count(examples: int) -> None:
+    """Else a coordinator alone could choose what the sum is divided by."""
+    desk, cohort = Desk().founded(), make_cohort()
+    first, *others = cohort.members
+    wrong = (dataclasses.replace(first, examples=examples), *others)
+    order = desk.hold(dataclasses.replace(cohort, members=wrong))
+    text = f"it counts as {examples} examples, and a client of this group counts as 1 to 32"
+    refused(desk, COORDINATOR, order, Malformed, text)
+    order = desk.hold(dataclasses.replace(cohort, most_examples=64))
+    refused(desk, COORDINATOR, order, Malformed, "a bound of 64 examples")
 
 
 def test_prepare_under_plain_opens_by_itself() -> None:

@@ -241,6 +241,7 @@ def test_memory_and_disk_are_what_check_says() -> None:
     from secureps.run.check import PROGRAM_BYTES, check
 
     need = check(deployed() / "plan.toml", 1_000_000).shard
+    assert need is not None
     (shard,) = [e for e in of_kind("StatefulSet") if e["metadata"]["name"] == "shard-0"]
     resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
     asked = int(resources["requests"]["memory"].removesuffix("Mi")) << 20

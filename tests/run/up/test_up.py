@@ -294,7 +294,7 @@ def test_spent_budgets_end_the_run_before_its_time(
     assert summary["versions"] == {"all": 1}
     assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 1)
     assert summary["baselines"]["notes"] == []  # the last checkpoint has version 1; no norm is here
-    # slot 0 of the block beside its values, up to 4 bytes for 16 bits in the clear
+    # up to 4 bytes for 16 bits in the clear
     assert 0.5 < summary["ratio_up"] < 1.1
     assert not processes(tmp_path / "run")
 
@@ -409,7 +409,7 @@ def test_a_script_that_aborts_when_it_is_looked_at_leaves_nothing_running(
     plan = write_plan(tmp_path / "plan.toml", script=script)
     monkeypatch.setenv("COLUMNS", "400")
     supervise_children(monkeypatch)
-    for command in (("up", plan, "--out", tmp_path / "run"), ("check", plan)):
+    for command in (("up", plan, "--out", tmp_path / "run"), ("check", plan, "--run-script")):
         assert run(monkeypatch, *command) == 1
         told = "".join(capsys.readouterr())
         assert re.search(r"make\(settings\) ended the process.* SIGABRT \(aborting\.py:3 in", told)

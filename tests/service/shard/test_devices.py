@@ -15,7 +15,7 @@ import torch
 
 from secureps.config.serve import ServeSection
 from secureps.device.stepping import DeviceStep
-from secureps.errors import ConfigError, Malformed
+from secureps.errors import ConfigError, NotFinite
 from secureps.gpu import choice
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
@@ -61,7 +61,7 @@ def said(caplog: pytest.LogCaptureFixture) -> str:
 def stepped(device: ChosenStep | None, size: int = 70_000, name: str = "fedyogi") -> Any:
     """A block of sums that came in three pieces."""
     plan, cohort = plan_of(name), make_cohort()
-    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
+    layout = GroupLayout("all", (), 3 * size, size)
     sums = sums_of(plan, size, 3)
     stepping = Stepping(plan, layout, cohort, before(plan, size), device=device)
     opened = list[int]()
@@ -131,11 +131,11 @@ def test_what_is_no_number_is_made_by_the_processor_and_the_device_goes_on(
 
 
 def test_a_fault_of_the_members_is_none_of_the_device(caplog: pytest.LogCaptureFixture) -> None:
-    plan, cohort, size = plan_of("sgd"), make_cohort(), 50
-    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
+    plan, cohort, size = plan_of("sgd", range=1e38), make_cohort(), 50
+    layout = GroupLayout("all", (), 3 * size, size)
     stepping = Stepping(plan, layout, cohort, before(plan, size), device=chosen(Played()))
-    sums = np.zeros(layout.weight_slots + size, np.int64)
-    with pytest.raises(Malformed, match="add up to 0"):
+    sums = np.zeros(size, np.int64)
+    with pytest.raises(NotFinite, match="does not fit into float32"):
         stepping.step(0, lambda: iter([sums]))
     assert not caplog.records
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from secureps.errors import Malformed, Refused
+from secureps.errors import NotFinite, Refused
+from secureps.messages.submission import Cohort
 from secureps.model.layout import SCALE, GroupLayout
 from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState, Values
 from secureps.policy.block_deltas import block_delta
@@ -24,13 +26,18 @@ from secureps.service.shard.stepping import HOST, PIECE, Stepping, gathered
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
 
+EXAMPLES = (5, 9, 32)
+SHARES = Fraction(sum(EXAMPLES), 32)
+"""Of three members that count by so many examples of at most 32."""
+
 SIZES = (1, 1000, PIECE - 1, PIECE, 2 * PIECE + 7)
 """Values of a block, cut in pieces or not."""
 
 
 def plan_of(optimizer: str, **changes: Any) -> Plan:
     group = {"rule": {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0, "extensions": 1}}
-    return make_plan(group=[group | {"most_examples": 32, "optimizer": {"name": optimizer}}])
+    own = {"most_examples": 32, "optimizer": {"name": optimizer}, **changes}
+    return make_plan(group=[group | own])
 
 
 def before(plan: Plan, size: int) -> GroupValues:
@@ -45,10 +52,16 @@ def before(plan: Plan, size: int) -> GroupValues:
 
 
 def sums_of(plan: Plan, size: int, seed: int) -> NDArray[np.int64]:
-    """What three members of weight 1 may have sent: each has the heaviest weight."""
-    code, levels = plan.weights("all"), plan.grid("all", size).levels
-    body = np.random.default_rng(seed).integers(0, 3 * levels, size, np.int64, endpoint=True)
-    return np.concatenate([3 * code.digits(code.most), body])
+    """What three members of weight 1 may have sent."""
+    levels = plan.grid("all", size).levels
+    return np.random.default_rng(seed).integers(0, 3 * levels, size, np.int64, endpoint=True)
+
+
+def counted() -> Cohort:
+    """Three members that count by their examples."""
+    members = zip(make_cohort().members, EXAMPLES, strict=True)
+    unlike = tuple(dataclasses.replace(member, examples=n) for member, n in members)
+    return dataclasses.replace(make_cohort(), members=unlike)
 
 
 def cut(sums: NDArray[np.int64], lengths: list[int]) -> Iterator[NDArray[np.int64]]:
@@ -65,15 +78,13 @@ def cut(sums: NDArray[np.int64], lengths: list[int]) -> Iterator[NDArray[np.int6
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"replace"}))
 @pytest.mark.parametrize("size", SIZES)
 def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
-    plan, cohort = plan_of(name), make_cohort()
-    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
+    plan, cohort = plan_of(name), counted()
+    layout = GroupLayout("all", (), 3 * size, size)
     known, sums = before(plan, size), sums_of(plan, size, size)
-    weight = plan.check_weight("all", cohort.weight, sums[: layout.weight_slots])
-    grid = plan.grid("all", layout.size)
-    mean = grid.weighted_mean(sums[layout.weight_slots :], weight, cohort.weight)
+    mean = plan.grid("all", layout.size).weighted_mean(sums, SHARES, cohort.weight)
     values, state = plan.optimizer("all").apply(mean, known.values[2], known.optimizer[2])
     stepping = Stepping(plan, layout, cohort, known)
-    for lengths in ([], [8192] * 10, [layout.weight_slots + 1, 5, PIECE + 3]):
+    for lengths in ([], [8192] * 10, [1, 5, PIECE + 3]):
         made = stepping.step(2, partial(cut, sums, lengths))
         assert made.values.tobytes() == values.tobytes()
         assert (made.state, made.codes, made.sample) == (state, None, [])
@@ -92,8 +103,8 @@ def test_what_is_published_follows_what_the_optimizer_makes(
         for more in ({"pull_bits": 4}, {})
     )
     cohort, size = make_cohort(), PIECE + 9
-    slots, one_in = plan.weights("all").slots, plan.group("all").one_in
-    layout = GroupLayout("all", (), 3 * size, size, None, slots, one_in)
+    one_in = plan.group("all").one_in
+    layout = GroupLayout("all", (), 3 * size, size, None, one_in)
     delta = block_delta(plan, layout, 2)
     assert delta is not None
     values = np.random.default_rng(7).normal(size=size).astype(np.float32)
@@ -133,15 +144,14 @@ def test_no_kernel_is_compiled_for_a_block_that_lies_in_a_file(
 @pytest.mark.parametrize("size", [PIECE, PIECE + 1])
 def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> None:
     plan = adaptive_plan("distributed")
-    layout = GroupLayout("all", (SCALE,), size, size, None, plan.weights("all").slots)
+    layout = GroupLayout("all", (SCALE,), size, size)
     known = before(plan, size)
     known.values[0][-1] = 0.5
     cohort = dataclasses.replace(make_cohort(), scale=0.5)
     sums = sums_of(plan, size, 1)
-    weight = plan.check_weight("all", cohort.weight, sums[: layout.weight_slots])
     grid, clip = plan.grid("all", size), plan.adaptive("all")
     assert clip is not None
-    mean = grid.weighted_mean(sums[layout.weight_slots :], weight, cohort.weight)
+    mean = grid.weighted_mean(sums, Fraction(3), cohort.weight)
     measured = float(mean[-1])
     mean *= np.float32(0.5)
     mean[-1] = 0
@@ -154,21 +164,18 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
 
 def test_of_the_mean_of_each_piece_some_values_are_kept_where_a_plan_follows_the_load() -> None:
     plan, size = make_plan(scaling={"policy": "fixed"}), PIECE + 9
-    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
-    sums, cohort = sums_of(plan, size, 1), make_cohort()
-    weight = plan.check_weight("all", cohort.weight, sums[: layout.weight_slots])
-    mean = plan.grid("all", layout.size).weighted_mean(
-        sums[layout.weight_slots :], weight, cohort.weight
-    )
+    layout = GroupLayout("all", (), 3 * size, size)
+    sums, cohort = sums_of(plan, size, 1), counted()
+    mean = plan.grid("all", layout.size).weighted_mean(sums, SHARES, cohort.weight)
     made = Stepping(plan, layout, cohort, before(plan, size)).step(2, lambda: iter([sums]))
     assert made.sample == [*mean[:SAMPLE].tolist(), *mean[PIECE:].tolist()]
 
 
 def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers() -> None:
     """Another set of key shares may open them; a member is not to be blamed before."""
-    plan, cohort, size = plan_of("sgd"), make_cohort(), 5000
-    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
-    sums, opened = np.zeros(layout.weight_slots + size, np.int64), []
+    plan, cohort, size = plan_of("sgd", range=1e38), make_cohort(), 5000
+    layout = GroupLayout("all", (), 3 * size, size)
+    sums, opened = np.zeros(size, np.int64), []
     stepping = Stepping(plan, layout, cohort, before(plan, size))
 
     def opening(error: Exception | None) -> Iterator[NDArray[np.int64]]:
@@ -180,7 +187,7 @@ def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers()
 
     with pytest.raises(Refused, match="does not open"):
         stepping.step(0, partial(opening, Refused("does not open")))
-    with pytest.raises(Malformed, match="add up to 0"):
+    with pytest.raises(NotFinite, match="does not fit into float32"):
         stepping.step(0, partial(opening, None))
     assert sum(opened) == 2 * sums.size
 
@@ -188,9 +195,8 @@ def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers()
 @given(st.lists(st.integers(1, 3000), max_size=8), st.integers(0, 2**32))
 def test_however_sums_are_cut_the_values_are_the_same(lengths: list[int], seed: int) -> None:
     plan, cohort, size = plan_of("fedyogi"), make_cohort(), 4000
-    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
+    layout = GroupLayout("all", (), 3 * size, size)
     sums, known = sums_of(plan, size, seed), before(plan, size)
-    lengths = [layout.weight_slots, *lengths]
     whole = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
     made = Stepping(plan, layout, cohort, known).step(2, partial(cut, sums, lengths))
     assert made.values.tobytes() == whole.values.tobytes()

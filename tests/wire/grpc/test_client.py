@@ -17,7 +17,6 @@ import pytest
 
 from secureps.errors import (
     Busy,
-    ConfigError,
     InternalError,
     Malformed,
     OperatorError,
@@ -39,7 +38,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.wire.grpc import framing, pacing, servers, uploads
+from secureps.wire.grpc import framing, pacing, servers
 from secureps.wire.grpc.client import (
     CoordinatorServer,
     GrpcTransport,
@@ -61,6 +60,7 @@ from tests.kits.transport_kit import (
     put,
     sign_as,
 )
+from tests.wire.grpc.test_servers import await_
 
 
 class TestGrpc(TransportContract):
@@ -235,10 +235,10 @@ class TestGrpc(TransportContract):
     ) -> None:
         envelope = encode(put(b"", length=length))
         head = struct.pack("<IQ", len(envelope), max(length, 0)) + envelope
-        messages = [head + parts[0], *parts[1:]]
+        messages = [head, *parts]
         metadata = world.signer("shard-0", "a").metadata(framing.PUT, b"", envelope)
         assert isinstance(raw(world, framing.PUT, messages, metadata), error)
-        assert server.seen == []
+        assert not [seen for _, seen in server.seen if isinstance(seen, PutBlock)]
         good = put(b"x" * BLOCK_LIMIT)  # and all of the budget is free again
         transport = world.transport("a")
         for _ in range(4):
@@ -255,7 +255,7 @@ class TestGrpc(TransportContract):
         assert not [seen for seen in server.seen if isinstance(seen[1], PutBlock)]
         assert world.result(transport.call("shard-0", put(b"x"))) is not None
 
-    def test_bytes_in_flight_are_bounded(self, world: Grpc) -> None:
+    def test_a_block_waits_while_memory_is_full_of_others(self, world: Grpc) -> None:
         class Slow(EchoServer):
             def request(self, sender: str, message: Any) -> Future[Any]:
                 future = running()
@@ -268,25 +268,24 @@ class TestGrpc(TransportContract):
 
         slow = Slow()
         world.serve("shard-1", slow)
-        transport = world.transport("a")
         blocks = [put(bytes([number]) * BLOCK_LIMIT, name) for number, name in enumerate("bcda")]
         under_way = [
             world.transport(name).call("shard-1", block) for name, block in zip("bcd", blocks)
         ]
         for _ in under_way:
             world.next(slow.asked)
-        with pytest.raises(Busy) as caught:
-            world.result(transport.call("shard-1", put(b"x")))
-        low, high = uploads.RETRY_SECONDS
-        assert caught.value.retry_after is not None
-        assert low <= caught.value.retry_after <= high
+        last = world.transport("a").call("shard-1", blocks[3])
+        shard = world.servers["shard-1"]
+        assert isinstance(shard, ShardServer)
+        await_(lambda: len(shard._intake._waiting) == 1)
+        assert shard.bytes_in_flight == 3 * BLOCK_LIMIT
+        assert slow.asked.empty()
         slow.release()
         for future in under_way:
             assert world.result(future) == Noted()
-        freed = transport.call("shard-1", blocks[3])
-        world.next(slow.asked)
+        assert world.next(slow.asked) == blocks[3]
         slow.release()
-        assert world.result(freed) == Noted()
+        assert world.result(last) == Noted()
 
     def test_no_answer_in_time(self, world: Grpc, server: EchoServer) -> None:
         transport = world.transport("a", timeout=0.3)
@@ -337,19 +336,6 @@ class TestGrpc(TransportContract):
     def test_servers_that_never_started_stop(self, world: Grpc) -> None:
         CoordinatorServer(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate).stop()
         ShardServer(PLAINTEXT, "shard-0", EchoServer(), "127.0.0.1:0", authenticate, 1, 1).stop()
-
-    def test_limits_that_cannot_be(self) -> None:
-        for in_flight, block in ((1, 2), (0, 0)):
-            with pytest.raises(ConfigError):
-                ShardServer(
-                    PLAINTEXT,
-                    "shard-0",
-                    EchoServer(),
-                    "127.0.0.1:0",
-                    authenticate,
-                    in_flight,
-                    block,
-                )
 
     def test_a_watcher_that_is_too_slow_loses_its_stream(
         self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch

@@ -25,9 +25,9 @@ def plays(action: Coroutine[Any, Any, None]) -> None:
 class Hall:
     """Two places of each party, four in all; calls that never end by themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent: float = concurrency.TURN) -> None:
         self.connections = Connections()
-        self.places = Places(4, 2, self.connections)
+        self.places = Places(4, 2, self.connections, silent)
         self.ends: dict[str, type[BaseException] | None] = {}
         self.inside: list[str] = []
         self.said: set[str] = set()
@@ -137,6 +137,30 @@ def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
         while "d2" not in hall.inside:
             await asyncio.sleep(0.01)
         assert len(hall.inside) == 4
+        await hall.close()
+
+    plays(play())
+
+
+def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for the server is not silent, nor is one that moves."""
+    monkeypatch.setattr(concurrency, "QUIET", 0.02)
+
+    async def play() -> None:
+        hall = Hall(silent=0.1)
+        for name in ("a1", "a2"):
+            await hall.begin(name, "own")
+        for name in ("b1", "b2"):
+            await hall.begin(name, "there", party="b")
+        held = [place for own in hall.places._own.values() for place in own.held]
+        held[1].pause()
+        held[3].pause()
+        await hall.begin("c1", "elsewhere", party="c")
+        while "c1" not in hall.inside:
+            held[0].move()
+            await asyncio.sleep(0.01)
+        assert hall.inside == ["a1", "a2", "b2", "c1"]
+        assert hall.ends == {"b1": Busy}
         await hall.close()
 
     plays(play())

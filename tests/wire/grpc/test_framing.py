@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from secureps.errors import ERRORS, Conflict, Malformed, Oversized, from_wire
 from secureps.messages.requests import Refusal
 from secureps.wire.grpc import framing
+from secureps.wire.grpc.pacing import Pace
 from secureps.wire.protobuf import decode
 from tests.kits.transport_kit import values
 
@@ -20,10 +21,11 @@ from tests.kits.transport_kit import values
 @settings(max_examples=40, deadline=None)
 def test_frames_hold_what_was_put_in(envelope: bytes, pieces: int, more: int) -> None:
     payload = values(max(0, pieces * framing.PIECE + more))
-    frame = list(framing.pieces(envelope, payload))
+    head = framing.head(envelope, len(payload))
+    frame = list(framing.pieces(memoryview(payload), Pace(), head))
     assert all(len(piece) <= framing.PIECE for piece in frame)
-    head, length, begin = framing.open_frame(frame[0])
-    assert head == envelope
+    opened, length, begin = framing.open_frame(frame[0])
+    assert opened == envelope
     assert bytes(begin) + b"".join(frame[1:]) == payload
     assert length == len(payload)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -14,12 +13,12 @@ import pytest
 from secureps.errors import Busy, Malformed, Oversized, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
-from secureps.wire.grpc import pacing, servers
+from secureps.wire.grpc import pacing, servers, uploads
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import Collected, part
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.reassembly import Gathering
-from secureps.wire.grpc.uploads import UNFINISHED, Upload, Uploads
+from secureps.wire.grpc.uploads import SILENT, UNFINISHED, Upload, Uploads
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
@@ -31,6 +30,7 @@ from tests.kits.transport_kit import (
     sign_as,
     values,
 )
+from tests.wire.grpc.test_servers import await_
 
 SIZE = 3 << 20
 CUT = 256 << 10
@@ -219,7 +219,7 @@ def test_more_blocks_than_there_is_memory_for_come_one_after_another(
     world: Grpc, server: EchoServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Side by side none would be whole: what came of one would go for the next, and come again."""
-    monkeypatch.setattr(servers, "ROOM", PATIENCE)
+    monkeypatch.setattr(uploads, "SILENT", PATIENCE)
     relay = Relay(world.address("shard-0"), rate=8 << 20)
     world.ports["shard-0"] = int(relay.address.rpartition(":")[2])
     data, senders = os.urandom(BLOCK_LIMIT), "abcdef"  # there is memory for three
@@ -229,10 +229,10 @@ def test_more_blocks_than_there_is_memory_for_come_one_after_another(
     relay.close()
 
 
-def test_a_block_that_does_not_come_keeps_others_out_for_a_moment_alone(
+def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
     world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "ROOM", 0.1)
+    monkeypatch.setattr(uploads, "SILENT", 0.3)
     for number in range(3):
         silent = Relay(world.address("shard-0"), silent=100_000)
         name, way = f"s{number}", {"shard-0": silent.address}
@@ -240,8 +240,7 @@ def test_a_block_that_does_not_come_keeps_others_out_for_a_moment_alone(
         world.transports[-1].call("shard-0", put(bytes(BLOCK_LIMIT), name))
     shard = world.servers["shard-0"]
     assert isinstance(shard, servers.ShardServer)
-    while shard.bytes_in_flight == 0 or shard._intake._promised.total() < 2 * BLOCK_LIMIT:
-        time.sleep(0.01)
+    await_(lambda: len([each for each in shard._intake._uploads.values() if each.have]) == 3)
     message = put(os.urandom(BLOCK_LIMIT))
     assert until_answered(world.transport("a"), message) == Stored(message.header.digest)
 
@@ -249,26 +248,72 @@ def test_a_block_that_does_not_come_keeps_others_out_for_a_moment_alone(
 # --- memory of a server -----------------------------------------------------------
 
 
-def test_room_is_for_whole_blocks_and_half_of_it_for_one_sender() -> None:
-    intake = Uploads(100, 50)
+class Hours:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_turns_are_for_whole_blocks_and_a_third_of_the_memory_for_one_sender() -> None:
+    intake = Uploads(150, 50)
     with begun(intake, put(bytes(30))) as first, begun(intake, put(b"x" * 30)) as second:
-        assert first.wait().done()
-        first.add(bytes(20))
-        assert not second.wait().done(), "60 bytes of one sender"
+        give(first, bytes(20))
+        assert not second.turn().done(), "60 bytes of one sender"
         with begun(intake, put(bytes(50), "b"), "b") as third:
-            with begun(intake, put(bytes(50), "c"), "c") as fourth:
-                assert third.wait().done(), "whoever waits keeps nobody out"
-                assert not fourth.wait().done()
-                first.add(bytes(10))
-                assert not fourth.room.done(), "what came has its room, and no other's"
+            fourth, fifth = (begun(intake, put(bytes(50), name), name) for name in "cd")
+            with fourth, fifth:
+                assert third.turn().done(), "whoever waits keeps nobody out"
+                assert fourth.turn().done()
+                assert not (room := fifth.turn()).done()
+                give(first, bytes(10))
+                assert not room.done(), "what came has its room, and no other's"
                 first.hand_over(EchoServer()).result(0)
-                assert second.room.done()
-                assert not fourth.room.done()
+                assert second._turn.done()
+                assert not room.done()
             assert intake._waiting == []
-            broken(intake, put(b"y" * 20, "d"), 20, "d")
-        with begun(intake, put(bytes(50), "e"), "e") as fifth:
-            assert fifth.wait().done(), "what nobody sends goes for it, and what is broken off"
-    assert intake._promised.total() == 0
+
+
+def test_a_turn_ends_with_silence_and_what_came_in_it_goes_for_others() -> None:
+    intake = Uploads(150, 50, hours := Hours())
+    silent = [begun(intake, put(bytes(50), name), name) for name in "abc"]
+    for upload in silent:
+        give(upload, bytes(20))
+    last = begun(intake, put(bytes(50), "d"), "d")
+    assert not (turn := last.turn()).done()
+    hours.now += SILENT
+    give(silent[2], bytes(1))
+    assert not last.turn().done(), "nobody was silent for long enough"
+    hours.now += SILENT / 2
+    assert last.turn() is turn
+    assert turn.done()
+    give(begun(intake, put(bytes(50), "e"), "e"), bytes(50))
+    last.add(bytes(50))
+    with pytest.raises(Unreachable, match="begins anew"):
+        give(silent[0], b"x")
+    assert intake.taken == 141, "one of the two that were silent is enough"
+    silent[1].turn()
+    with pytest.raises(Busy):
+        silent[1].add(b"x")
+
+
+def test_two_senders_leave_a_third_of_the_memory_whatever_they_announce() -> None:
+    intake = Uploads(90, 50)
+    for name in "ab":
+        for number in range(8):
+            begun(intake, put(bytes([number]) * 50, name), name).turn()
+    give(honest := begun(intake, put(bytes(50), "c"), "c"), bytes(50))
+    honest.hand_over(server := EchoServer())
+    assert [sender for sender, _ in server.seen] == ["c"]
+    assert intake.taken == 0, "announcing takes nothing"
+
+
+def give(upload: Upload, piece: bytes | memoryview) -> None:
+    assert upload.turn().done()
+    upload.add(piece)
 
 
 def begun(intake: Uploads, message: PutBlock, sender: str = "a") -> Upload:
@@ -280,7 +325,7 @@ def begun(intake: Uploads, message: PutBlock, sender: str = "a") -> Upload:
 def broken(intake: Uploads, message: PutBlock, count: int, sender: str = "a") -> None:
     """An upload whose connection breaks after so many bytes."""
     with suppress(ConnectionError), begun(intake, message, sender) as upload:
-        upload.add(message.payload[:count])
+        give(upload, message.payload[:count])
         raise ConnectionError
 
 
@@ -288,7 +333,7 @@ def sent(intake: Uploads, message: PutBlock, *pieces: bytes) -> None:
     """An upload of these pieces, to its end."""
     with begun(intake, message) as upload:
         for piece in pieces:
-            upload.add(piece)
+            give(upload, piece)
         upload.hand_over(EchoServer())
 
 
@@ -301,11 +346,9 @@ def have(intake: Uploads, message: PutBlock, sender: str = "a") -> int:
 def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced() -> None:
     intake = Uploads(100, 60)
     first = begun(intake, put(bytes(60)))
-    other = begun(intake, put(bytes(60), "b"), "b")
+    begun(intake, put(bytes(60), "b"), "b")
     assert intake.taken == 0
-    first.add(bytes(60))
-    with other, pytest.raises(Busy):
-        other.add(bytes(41))
+    give(first, bytes(60))
     assert intake.taken == 60
     assert first.hand_over(server := EchoServer()).done()
     assert intake.taken == 0
@@ -313,7 +356,7 @@ def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced() -> None:
 
 
 def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
-    """Their headers take memory before anybody has judged them, whatever came of their bytes."""
+    """Their headers take memory too, whatever came of their bytes."""
     intake = Uploads(1 << 20, 1 << 20)
     for sequence in range(3 * UNFINISHED):
         for sender in "ab":
@@ -322,7 +365,7 @@ def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
             upload = intake.begin(sender, PutBlock(header), 100)
             assert isinstance(upload, Upload)
             with upload:
-                upload.add(b"x")
+                give(upload, b"x")
     assert len(intake._uploads) == 2 * UNFINISHED
     assert intake.taken == 2 * UNFINISHED
     assert {header.sequence for _, header in intake._uploads} == set(
@@ -339,10 +382,10 @@ def test_what_there_is_no_memory_for_takes_no_room(monkeypatch: pytest.MonkeyPat
         raise MemoryError
 
     with upload:
-        upload.add(b"x" * 10)
+        give(upload, b"x" * 10)
         monkeypatch.setattr(Gathering, "add", refuse)
         with pytest.raises(MemoryError):
-            upload.add(b"x" * 10)
+            give(upload, b"x" * 10)
     assert intake.taken == 10
 
 
@@ -369,31 +412,30 @@ def test_a_pull_that_has_to_wait_goes_on_where_it_was(
 
 
 def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
-    intake = Uploads(100, 60)
+    intake = Uploads(120, 40)
     one, two = put(bytes(40)), put(b"x" * 40)
     broken(intake, one, 10)
     broken(intake, two, 20)
     assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 30)
-    begun(intake, put(b"y" * 60), "b").add(b"y" * 60)
-    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 90)
-    begun(intake, put(b"z" * 15), "c").add(b"z" * 15)
-    assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 95)
-    with pytest.raises(Busy):
-        begun(intake, put(b"w" * 26), "d").add(b"w" * 26)
+    give(begun(intake, put(b"y" * 40, "b"), "b"), b"y" * 40)
+    give(begun(intake, put(b"z" * 40, "c"), "c"), b"z" * 40)
+    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 110)
+    give(begun(intake, put(b"w" * 20, "d"), "d"), b"w" * 20)
+    assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 120)
 
 
 def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
     intake = Uploads(100, 60)
     message = put(bytes(range(60)))
     older = begun(intake, message)
-    older.add(message.payload[:30])
+    give(older, message.payload[:30])
     assert intake.begin("a", dataclasses.replace(message, offset=31), 29) == Stored(
         message.header.digest, 30
     )
     newer = begun(intake, dataclasses.replace(message, offset=20))
     with pytest.raises(Unreachable, match="another connection"):
-        older.add(message.payload[30:])
-    newer.add(message.payload[20:])
+        give(older, message.payload[30:])
+    give(newer, message.payload[20:])
     newer.hand_over(server := EchoServer())
     assert server.seen == [("a", message)]
     assert intake.taken == 0

@@ -85,11 +85,10 @@ class Door:
     def upload(self, length: int, go: threading.Event) -> None:
         """Sends one byte of a payload, and no more before `go`."""
         envelope = encode(put(b"", length=length))
-        first = next(framing.pieces(envelope, b"x"))
-        head = framing._PREFIX.pack(len(envelope), length) + first[framing._PREFIX.size :]
 
         def pieces() -> Iterator[bytes]:
-            yield head
+            yield framing.head(envelope, length)
+            yield b"x"
             go.wait(PATIENCE)
 
         call: Any = self._channel.stream_unary(framing.PUT)
@@ -470,11 +469,8 @@ def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:
         assert isinstance(made, Upload)
         return made
 
-    own, passed = put(b"0123456789", "c0"), put(b"0123456789", "c1")
-    with begun("c0", own) as first:
-        first.add(own.payload)
-        with begun("shard-1", passed) as second:
-            second.add(passed.payload)
-            assert server.bytes_in_flight == 20
-        with pytest.raises(Busy), begun("c1", passed) as other:
-            other.add(passed.payload)
+    def has_turn(sender: str, author: str) -> bool:
+        return begun(sender, put(b"0123456789", author)).turn().done()
+
+    assert [has_turn(name, name) for name in ("c0", "c1", "c2", "c3")] == [True, True, True, False]
+    assert has_turn("shard-1", "c3")

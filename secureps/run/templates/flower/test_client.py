@@ -14,7 +14,7 @@ PLAN = Path(__file__).parent / "plan.toml"
 
 def test_the_plan_can_be_played() -> None:
     """What is wrong with it, or with the app under it, is raised."""
-    ps.check(PLAN)
+    ps.check(PLAN, run_script=True)
 
 
 def test_holders_learn_together() -> None:

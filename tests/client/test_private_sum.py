@@ -1,0 +1,413 @@
+"""The private sum: no record changes what another adds; one that cannot be used adds nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from secureps.client.private_sum import (
+    IN_RANGE,
+    Alone,
+    IndicesChecked,
+    PrivateSum,
+    Together,
+    made_records,
+    private_sum,
+    zeros,
+)
+from secureps.client.torch import TorchTrainer
+from secureps.client.torch_sgd import Task, descend_privately
+from secureps.client.trainer import RecordPrivacy
+from secureps.errors import PlanRefused
+from tests.client.test_ghost_clipping import MODELS, WORDS, Narrow, example
+from tests.client.test_torch import PRIVATE
+from tests.client.test_torch_sgd import one_by_one
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+
+WAYS = ("together", "alone")
+
+
+def summed(
+    model: nn.Module, x: Tensor, y: Tensor, way: str, loss: Any = functional.cross_entropy
+) -> tuple[Tensor, PrivateSum]:
+    """The private sum of these records at a bound of 0.5, flat, by a way of passing records."""
+    torch.manual_seed(5)
+    found = private_sum(model, loss, made_records(x, y), 0.5)
+    if way == "alone":
+        found = PrivateSum(Alone(model, loss), 1, 0.5, x.device)
+    sums = zeros(each for each in model.parameters() if each.requires_grad)
+
+    def batch(index: Any) -> tuple[Tensor, Tensor]:
+        return x[torch.from_numpy(index)], y[torch.from_numpy(index)]
+
+    found.add(batch, np.arange(len(x)), sums)
+    return torch.cat([each.flatten() for each in sums.values()]), found
+
+
+# --- records that cannot be used ------------------------------------------------------
+
+VALUES = {"3e38": 3e38, "1e19": 1e19, "nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
+
+BAD, OTHERS = 2, [0, 1, 3, 4, 5]
+
+
+def refuted(kind: str, bad: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model, and six records, one of which has something in it that has no business there."""
+    model, x, y = example(kind, 6, torch.float32)
+    if bad == "label":
+        y[BAD] = 99
+    elif kind in WORDS:
+        x[BAD] = 99
+    else:
+        x[BAD].view(-1)[0] = VALUES[bad]
+    return model, x, y
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bad", [*VALUES, "label"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_record_without_a_finite_gradient_leaves_the_sum_of_the_others(
+    kind: str, bad: str, way: str
+) -> None:
+    """Bit for bit; one whose gradient is finite all the same is clipped, as every other is."""
+    model, x, y = refuted(kind, bad)
+    with_it, found = summed(model, x, y, way)
+    without, all_good = summed(model, x[OTHERS], y[OTHERS], way)
+    assert all_good.left_out == 0
+    assert float(without.norm()) > 0.1
+    if found.left_out:
+        assert found.left_out == 1
+        assert torch.equal(with_it, without)
+    else:
+        assert bad not in ("nan", "label"), "this one has no gradient that can be clipped"
+        assert float((with_it - without).norm()) <= 0.5 * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bad", VALUES)
+def test_a_model_in_bfloat16_leaves_such_a_record_out_too(bad: str, way: str) -> None:
+    model, x, y = refuted("linear of places", bad)
+    with_it, found = summed(Narrow(model), x, y, way)
+    without, _ = summed(Narrow(model), x[OTHERS], y[OTHERS], way)
+    if found.left_out:
+        assert torch.equal(with_it, without)
+    else:
+        assert float((with_it - without).norm()) <= 0.5 * (1 + 1e-3)
+
+
+class Root(nn.Module):
+    """Its loss is finite where its gradient is not: the root of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(x).abs().sqrt()  # type: ignore[no-any-return]
+
+
+class Probabilities(nn.Module):
+    """What a loss of probabilities takes, which fails for one that is NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.dropped = nn.Linear(6, 1), nn.Dropout(0.4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(self.dropped(x)).sigmoid().squeeze(1)  # type: ignore[no-any-return]
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_where_the_loss_is_finite() -> None:
+    torch.manual_seed(1)
+    model, x, y = Root(), torch.randn(6, 6), torch.randint(0, 3, (6,))
+    with torch.no_grad():
+        model.own.bias.zero_()
+    x[BAD] = 0
+    for way in WAYS:
+        with_it, found = summed(model, x, y, way)
+        assert found.left_out == 1
+        assert torch.equal(with_it, summed(model, x[OTHERS], y[OTHERS], way)[0])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("target", [2.0, torch.nan])
+def test_a_loss_that_fails_for_a_record_leaves_it_out(target: float, way: str) -> None:
+    """And draws the same for the others: a model that drops values has the same bits too."""
+    torch.manual_seed(1)
+    model, x, y = Probabilities(), torch.randn(6, 6), torch.rand(6)
+    y[BAD], x[4] = target, torch.nan
+    loss = functional.binary_cross_entropy
+    with_it, found = summed(model, x, y, way, loss)
+    assert found.left_out == 2
+    good = [0, 1, 3, 5]
+    assert torch.equal(with_it, summed(model, x[good], y[good], way, loss)[0])
+
+
+def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("kind", "loss", "bad"),
+    [
+        ("linear", functional.cross_entropy, "label"),
+        ("linear", own_loss, "label"),
+        ("linear", nn.CrossEntropyLoss(), "label"),
+        ("embedding", functional.cross_entropy, "nan"),
+        ("tied", own_loss, "nan"),
+    ],
+)
+def test_an_index_out_of_range_never_comes_to_a_device_that_would_end_the_process(
+    kind: str, loss: Any, bad: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA, whose kernels are played by those of the CPU: they see no such index."""
+    model, x, y = refuted(kind, bad)
+    wanted, _ = summed(model, x, y, way, loss)
+    refusals = []
+
+    def noted(check: Callable[..., Tensor], **given: Any) -> Tensor:
+        found = check(**given)
+        refusals.append(not bool(found.all()))
+        return found
+
+    checks = {own: partial(noted, check) for own, check in IN_RANGE.items()}
+    monkeypatch.setattr("secureps.client.private_sum.IN_RANGE", checks)
+    monkeypatch.setattr("secureps.client.private_sum.RAISES", ())
+    found, left = summed(model, x, y, way, loss)
+    assert left.left_out == 1
+    assert any(refusals)
+    assert torch.equal(found, wanted)
+    with IndicesChecked():
+        for wrong in (-1, 3):
+            with pytest.raises(IndexError, match=": a value is out of range"):
+                loss(torch.zeros(1, 3), torch.tensor([wrong]))
+
+
+def test_probabilities_out_of_range_never_come_to_such_a_device_either() -> None:
+    with IndicesChecked():
+        for wrong in (torch.nan, 1.5):
+            with pytest.raises(IndexError, match="binary_cross_entropy"):
+                functional.binary_cross_entropy(torch.tensor([wrong]), torch.zeros(1))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_record_that_a_loss_ignores_adds_nothing_and_is_no_fault(way: str) -> None:
+    model, x, y = example("linear", 6, torch.float32)
+    y[BAD] = -100
+    with_it, found = summed(model, x, y, way)
+    assert found.left_out == 0
+    assert torch.allclose(with_it, summed(model, x[OTHERS], y[OTHERS], way)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_of_nothing_but_such_records_sends_noise(
+    way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on, and how many records counted as nothing is said in its own log alone."""
+    if way == "alone":
+        one_by_one(monkeypatch)
+    x, y = np.full((40, 6), np.nan, np.float32), np.zeros(40, np.int64)
+    holder = TorchTrainer(lambda: nn.Linear(6, 3), (x, y), (x, y), device="cpu")
+    start = holder.parameters(1)
+    config = replace(PRIVATE, settings={"lr": 0.1, "local_steps": 3})
+    with caplog.at_level(logging.WARNING, "secureps"):
+        result = holder.fit(start, config)
+    for name, each in result.parameters.items():
+        assert np.isfinite(each).all()
+        assert not np.array_equal(each, start[name])
+    assert (result.steps, result.metrics) == (3, {})
+    assert "counted as nothing" in caplog.text
+
+
+class Noting(nn.Module):
+    """Keeps the largest value of every record that it is called with."""
+
+    def __init__(self, seen: list[float]) -> None:
+        super().__init__()
+        self.own, self.seen = nn.Linear(6, 3), seen
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch._C._functorch.is_batchedtensor(x):
+            self.seen.append(float(x.detach().max()))
+        return self.own(x)  # type: ignore[no-any-return]
+
+
+def test_what_is_tried_before_the_first_step_sees_no_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else whether a trial fails would follow from a record that was not even drawn."""
+    one_by_one(monkeypatch)
+    for rate, largest in ((1e-9, 1.0), (1.0, 7.0)):
+        seen: list[float] = []
+        module = Noting(seen)
+        task = Task(torch.full((9, 6), 7.0), torch.zeros(9).long(), functional.cross_entropy, CPU)
+        step(module, task, rate)
+        assert largest - 1 < max(seen) <= largest
+
+
+# --- models that mix records ----------------------------------------------------------
+
+CPU = torch.device("cpu")
+
+
+def step(module: nn.Module, task: Task, rate: float = 1.0, bound: float = 0.3) -> Tensor:
+    """How far one private step of lr 1 moves a model, with next to no noise."""
+    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
+    generators = (np.random.default_rng(1), (torch.Generator().manual_seed(4),))
+    privacy = RecordPrivacy(1e-9, bound, rate, 1e-5, records=1)
+    descend_privately(module, sgd, privacy, task, 1, generators)
+    return nn.utils.parameters_to_vector(module.parameters()).detach() - before
+
+
+class Between(nn.Module):
+    """Two layers, and something between them."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.between = nn.Linear(6, 6), nn.Linear(6, 3), between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.between(self.first(x)))  # type: ignore[no-any-return]
+
+
+class Sorted(nn.Module):
+    """Its records come out where they were, and go through its layer in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[:, 0].argsort()
+        return self.second(self.first(x[order])[order.argsort()])  # type: ignore[no-any-return]
+
+
+class WrongAxis(nn.Module):
+    """Attention that takes records for places, as if batch_first were forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.own(x.reshape(len(x), 2, 3)).transpose(0, 1)
+        seen = functional.scaled_dot_product_attention(seen, seen, seen).transpose(0, 1)
+        return self.head(seen.mean(dim=1))  # type: ignore[no-any-return]
+
+
+class Experts(nn.Module):
+    """A mixture of experts, each of which takes the first eight records that choose it."""
+
+    def __init__(self, loops: bool) -> None:
+        super().__init__()
+        self.gate = nn.Linear(6, 2)
+        self.experts = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)])
+        self.loops = loops
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.gate(x).softmax(dim=1)
+        chosen = functional.one_hot(scores.argmax(dim=1), 2)
+        taken = chosen * (chosen.cumsum(dim=0) <= 8) * 9 * scores
+        if self.loops:  # over the values, which torch.func.vmap cannot
+            assert taken.detach().sum().item() > -1
+        made = [taken[:, at, None] * expert(x) for at, expert in enumerate(self.experts)]
+        return made[0] + made[1]  # type: ignore[no-any-return]
+
+
+def normed(x: Tensor) -> Tensor:
+    return functional.batch_norm(x, None, None, training=True) if len(x) > 1 else x
+
+
+def many(x: Tensor) -> Tensor:
+    """Statistics of the batch from 8 records on."""
+    return 30 * (x - x.mean(dim=0)) if len(x) >= 8 else x
+
+
+MIXING: dict[str, Callable[[], nn.Module]] = {
+    "batch norm": lambda: Between(normed),
+    "mean": lambda: Between(lambda x: x - x.mean(dim=0)),
+    "softmax": lambda: Between(lambda x: x.softmax(dim=0)),
+    "running maximum": lambda: Between(lambda x: x.cummax(dim=0)[0]),
+    "maximum without a gradient": lambda: Between(lambda x: x - x.detach().amax(dim=0)),
+    "sorted": Sorted,
+    "wrong axis": WrongAxis,
+    "from eight on": lambda: Between(many),
+    "experts": lambda: Experts(loops=False),
+    "experts, by values": lambda: Experts(loops=True),
+}
+
+
+@pytest.mark.parametrize("kind", MIXING)
+def test_a_record_moves_a_step_by_one_clip_whatever_the_model_does_with_a_batch(kind: str) -> None:
+    """It replaces nothing, and stands first, where it would take an expert's place."""
+    torch.manual_seed(1)
+    model = MIXING[kind]().train()
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
+    moved = []
+    for first in (0, 1):
+        model.load_state_dict(state)
+        moved.append(step(model, Task(x[first:], y[first:], functional.cross_entropy, CPU)))
+    assert float((moved[0] - moved[1]).norm()) <= 0.3 * (1 + 1e-4)
+    model.load_state_dict(state)
+    apart = torch.cat([model(each[None]) for each in x])
+    mixes = not torch.allclose(model(x), apart, atol=1e-3)
+    assert mixes is (kind != "sorted"), "only the layers of that one see others' records"
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_who_trains_a_model_that_vmap_cannot_take_is_told(
+    loops: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
+    found = private_sum(Experts(loops), functional.cross_entropy, made, 1.0)
+    assert isinstance(found.gradients, Alone if loops else Together)
+    assert found.most == (1 if loops else 1024)
+    assert ("one record after the other" in caplog.text) is loops
+
+
+class Draws(nn.Module):
+    """What draws, what works in place, and weights whose first dimension is 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 2), nn.ReLU(inplace=True), nn.Dropout(0.5))
+        nn.utils.parametrizations.weight_norm(self.body[0])
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(2)
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+
+def test_nothing_is_left_of_a_trial() -> None:
+    """Neither hooks nor draws nor changes of the records that it is given."""
+    model = Draws().train()
+    made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
+    state, kept = torch.get_rng_state(), made[0].clone()
+    found = private_sum(model, functional.cross_entropy, made, 1.0)
+    assert isinstance(found.gradients, Together)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(made[0], kept)
+    assert not any(layer._forward_hooks for layer in model.modules())
+
+
+@pytest.mark.parametrize(
+    "between", [lambda x: x.squeeze(), lambda x: x[1:] + x[:1], lambda x: x.reshape(5)]
+)
+def test_a_model_that_fails_for_one_record_is_told_what_to_do(between: Any) -> None:
+    made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
+    with pytest.raises(PlanRefused, match=r"squeeze\(1\), not squeeze\(\)"):
+        private_sum(Between(between), functional.cross_entropy, made, 1.0)

@@ -1,0 +1,125 @@
+"""A server over real sockets, and calls that whoever besieges it begins and does not end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from secureps.errors import SecurepsError
+from secureps.messages.requests import Heartbeat, Noted, Stored
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.authentication import Signer
+from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.links import PLAINTEXT
+from tests.kits.half_open import HalfOpen
+from tests.kits.signing_kit import signer
+from tests.kits.transport_kit import (
+    BLOCK_LIMIT,
+    PATIENCE,
+    EchoServer,
+    authenticate,
+    get,
+    put,
+    sign_as,
+    values,
+)
+
+Server = CoordinatorServer | ShardServer
+OWN = [("grpc.use_local_subchannel_pool", 1)]
+"""A channel's own connection: gRPC would have all of a process share one to the same address."""
+TELLS = {"coordinator": framing.COORDINATOR_TELL, "shard-0": framing.SHARD_TELL}
+OTHERS = {"coordinator": (framing.WATCH,), "shard-0": (framing.PUT, framing.GET)}
+
+
+class Besieged:
+    """A server, its endpoint, and an honest party that has been there before."""
+
+    def __init__(self, name: str, in_flight: int = 3 * BLOCK_LIMIT) -> None:
+        self.name = name
+        self.echo = EchoServer()
+        self.server: Server
+        if name == "coordinator":
+            self.server = CoordinatorServer(PLAINTEXT, self.echo, "127.0.0.1:0", authenticate)
+        else:
+            self.server = ShardServer(
+                PLAINTEXT,
+                name,
+                self.echo,
+                "127.0.0.1:0",
+                authenticate,
+                in_flight,
+                BLOCK_LIMIT,
+            )
+        self.server.start()
+        self.address = f"127.0.0.1:{self.server.port}"
+        self.honest = GrpcTransport(
+            PLAINTEXT, "honest", sign_as("honest"), {name: self.address}, PATIENCE
+        )
+        self._channels = [grpc.insecure_channel(self.address, options=OWN)]
+        self._half: list[HalfOpen] = []
+        self._calls: list[Any] = []  # gRPC cancels those that nobody holds
+        self.over = threading.Event()
+        self._signers: dict[tuple[str, str], Signer] = {}
+
+    def signed(self, party: str, method: str, envelope: bytes, key: str | None = None) -> Any:
+        who = (party, key or party)
+        if who not in self._signers:
+            self._signers[who] = signer(self.address, self.name, party, sign_as(who[1]))
+        return self._signers[who].metadata(method, b"", envelope)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return (TELLS[self.name], *OTHERS[self.name])
+
+    def still_serves(self) -> None:
+        """Whoever has a name is answered, and whoever asks for its health, anew too."""
+        assert self.honest.call(self.name, Heartbeat("honest")).result(PATIENCE) == Noted()
+        fresh = GrpcTransport(
+            PLAINTEXT, "fresh", sign_as("fresh"), {self.name: self.address}, PATIENCE
+        )
+        try:
+            assert fresh.call(self.name, Heartbeat("fresh")).result(PATIENCE) == Noted()
+        finally:
+            fresh.close()
+        if self.name != "coordinator":
+            block = put(values(BLOCK_LIMIT), "honest")
+            stored = self.honest.call(self.name, block).result(PATIENCE)
+            assert stored == Stored(block.header.digest)
+            assert self.honest.call(self.name, get(100)).result(PATIENCE).payload == values(100)
+        with grpc.insecure_channel(self.address, options=OWN) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+
+    def half(self) -> HalfOpen:
+        self._half.append(HalfOpen(self.server.port))
+        return self._half[-1]
+
+    def begin(self, method: str, metadata: Any, *messages: bytes, **options: Any) -> Any:
+        """A call that sends these and then no more, and does not end either."""
+
+        def request() -> Iterator[bytes]:
+            yield from messages
+            self.over.wait(PATIENCE)
+
+        call: Any = self._channels[0].stream_unary(method)
+        self._calls.append(call.future(request(), metadata=metadata, timeout=PATIENCE, **options))
+        return self._calls[-1]
+
+    def close(self) -> None:
+        self.over.set()
+        for half in self._half:
+            half.close()
+        for channel in self._channels:
+            channel.close()
+        self.honest.close()
+        self.server.stop(0)
+
+
+def ends(call: Any) -> SecurepsError:
+    """What a call ended in, waiting for it."""
+    assert call.exception(PATIENCE) is not None
+    return framing.error_of(call, "it")

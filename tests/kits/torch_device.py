@@ -1,0 +1,24 @@
+"""The device on which tests of `secureps.device` run: SECUREPS_TEST_DEVICE, or else the CPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+DEVICE = torch.empty(0, device=os.environ.get("SECUREPS_TEST_DEVICE", "cpu")).device
+"""With its number, if it has one."""
+
+
+def there(array: NDArray[Any]) -> Tensor:
+    """A copy of an array on the device."""
+    return torch.from_numpy(array.copy()).to(DEVICE)
+
+
+def back(tensor: Tensor) -> NDArray[Any]:
+    """A tensor of the device on the host."""
+    assert tensor.device == DEVICE
+    return tensor.cpu().numpy()
