@@ -258,8 +258,8 @@ class SendAgain:
 class SealAgain:
     """A cohort with this submission was burnt: seal the same update anew, and send that.
 
-    It takes a sequence and a key of its own; `update` is its name. Whoever has it no more trains
-    for the `invite`, if that is for the newest version, and declines if it comes to another update.
+    It takes a sequence and a key of its own; `update` is its name. A client that does not have its
+    integers any more declines the round of the `invite`: another update never leaves for that base.
     """
 
     incarnation: int

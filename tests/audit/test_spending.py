@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,23 @@ def test_each_client_by_its_own_facts_and_none_twice(plan: Plan) -> None:
 def test_without_privacy_there_is_none(plan: Plan) -> None:
     assert epsilons(make_plan(), []) is None
     assert epsilons(plan, []) == ()
+
+
+def test_a_log_of_0_2_0_counts_every_update_of_a_version(plan: Plan) -> None:
+    """It said `attempt` where a log says `step` now."""
+    (one,) = facts(plan, "a", 0)
+    rows = [entry(row, one) for row in range(3)]
+    for attempt, each in enumerate(rows):
+        told = each.facts["release"]
+        assert isinstance(told, dict)
+        del told["step"]
+        told["attempt"] = attempt
+    steps = [replace(one, step=step) for step in range(3)]
+    assert epsilons(plan, rows) == (Spent("a", round(spent(plan, steps), 3)),)
+    both = entry(4, one)
+    both.facts["release"] = {**to_plain(one), "attempt": 1}
+    with pytest.raises(DamagedStore, match="row 4, privacy spent: Release: expected exactly"):
+        epsilons(plan, [both])
 
 
 def test_facts_that_cannot_be(plan: Plan) -> None:

@@ -97,6 +97,20 @@ def test_an_update_that_counts_for_more_is_another_one(tmp_path: Path) -> None:
     assert light.receipt.update == again.receipt.update != heavy.receipt.update
 
 
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("at", [0, VALUES - 1])
+def test_the_ledgers_name_of_an_update_is_of_all_its_integers(
+    at: int, private: bool, tmp_path: Path
+) -> None:
+    plan = make_plan(**CLIENT_PRIVACY) if private else make_plan()
+    own = worker(plan, tmp_path, UnsafeSeed(3))
+    moved = SMALL.copy()
+    moved[at] = -0.5
+    task, aim = Contribute((), (b"one",), ()), Aim("all", 0, 4)
+    names = {own._draft(task, aim, bytes(32), made_of(v), 1).row.update for v in (SMALL, moved)}
+    assert len(names) == 2
+
+
 def test_the_ledgers_name_of_an_update_needs_no_secret(tmp_path: Path) -> None:
     """Whoever lost its seed and seals the same integers under another one names them alike."""
     update = made_of(np.zeros(VALUES, np.float32))

@@ -44,16 +44,20 @@ class Still(Walker):
 def peak(patch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> tuple[float, int]:
     """What one client takes to make its second update, and what is said of it, in bytes."""
     plan = small_plan("plain", versions=2, shards=1, block_size=1 << 19, local=(), **changes)
-    seal, peaks = ClientWorker._seal, list[int]()
+    draft, seal, peaks = ClientWorker._draft_of, ClientWorker._seal, list[int]()
 
-    def watched(self: ClientWorker, *given: Any) -> Any:
+    def begun(self: ClientWorker, *given: Any) -> Any:
         tracemalloc.start()
+        return draft(self, *given)
+
+    def watched(self: ClientWorker, made: Any) -> Any:
         try:
-            return (yield from seal(self, *given))
+            return (yield from seal(self, made))
         finally:
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
 
+    patch.setattr(ClientWorker, "_draft_of", begun)
     patch.setattr(ClientWorker, "_seal", watched)
     spools = Conditions(spool=lambda name: DiskSpool(folder / name / "spool"))
     Simulation(plan, Cast({"alone": Still(0)}, UnsafeSeed(3)), folder, spools).run()

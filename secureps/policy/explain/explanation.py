@@ -27,6 +27,7 @@ from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.scaling_text import scaling_words
 from secureps.policy.explain.visibility import (
     Sight,
+    across_versions,
     collusion,
     evaluation_words,
     opened,
@@ -401,6 +402,7 @@ def _remarks(plan: Plan, laid: Mapping[str, GroupLayout]) -> tuple[str, ...]:
     remarks, full = list(weak_privacy(section.privacy)), False
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
+    remarks += across_versions(plan)
     remarks += evaluation_words(plan)
     if not sealed:
         remarks.append("no encryption: only for runs whose shards may read every update")

@@ -120,6 +120,23 @@ def opened(plan: Plan) -> str:
     return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"
 
 
+def across_versions(plan: Plan) -> list[str]:
+    """Says what almost equal models tell of one client, where no noise bounds it."""
+    private = plan.section.privacy
+    bare = ["updates"] if private is None else []
+    if plan.clients_evaluate and not isinstance(private, ClientPrivacySection):
+        bare.append("metrics")
+    if not bare:
+        return []
+    what = " and of ".join(bare)
+    return [
+        f"two versions that are almost one model, an ulp apart, tell the difference of their "
+        f"cohorts: an aggregator that publishes them subtracts the sums of {what}, and has those "
+        "of whoever is in one of them alone; clients refuse a model that is exactly equal, and "
+        "only noise bounds the rest"
+    ]
+
+
 def evaluation_words(plan: Plan) -> list[str]:
     """Who sees what of held-out records, and what covers them."""
     evaluation, privacy = plan.section.evaluation, plan.section.privacy

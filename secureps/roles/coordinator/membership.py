@@ -172,10 +172,9 @@ def decline(tx: Transaction, message: Decline) -> None:
         sits_out = group.name != EVALUATION and not again
         synchronous.declined(tx, group, client, said(message.reason), sits_out)
     elif group.streaming and group.awaits(client):
-        asked = group.open_stream.training[client]
-        if Base(message.version, message.step) < asked:
+        if Base(message.version, message.step) < group.open_stream.training[client]:
             return  # it was asked for that before, and for this since
-        if asked.version < group.version:
+        if message.version < group.version:  # it has not heard of the newest yet
             tx.order(client, recovery.make_invite(tx, group, client))
         else:
             synchronous.declined(tx, group, client, said(message.reason), sits_out=True)

@@ -9,7 +9,11 @@ import pytest
 from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
 from secureps.policy.plan import Plan
 from tests.kits.committee_plans import committee_plan
-from tests.kits.roles_kit import make_plan
+from tests.kits.explained import explain
+from tests.kits.privacy_kit import private_plan as of_clients
+from tests.kits.roles_kit import make_plan, private_plan
+
+JUDGED = {"every": 1, "metrics": {"loss": 1.0}}
 
 
 def role(plan: Plan, name: str) -> Sight:
@@ -88,3 +92,21 @@ def test_every_role_but_a_client_sees_by_how_many_examples_each_counts() -> None
     ):
         seen = [sight.sees for sight in sights(make_plan("bfv", **changes))]
         assert sum("by how many examples each client counts" in each for each in seen) == public
+
+
+@pytest.mark.parametrize(
+    ("plan", "what"),
+    [
+        (make_plan(), "updates"),
+        (make_plan(evaluation=JUDGED), "updates and of metrics"),
+        (private_plan(evaluation=JUDGED), "metrics"),
+        (private_plan(), ""),
+        (of_clients("local", evaluation=JUDGED), ""),
+    ],
+)
+def test_what_almost_equal_models_tell_is_said_where_no_noise_bounds_it(
+    plan: Plan, what: str
+) -> None:
+    said = [each for each in explain(plan, {"all": 60}).remarks if "an ulp apart" in each]
+    assert len(said) == bool(what)
+    assert not what or f"subtracts the sums of {what}, and has" in said[0]
