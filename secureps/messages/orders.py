@@ -235,7 +235,8 @@ class Published:
 class Settled:
     """The fate of a submission, an `Outcome` as a string, and why.
 
-    `again`: it was in a burnt cohort, and may be asked for once more (`SealAgain`).
+    `burnt`: it was in a burnt cohort. Where a committee opens, it may be asked for once more
+    (`SealAgain`); elsewhere nobody can tell whose payload was at fault, so it is made anew.
     """
 
     incarnation: int
@@ -243,7 +244,7 @@ class Settled:
     outcome: str
     version: int
     reason: str
-    again: bool = False
+    burnt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

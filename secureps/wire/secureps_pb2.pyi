@@ -1140,20 +1140,20 @@ class Published(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Settled(_message.Message):
-    __slots__ = ("incarnation", "id", "outcome", "version", "reason", "again")
+    __slots__ = ("incarnation", "id", "outcome", "version", "reason", "burnt")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    BURNT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     id: SubmissionId
     outcome: str
     version: int
     reason: str
-    again: bool
-    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., outcome: _Optional[str] = ..., version: _Optional[int] = ..., reason: _Optional[str] = ..., again: _Optional[bool] = ...) -> None: ...
+    burnt: bool
+    def __init__(self, incarnation: _Optional[int] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., outcome: _Optional[str] = ..., version: _Optional[int] = ..., reason: _Optional[str] = ..., burnt: _Optional[bool] = ...) -> None: ...
 
 class SendAgain(_message.Message):
     __slots__ = ("incarnation", "id")

@@ -10,6 +10,7 @@ import pytest
 
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import (
     FlawNoted,
@@ -23,14 +24,15 @@ from secureps.messages.submission import enveloped_part
 from secureps.roles.holder.key_rotation import KEPT
 from secureps.roles.machine import Step
 from secureps.roles.member.member import Member
-from secureps.run.simulate.simulation import Simulation
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.backup import backup
 from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys, load_keys
 from secureps.store.journal import last_row
 from secureps.store.journal_height import height_path, write_height
 from secureps.store.served_runs import RUNS, run_folder
 from tests.kits.cheats import journalled
-from tests.kits.federations import FEWER, finished, later, same, small_federation, unharmed
+from tests.kits.federations import FEWER, Walker, finished, later, same, small_federation, unharmed
 from tests.kits.key_rotation import (
     HOLDERS,
     bytes_of,
@@ -43,6 +45,7 @@ from tests.kits.key_rotation import (
     rotating,
     stop_in_a_full_round,
 )
+from tests.kits.streams import seconds
 
 SOME_DAY = 1.7e9
 
@@ -106,10 +109,10 @@ def test_without_rounds_a_key_for_every_version_changes_no_bit_either(
 ) -> None:
     """Somebody always trains: a key goes once those who were asked before it have sent."""
     group = {"clip": 3.0, "range": 1.0, "weighting": "uniform", "rule": rule}
-    played = [
-        ends(small_federation(rotating(every, group=[group], versions=8), tmp_path / str(every)))
-        for every in (1, 1000)
-    ]
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+    cast = Cast(trainers, UnsafeSeed(3), seconds)  # who comes when is no matter of announcements
+    plans = ((every, rotating(every, group=[group], versions=8)) for every in (1, 1000))
+    played = [ends(Simulation(plan, cast, tmp_path / str(every))) for every, plan in plans]
     assert same(*(simulation.model() for simulation in played))
     assert blamed(played[0]) == []
     for holder in HOLDERS:
@@ -190,7 +193,7 @@ def test_with_all_of_a_holders_files_what_is_closed_stays_shut(
 
 def opens(key: EnvelopeKey, sealed: bytes, bound: bytes) -> bool:
     try:
-        return bool(envelope.open(key, sealed, bound, 96))
+        return bool(envelope.open(key, sealed, bound, 192))
     except Malformed:
         return False
 

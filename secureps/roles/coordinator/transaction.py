@@ -148,8 +148,8 @@ class Transaction:
         for id in ids:
             fate, group = self.federation.settled.of(id), self.federation.groups.get(id.group)
             assert fate is not None
-            again = self.plan.seals_again and group is not None and group.may_return(id)
-            told = Settled(number, id, fate.outcome, fate.version, fate.reason, again)
+            burnt = group is not None and group.may_return(id)
+            told = Settled(number, id, fate.outcome, fate.version, fate.reason, burnt)
             self.order(id.client, told)
 
     def discard(self, ids: tuple[SubmissionId, ...]) -> None:

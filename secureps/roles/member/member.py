@@ -188,8 +188,8 @@ class Member(MemberFold):
                 self._out.ask_again(self._settings.name, order)
                 self._invites.open.pop(id.group, None)  # it waits for what comes of this
             case Settled():
-                until = order.version if order.again else None
-                self._settle(step, order.id, order.outcome, order.reason, until)
+                until = order.version if order.burnt and self._plan.seals_again else None
+                self._settle(step, order.id, order.outcome, order.reason, until, order.burnt)
             case SendAgain(_, id):
                 if id in self._out.sealed:
                     send(step, self.pinned, self._out.leaves(now, id))
@@ -208,9 +208,19 @@ class Member(MemberFold):
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
     def _settle(
-        self, step: Step, id: SubmissionId, outcome: str, reason: str, until: int | None = None
+        self,
+        step: Step,
+        id: SubmissionId,
+        outcome: str,
+        reason: str,
+        until: int | None = None,
+        burnt: bool = False,
     ) -> None:
-        """Its fate is known; kept if it may be asked for again, until after version `until`."""
+        """Its fate is known; kept if it may be asked for again, until after version `until`.
+
+        Where a payload cannot be sealed anew, that of a burnt cohort is not sent once more: it may
+        be what did not open.
+        """
         sealed = self._out.sealed.get(id)
         if sealed is None:
             return
@@ -220,7 +230,7 @@ class Member(MemberFold):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
         newest, dropped = self._model.published.get(id.group), outcome == Outcome.DROPPED
         current = newest is not None and newest.version == sealed.receipt.version
-        if until is None and dropped and current:
+        if until is None and dropped and current and not burnt:
             until = sealed.receipt.version  # another round may ask for it
         keys = () if outcome == Outcome.INCLUDED else self._out.release(sealed, until)
         if keys := (*keys, *self._out.outdated(id.group, before)):
