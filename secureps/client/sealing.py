@@ -30,7 +30,6 @@ from secureps.crypto.sharing import share
 from secureps.crypto.suite import on_backend
 from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import UpdateReleased
 from secureps.messages.orders import KeyCommittee
@@ -130,15 +129,18 @@ class OutboxSealer:
     ) -> SealedUpdate:
         """Puts a founding model into the outbox, in the clear.
 
-        A coordinator that asks again later might else see what `parameters` makes of a model by
-        then, without clip, noise or encryption.
-
         Args:
             values: float32 (values of the group,).
 
         Raises:
-            Refused: another one was sent before, or an update of the group.
+            Refused: this client has sent updates of the run. What `parameters` gives may have been
+                trained by then, and would leave without clip, noise and encryption.
         """
+        if self._ledger.has_trained(pinned.run.id, id.client):
+            raise Refused(
+                "the coordinator asks for a founding model of a run to which this client has sent "
+                "updates already; a model that may have been trained never leaves in the clear"
+            )
         layout = pinned.layout.group(id.group)
         spans = (layout.span(block) for block in range(layout.blocks))
         little = values.astype("<f4", copy=False).data.cast("B")
@@ -148,12 +150,6 @@ class OutboxSealer:
 
         blocks = enumerate(iter([partial(piece, *span)]) for span in spans)
         receipt = draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
-        place = UpdateReleased(
-            pinned.run.id, id.client, id.group, -1, 0, payload_digest(little), b""
-        )
-        (objection,) = self.release(pinned, [place])
-        if objection:
-            raise Refused(objection)
         return whole(self._put(pinned, receipt, blocks))
 
     def seal(

@@ -201,6 +201,16 @@ class BudgetLedger:
         self.rows()
         return self._known.repeats(row)
 
+    def has_trained(self, run: bytes, client: str) -> bool:
+        """Whether this client's updates of the run are on record, or may be.
+
+        Raises:
+            DamagedStore, ConfigError, OperatorError: as `release`.
+        """
+        self.rows()
+        known = self._known
+        return run in known.unnamed or any(place[:2] == (run, client) for place in known.places)
+
     def _new(self, rows: Sequence[UpdateReleased]) -> list[UpdateReleased]:
         """Those that may leave and are not on record."""
         places, objection = self._known.places, self._known.objection

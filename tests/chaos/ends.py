@@ -83,12 +83,12 @@ def _trainers(world: World, journal: Iterable[Any]) -> set[str]:
 def _out(world: World) -> set[str]:
     """Clients that are in no later version: for their data holders, operators, or the issuer.
 
-    A cheat is left out, too, or sits out.
+    A cheat is left out, too, or sits out; and so does who lost an update that its ledger names.
     """
     federation = world.coordinator.federation
     omitted = {fault.who for fault in world.faults if fault.kind == OMITS}
     away = federation.isolated.keys() | federation.groups[GROUP].sitting_out
-    out = world.data_holders.gone | world.revoked | (away & _cheats(world))
+    out = world.data_holders.gone | world.revoked | (away & (_cheats(world) | world.lost.keys()))
     return out | (federation.isolated.keys() & omitted)
 
 

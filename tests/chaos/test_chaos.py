@@ -223,14 +223,18 @@ def test_what_else_a_plan_may_say_keeps_every_promise(seed: int) -> None:
     assert outcome.ended.startswith("all 3 versions are made")
 
 
-@pytest.mark.parametrize(
-    ("seed", "who", "at"), [(1386, "client-03", "1411+1.5"), (1231, "client-01", "129+7.9")]
-)
-def test_what_a_shard_and_its_client_both_lost_is_made_anew(seed: int, who: str, at: str) -> None:
-    """An update in an open round, and a founding model that another shard has its part of."""
-    outcome = play(seed, parsed(f"wiped:{who}@{at},wiped:shard-0@{at}"))
+def test_a_founding_model_that_a_shard_and_its_client_both_lost_is_made_anew() -> None:
+    """Another shard has its part of the first one."""
+    outcome = play(1231, parsed("wiped:client-01@129+7.9,wiped:shard-0@129+7.9"))
     assert not outcome.complaints
     assert outcome.ended.startswith("all 3 versions are made")
+
+
+def test_an_update_that_a_shard_and_its_client_both_lost_is_never_made_anew() -> None:
+    """Another one may not leave in its place; here the minimum is all five clients."""
+    outcome = play(1386, parsed("wiped:client-03@1411+1.5,wiped:shard-0@1411+1.5"))
+    assert not outcome.complaints
+    assert "another update of version 2 of all is in the ledger" in outcome.ended
 
 
 def test_a_holder_whose_envelope_does_not_open_refuses_and_the_others_open() -> None:

@@ -22,8 +22,8 @@ from tests.federation.test_kills import MOMENTS, Stage
 from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
 
-LITTLE = 4 * 15 * 4 * 3
-"""Bytes: the least for blocks of 15 values and Adam's two vectors; a group has seven or eight."""
+LITTLE = 4 * 16 * 4 * 3
+"""Bytes: the least for blocks of 16 values and Adam's two vectors; a group has seven or eight."""
 
 
 def plan_of(cipher: str, **group: Any) -> Any:
@@ -90,7 +90,7 @@ def test_killed_at_any_time_it_is_the_same_model(
 def test_row_blocks_come_and_go(tmp_path: Path) -> None:
     """A limit within which one row-block of a shard's two or three is in memory at a time."""
     models = []
-    for memory in (None, 66_000):
+    for memory in (None, 68_000):
         plan = sparse_plan("plain", SYNC)
         play, _ = shopping(plan, tmp_path / str(memory), Conditions(memory=memory))
         play.run(partial(finished, play))
@@ -99,7 +99,7 @@ def test_row_blocks_come_and_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("memory", [66_000, 300_000, None])
+@pytest.mark.parametrize("memory", [68_000, 300_000, None])
 def test_check_predicts_what_is_in_memory_and_in_files(
     sparse: bool, memory: int | None, tmp_path: Path
 ) -> None:

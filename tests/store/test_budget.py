@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from secureps.client.sealing import OutboxSealer
@@ -25,12 +26,14 @@ from secureps.errors import (
     DamagedStore,
     OperatorError,
     PlanRefused,
+    Refused,
     TermsRefused,
     exit_status,
 )
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import UpdateReleased
+from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
@@ -319,6 +322,32 @@ def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> N
     pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
     with pytest.raises(BudgetSpent, match="trains without privacy"):
         sealer.release(pinned, [UpdateReleased(pinned.run.id, "c0", "all", 0, 0, b"", b"")])
+
+
+def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
+    """Not even a ledger with a budget counts it; later it might be what was trained."""
+    from secureps.crypto.identity import Identity
+    from secureps.roles.pinned_run import Pinned
+    from secureps.store.spool import MemorySpool
+    from tests.kits.roles_kit import make_plan, make_run
+
+    plan = make_plan("plain", **PRIVATE)
+    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 100.0)
+    sealer = OutboxSealer(Identity.generate(), {}, lambda *_: None, outbox, ledger)  # type: ignore[arg-type]
+    group = pinned.layout.groups[0]
+
+    def offered(sequence: int) -> int:
+        values = np.full(group.size, sequence, np.float32)
+        id = SubmissionId("client-00", group.name, sequence)
+        return len(sealer.offer(pinned, id, values, True).headers)
+
+    assert offered(0) == offered(1) == group.blocks, "its state was lost, and with it the seed"
+    assert ledger.rows() == []
+    assert sealer.release(pinned, [row(pinned.run.id, spent(0))]) == [""]
+    with pytest.raises(Refused, match="a model that may have been trained never leaves"):
+        offered(2)
+    assert len(outbox.keys("")) == 2 * group.blocks
 
 
 PRIVATE: dict[str, Any] = {

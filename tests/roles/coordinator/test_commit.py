@@ -225,7 +225,7 @@ def test_a_cohort_that_a_holder_refuses_is_burnt() -> None:
     assert isinstance(step.records[1], coordinator_records.RoundOpened)
     for client, id in zip(CLIENTS, ids):
         told = orders_of(step, client)
-        assert told[0] == orders.Settled(1, id, "dropped", 0, reason)
+        assert told[0] == orders.Settled(1, id, "dropped", 0, reason, burnt=True)
         assert told[1] == orders.Invite(1, "all", 2, 0, 10.0)
     for shard in SHARDS:
         assert orders_of(step, shard) == [orders.Discard(1, ids)]
