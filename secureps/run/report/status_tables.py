@@ -41,7 +41,17 @@ ROLES = {"shard": "shard", "holder": "key holder"}
 SKIPS = 6
 """The most reasons for skipped versions, and versions of each, that are shown."""
 
-STATES = ("left out", "revoked", "gone", "stopped", "rests", "trains", "waits")
+STATES = (
+    "left out",
+    "revoked",
+    "gone",
+    "stopped",
+    "rests",
+    "not known",
+    "trains",
+    "waits",
+    "ended",
+)
 """The order of clients by state: those first that an operator may have to look after."""
 
 
@@ -246,12 +256,18 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
         )
     else:
         yield Text(title, "yellow")
+    for text in skips(own):
+        yield Text(text, "yellow")
+
+
+def skips(own: EvaluationStatus) -> Iterator[str]:
+    """Which versions were not evaluated, and why, in a line for each reason."""
     reasons = [(why, list(run)) for why, run in groupby(own.skipped, lambda each: each.reason)]
     if earlier := sum(len(run) for _, run in reasons[:-SKIPS]):
-        yield Text(f"skipped: {earlier} versions before these", "yellow")
+        yield f"skipped: {earlier} versions before these"
     for why, run in reasons[-SKIPS:]:
         text = f"skipped: version {named([str(each.version) for each in run], SKIPS)}"
-        yield Text(f"{text}: {why}" if why else text, "yellow")
+        yield f"{text}: {why}" if why else text
 
 
 def _metrics(
