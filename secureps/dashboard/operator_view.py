@@ -298,7 +298,9 @@ def _late(seen: Seen, status: Status) -> Iterator[Blocking]:
 
 def _headline(seen: Seen) -> str:
     status = seen.status
-    if status is not None and status.finished and seen.silent in ("", status.finished):
+    # who plays a run of `up` knows more of its end: that its report is missing, for one
+    known = not seen.over or seen.silent == (status and status.finished)
+    if status is not None and status.finished and known:
         return f"{'failed' if status.failure else 'finished'}: {status.finished}"
     if seen.silent:
         return seen.silent

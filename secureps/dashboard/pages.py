@@ -28,7 +28,8 @@ def pages(facts: Facts, viewer: Viewer) -> str:
         found["officer"] = asdict(officer_view(*of, *more))
     if facts.acts is not None and (own if facts.owner else viewer.names):
         done = [asdict(each) for each in facts.acts]
-        found["acts"] = {"done": done, "offered": facts.offered, "clients": _clients(facts.seen)}
+        offered = ("export",) if facts.seen.over and not own else facts.offered
+        found["acts"] = {"done": done, "offered": offered, "clients": _clients(facts.seen)}
     # what is wrong with a file may name a client
     found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
     return json.dumps(found, allow_nan=False, separators=(",", ":"))

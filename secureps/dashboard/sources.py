@@ -333,7 +333,7 @@ class KnownLedger:
     def read(self) -> OwnLedger:
         """What it says, or why it cannot be read."""
         if not self._path.is_file():
-            return OwnLedger(budget=self._budget)
+            return OwnLedger(budget=self._budget, missing=f"there is none at {self._path}")
         if self._known is not None:
             with suppress(SecurepsError):  # of another file, as after a restore: from its start
                 return _said(self._known)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from secureps.crypto.roster import Roster
+from secureps.errors import ConfigError, InternalError
 from secureps.messages.records import REIGN, Dated, RequestsRefused, RunPinned
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
@@ -28,7 +29,7 @@ def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
         kit: of the run, with its roster.
 
     Raises:
-        ConfigError, DamagedStore: a journal is of another format or kit, or damaged.
+        ConfigError, DamagedStore: a journal is of another format, party or kit, or damaged.
         KitError: the kit cannot be read.
     """
     journals = [state / JOURNAL for state in states if (state / JOURNAL).is_file()]
@@ -52,6 +53,13 @@ def _told(journal: Path, roster: Roster) -> tuple[Status, int] | None:
     if fold is not None:
         machine.unfold(fold)
     for row in rows:
-        if not isinstance(row.record, Dated | RequestsRefused):  # no decisions of the machine's
+        if isinstance(row.record, Dated | RequestsRefused):
+            continue  # no decisions of the machine's
+        try:
             machine.apply(row.at, row.record)
+        except InternalError:
+            raise ConfigError(
+                f"{journal}: this is another party's journal, its row {row.seq} is a "
+                f"{type(row.record).__name__}: give the coordinator's state folder"
+            ) from None
     return machine.recall(), last.seq

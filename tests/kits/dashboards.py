@@ -1,12 +1,14 @@
-"""What tests of the dashboard share: statuses, and a browser of a dashboard that is served."""
+"""What tests of the dashboard share: statuses, a run that ended, and a browser of a dashboard."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +22,10 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.messages.run import ShardAddress
+from secureps.run.report.sinks import METRICS
+from secureps.run.run_lock import ORIGIN
+from secureps.run.up.folder import RunFolder
+from secureps.store.issuing import issue
 
 CLIENTS = ("client-00", "client-01", "hospital-of-st.-anne")
 
@@ -99,3 +105,25 @@ class Browser:
             assert answer.headers["content-type"].startswith("text/event-stream")
             lines = (each.decode() for each in iter(answer.readline, b""))
             yield (json.loads(each[6:]) for each in lines if each.startswith("data: "))
+
+
+def ended_up(run: Path, folder: Path) -> Path:
+    """The folder of a run of `up` that has ended, of one that was played on disk."""
+    for name in ("kit", "state", "ledgers"):
+        if (run / name).exists():
+            shutil.copytree(run / name, folder / name)
+    shutil.copyfile(run / "plan.toml", folder / "plan.toml")
+    issue(folder / "kit", "observer", "observer")
+    origin = {"plan": "plan.toml", "directory": ".", "unsafe_seed": None, "began": 0.0}
+    (folder / ORIGIN).write_text(json.dumps(origin))
+    made = RunFolder(folder)
+    made.report.mkdir()
+    lines = [
+        {"group": "all", "version": version, "elapsed": 1.0, "epsilon": 100.0 * version}
+        | ({"bytes_up": 3000.0, "bytes_down": 500.0} if version else {})
+        | ({"loss": 2.0 / version, "accuracy": 0.3 * version} if version > 1 else {})
+        for version in range(4)
+    ]
+    (made.report / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made.summary.write_text(json.dumps({"finished": "all 3 versions are made", "versions": {}}))
+    return folder

@@ -17,7 +17,7 @@ export function sections(view) {
 }
 
 function plan(told) {
-  if (told === null) return [p("Not known: no run is founded, or neither its coordinator answers nor its journal is at hand.", "dim")];
+  if (told === null) return [p("Not known: no run is founded, its coordinator does not answer and its journal is not at hand, or its plan cannot be explained.", "dim")];
   const price = told.price;
   const bound = (value) => (value === null && told.unknown.length ? "not known before the model is" : epsilon(value));
   return [
@@ -34,7 +34,7 @@ function plan(told) {
 }
 
 function spent([clients, unit, delta]) {
-  const runs = (each) => each.trouble || each.runs.map((run) => run.exact ? `${run.run}: at most ${run.updates} updates with no privacy` : `${run.run}: ${epsilon(run.epsilon)} (${run.updates} updates)`).join("; ");
+  const runs = (each) => each.trouble || each.runs.map((run) => `${run.run}: ${run.told}`).join("; ");
   const all = (each) => !each.ledger ? "its ledger is not at hand" : each.trouble ? "not known" : each.runs.length ? `${epsilon(each.total)}${also(each.exact)}` : "nothing yet";
   return [
     unit === null ? p("What an epsilon is of is not known: neither the coordinator answers nor its journal is at hand.", "dim")

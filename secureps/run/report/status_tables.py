@@ -148,7 +148,8 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     yield _groups(status.groups)
     if status.evaluation is not None:
         own = status.evaluation
-        yield Text(f"evaluation {own.step}: {own.reason}")
+        if not status.finished:
+            yield Text(f"evaluation {own.step}: {own.reason}")
         if own.results or own.skipped:
             yield from evaluations(own)
     yield filled(
@@ -206,6 +207,8 @@ def _standing(member: MemberStatus) -> str:
 
 
 def _servers(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
+    if not status.servers and not status.shards:
+        return  # of a run that nobody plays
     yield filled(
         "servers",
         ("server", "role", "state"),
