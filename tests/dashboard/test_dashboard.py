@@ -29,7 +29,6 @@ from secureps.messages.charge import Release
 from secureps.roles.member.terms import Terms
 from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status import StatusTarget, find
-from secureps.run.up.folder import RunFolder
 from secureps.run.up.runs import STOPPED
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue, revoke
@@ -129,8 +128,7 @@ def test_a_private_run_that_ended_is_shown_with_its_end_and_nothing_is_said_to_b
 
 def test_a_run_that_was_stopped_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
     play(begin(tmp_path / "run"), versions=1)
-    folder = ended_up(tmp_path / "run", tmp_path / "up")
-    RunFolder(folder).summary.unlink()
+    folder = ended_up(tmp_path / "run", tmp_path / "up", versions=1)
     shown = news(of_up(folder), lambda each: each["operator"]["clients"])["operator"]
     assert shown["headline"] == STOPPED
     assert {row["state"] for row in shown["parties"] + shown["clients"]} == {"ended"}

@@ -161,7 +161,9 @@ def test_what_a_client_was_told_or_said_stays_known() -> None:
     said = ("left out: by the operator", "stopped: its budget is spent", "revoked", "gone")
     members = tuple(
         replace(each, live=False, state=state)
-        for each, state in zip((*STATUS.members, STATUS.members[0]), said, strict=True)
+        for each, state in zip(
+            (*STATUS.members, replace(STATUS.members[0], name="client-09")), said, strict=True
+        )
     )
     status = replace(STATUS, members=members, finished="all 4 versions are made")
     assert sorted(row.state for row in shown(seen(status)).clients) == sorted((*said[:3], "ended"))

@@ -185,7 +185,8 @@ def test_the_course_is_that_of_whoever_rules(run: Path, tmp_path: Path) -> None:
     ended, standby = (tmp_path / name for name in ("coordinator", "standby"))
     for state in (ended, standby):
         shutil.copytree(run / "state" / "coordinator", state)
-    board, source = Board(), CourseSource(run / "kit", ended, standby)
+    board = Board(Facts(seen=Seen(status=STATUS)))
+    source = CourseSource(run / "kit", ended, standby)
     source.look(board)
     assert board.facts.course is not None
     before = board.facts.course

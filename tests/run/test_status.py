@@ -159,8 +159,7 @@ def test_of_a_run_that_ended_its_journal_tells_how_it_ended(
 
 def test_of_a_run_that_was_stopped_its_journal_tells_how_far_it_came(tmp_path: Path) -> None:
     play(begin(tmp_path / "run"), versions=1)
-    up = RunFolder(ended_up(tmp_path / "run", tmp_path / "up"))
-    up.summary.unlink()
+    up = RunFolder(ended_up(tmp_path / "run", tmp_path / "up", versions=1))
     said = told_of(up).splitlines()
     assert said[0] == STOPPED
     assert said[1].endswith(f": {STOPPED}"), "it does not run"
