@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -26,6 +28,9 @@ from secureps.run.report.sinks import METRICS
 from secureps.run.run_lock import ORIGIN
 from secureps.run.up.folder import RunFolder
 from secureps.store.issuing import issue
+
+PATIENCE = 60.0
+"""Seconds in which a dashboard has said whatever a test waits for; beats end a longer silence."""
 
 CLIENTS = ("client-00", "client-01", "hospital-of-st.-anne")
 
@@ -97,14 +102,16 @@ class Browser:
 
     @contextmanager
     def news(self) -> Iterator[Iterator[dict[str, Any]]]:
-        """What is told, piece by piece."""
+        """What is told, piece by piece, for PATIENCE at most."""
+        until = time.monotonic() + PATIENCE
         with closing(self.connection()) as line:
             line.request("GET", "/news", headers={"Host": self.host, "Cookie": self.cookie})
             answer = line.getresponse()
             assert answer.status == 200, answer.read()
             assert answer.headers["content-type"].startswith("text/event-stream")
             lines = (each.decode() for each in iter(answer.readline, b""))
-            yield (json.loads(each[6:]) for each in lines if each.startswith("data: "))
+            early = itertools.takewhile(lambda _: time.monotonic() < until, lines)
+            yield (json.loads(each[6:]) for each in early if each.startswith("data: "))
 
 
 def ended_up(run: Path, folder: Path, versions: int = 3) -> Path:

@@ -54,7 +54,8 @@ function scores({ judged, noise, notes, nothing }) {
   ];
 }
 
-const figure = (value) => (typeof value === "number" ? `${Number(value.toPrecision(4))}` : `${value}`);
+// Four decimals; of a smaller number its first digits.
+const figure = (value) => (typeof value !== "number" ? `${value}` : value === 0 || Math.abs(value) >= 0.001 ? value.toFixed(4) : value.toPrecision(3));
 
 const noRun = (asked) => p(asked ? "There is no run yet." : NOT_KNOWN, "dim");
 
@@ -102,7 +103,7 @@ const label = (cost) => (cost.group === "all" ? `${cost.version}` : `${cost.grou
 function traffic([costs, up, down, whole]) {
   if (up === null) return [p("Not known: what parties send is reported to whoever asks while a run goes on.", "dim")];
   const items = costs.map((cost) => ({ label: label(cost), parts: [cost.up, cost.down] }));
-  return [p(`${bytes(up)} up and ${bytes(down)} down ${whole ? "in all versions" : "since this page's server began to look"}.`), columns("Bytes by version", items, ["up", "down"], bytes)];
+  return [p(`${bytes(up)} up and ${bytes(down)} down ${whole ? "in all trained versions" : "since this page's server began to look"}.`), columns("Bytes by version", items, ["up", "down"], bytes)];
 }
 
 function parties([rows, move, fresh, over]) {
