@@ -184,7 +184,7 @@ def operator_view(
         calm=_calm(seen, blockers),
         over=seen.ended,
         fresh=seen.fresh,
-        asked=status is not None,
+        asked=status is not None or course is not None,
         scores=scores_view(seen, report, hide),
         blocking=tuple(_hidden(each, hide, names) for each in blockers[:NAMED]),
         steps=STEPS,

@@ -412,6 +412,7 @@ def test_a_run_is_ended_after_one_more_question(chromium: Any, run: tuple[Path, 
         page = other.new_page()
         page.on("dialog", answer)
         page.goto(process.stdout.readline().split()[-1])
+        trained(page)
         end = page.get_by_role("button", name="End the run in order")
         end.click(timeout=LIMIT)
         assert asked == ["End this run? secureps resume goes on with it."]

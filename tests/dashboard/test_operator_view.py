@@ -183,6 +183,8 @@ def test_before_any_status_nothing_is_said_to_be_well() -> None:
     view = shown(Seen())
     assert (view.calm, view.asked, view.up, view.timeline) == ("", False, None, None)
     assert [(row.name, row.state) for row in view.parties] == [("coordinator", "not known")]
+    unfounded = operator_view(Seen(), replace(COURSE, steps=(), burnt=()), PLAN, True)
+    assert unfounded.asked, "the journal says that no run is founded"
 
 
 def test_the_journals_status_stands_where_the_coordinators_is_missing_or_its_last() -> None:

@@ -57,7 +57,7 @@ function scores({ judged, noise, notes, nothing }) {
 // Four decimals; of a smaller number its first digits.
 const figure = (value) => (typeof value !== "number" ? `${value}` : value === 0 || Math.abs(value) >= 0.001 ? value.toFixed(4) : value.toPrecision(3));
 
-const noRun = (asked) => p(asked ? "There is no run yet." : NOT_KNOWN, "dim");
+const noRun = (asked) => p(asked ? "No run is founded." : NOT_KNOWN, "dim");
 
 function steps([groups, names, asked, over]) {
   if (groups.length === 0) return [noRun(asked)];
@@ -119,7 +119,7 @@ function changes(rows) {
 function clients([rows, states, unit, asked]) {
   const counts = Object.entries(states).map(([state, number]) => `${number} ${state}`).join(", ");
   return [
-    p(counts || (asked ? "No client has joined yet." : NOT_KNOWN), "dim"),
+    p(counts || (asked ? "No client has joined." : NOT_KNOWN), "dim"),
     rows.length ? table(`By state${unit}`, ["client", "state", "since", "updates", "epsilon"], rows.map((row) => [row.name, h("span", { class: row.live === false ? "bad" : null }, row.state), time(row.since), row.updates, row.epsilon])) : null,
   ];
 }
