@@ -16,6 +16,7 @@ from rich.text import Text
 
 from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError
 from secureps.messages.requests import Status
+from secureps.messages.run import COORDINATOR
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, standing
 
@@ -138,19 +139,15 @@ def watch(
 
 def _tell_end(folder: RunFolder, why: str, as_json: bool, console: Console) -> None:
     """Says why nobody plays a run, and how it stands by its coordinator's journal."""
-    from secureps.roles.coordinator.status import ENDED, NOT_KNOWN
-    from secureps.run.journal_status import journal_status
-    from secureps.run.report.status_tables import record, show
-
-    over = folder.summary.exists()
-    try:
-        known = journal_status(folder.rulers, folder.kit)
-        if known is not None:  # that nobody plays it is known here, and the journal does not say it
-            ended = [replace(m, state=ENDED) if m.state == NOT_KNOWN else m for m in known.members]
-            known = replace(known, members=tuple(ended))
-    except SecurepsError as error:
-        known, why = None, f"{why} (its journal cannot be read: {error})"
+    over, known = folder.summary.exists(), None
+    if folder.state(COORDINATOR).is_dir():  # else there is nothing to import all this for
+        try:
+            known = _last_status(folder, why)
+        except SecurepsError as error:
+            why = f"{why} (its journal cannot be read: {error})"
     if as_json:
+        from secureps.run.report.status_tables import record
+
         whole = {} if known is None else record(known)
         told = {name: each for name, each in whole.items() if name not in OF_SERVERS}
         told |= {"finished": why if over else "", "stopped": "" if over else why}
@@ -159,4 +156,19 @@ def _tell_end(folder: RunFolder, why: str, as_json: bool, console: Console) -> N
     text = f"this run is over: {why}; its model is {folder.model}" if over else why
     console.print(Text(text), soft_wrap=True)
     if known is not None:
-        show(replace(known, finished=known.finished or why, servers=(), shards=()), console)
+        from secureps.run.report.status_tables import show
+
+        show(known, console)
+
+
+def _last_status(folder: RunFolder, why: str) -> Status | None:
+    """The status of a run that nobody plays, which its journal does not say; None without a run."""
+    from secureps.roles.coordinator.status import ENDED, NOT_KNOWN
+    from secureps.run.journal_status import journal_status
+
+    known = journal_status(folder.rulers, folder.kit)
+    if known is None:
+        return None
+    ended = (replace(m, state=ENDED) if m.state == NOT_KNOWN else m for m in known.members)
+    finished = known.finished or why
+    return replace(known, finished=finished, members=tuple(ended), servers=(), shards=())

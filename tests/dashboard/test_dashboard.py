@@ -108,7 +108,7 @@ def test_a_private_run_that_ended_is_shown_with_its_end_and_nothing_is_said_to_b
     """Its coordinator is gone: the journal, the plan and the report tell it all."""
     told = news(
         of_up(ended_up(run, tmp_path / "up")),
-        lambda each: each["officer"]["holders"] and each["officer"]["clients"],
+        lambda each: each["operator"]["clients"] and each["operator"]["scores"]["judged"],
     )
     operator, officer = told["operator"], told["officer"]
     assert officer["unit"] == "one client's updates replaced by zeros"
@@ -132,7 +132,7 @@ def test_a_private_run_that_ended_is_shown_with_its_end_and_nothing_is_said_to_b
 def test_a_run_that_was_stopped_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
     play(begin(tmp_path / "run"), versions=1)
     folder = ended_up(tmp_path / "run", tmp_path / "up", versions=1)
-    shown = news(of_up(folder), lambda each: each["officer"]["holders"])["operator"]
+    shown = news(of_up(folder), lambda each: each["operator"]["clients"])["operator"]
     assert shown["headline"] == STOPPED
     assert {row["state"] for row in shown["parties"] + shown["clients"]} == {"ended"}
 
@@ -145,7 +145,7 @@ def test_a_silent_coordinator_alone_is_red_and_of_the_others_nothing_is_known(ru
     assert (told["officer"]["unit"], told["operator"]["asked"]) == (None, False)
     assert told["operator"]["scores"]["nothing"].startswith("Not known: ")
     journal = replace(looking, state=run / "state" / "coordinator")
-    told = news(journal, lambda each: each["officer"]["holders"])
+    told = news(journal, lambda each: each["operator"]["clients"])
     assert [row["state"] for row in told["operator"]["parties"][:1]] == ["ended"]
     other = replace(looking, state=run / "state" / "client-00")
     (why,) = news(other, lambda each: each["troubles"])["troubles"].values()
