@@ -462,7 +462,7 @@ class ClientWorker(Worker):
         return sealed
 
     def _name(self, aim: Aim, integers: bytes) -> bytes:
-        """Names an update to the coordinator, which cannot test a guess of its integers by the name.
+        """Names an update to the coordinator, which cannot test a guess of its integers by it.
 
         Equal names mean equal integers, by their digest.
         """
