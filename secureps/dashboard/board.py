@@ -28,6 +28,7 @@ class Facts:
     Args:
         asks: the coordinator is asked, so that there is a run to be shown.
         owner: the client whose own page there is; empty if there is none.
+        planned: the run that the plan is of; empty: of none that was founded.
         recalled: the status by the coordinator's journal, read where it gives none itself.
         report: what `up` wrote of its run's versions.
         acts: what was done from here; None where nothing may be; offered: what may.
@@ -38,6 +39,7 @@ class Facts:
     owner: str = ""
     seen: Seen = field(default_factory=Seen)
     plan: Plan | None = None
+    planned: bytes = b""
     explanation: Mapping[str, object] | None = None
     course: Course | None = None
     recalled: Status | None = None

@@ -30,6 +30,7 @@ from secureps.dashboard.sources import (
     HolderSource,
     LedgersSource,
     LogsSource,
+    PlanSource,
     ReportSource,
     Source,
     StatusSource,
@@ -204,6 +205,7 @@ def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iter
     if states:
         yield Source("the coordinator's state", CourseSource(kit, *states).look, FILES_EVERY)
     if folder is not None:
+        yield Source("the plan", PlanSource(folder.plan).look, FILES_EVERY)
         yield Source("report", ReportSource(folder.report / METRICS).look, FILES_EVERY)
     beside_kit = default_ledger(kit, viewer.name).parent
     ledgers = looking.ledger or (None if folder is None else beside_kit)

@@ -23,7 +23,7 @@ from secureps.dashboard.scores import read_report
 from secureps.errors import Conflict, NotReady, Refused, SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.run.audit_log import verify
 from secureps.run.check import record, service
@@ -151,15 +151,34 @@ class StatusSource:
 
 def _founded(facts: Facts, run: RunInfo | None) -> Facts:
     """With the run's plan, explained, once it is known."""
-    if run is None or facts.plan is not None:
+    if run is None or facts.planned == run.id:
         return facts
     plan = Plan.from_text(run.plan)
     sizes = {group.name: group.size for group in plan.layout(run.schema).groups}
+    return _explained(replace(facts, planned=run.id), plan, sizes)
+
+
+def _explained(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
     try:
         explanation = record(explain(plan, sizes, service(plan)))
     except SecurepsError:  # the run goes by it all the same
         explanation = None
     return replace(facts, plan=plan, explanation=explanation)
+
+
+class PlanSource:
+    """The plan in the folder of a run of `up`, until the run is founded on it, if it ever is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._files = path, Changing(path)
+
+    def look(self, board: Board) -> None:
+        """Reads it once; raises as `load_plan` does."""
+        if board.facts.plan is not None or not self._files.changed():
+            return
+        with self._files.again():
+            plan = load_plan(self._path)
+        board.put(lambda facts: facts if facts.plan is not None else _explained(facts, plan, None))
 
 
 class Changing:

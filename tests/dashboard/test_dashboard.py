@@ -137,6 +137,18 @@ def test_a_run_that_was_stopped_is_shown_as_far_as_it_came(tmp_path: Path) -> No
     assert {row["state"] for row in shown["parties"] + shown["clients"]} == {"ended"}
 
 
+def test_the_plan_of_a_run_that_failed_before_it_was_founded_is_explained(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run")
+    (run / "state" / "coordinator").mkdir(parents=True)
+    folder = ended_up(run, tmp_path / "up", versions=0)
+    (folder / "report" / "failed.txt").write_text("client-00 died")
+    told = news(of_up(folder), lambda each: each["officer"]["explanation"])
+    assert told["officer"]["unit"] == "one client's updates replaced by zeros"
+    price, (group,) = (told["officer"]["explanation"][part] for part in ("price", "groups"))
+    assert (price["budget"], price["epsilon_run"]) == (500.0, None)
+    assert group["values"] is None, "by that the page tells not known from infinite"
+
+
 def test_a_silent_coordinator_alone_is_red_and_of_the_others_nothing_is_known(run: Path) -> None:
     target = StatusTarget(run / "kit", "coordinator", "127.0.0.1:9", insecure=True)
     looking = Looking(run / "kit", "coordinator", target)

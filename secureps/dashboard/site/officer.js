@@ -19,7 +19,7 @@ export function sections(view) {
 function plan(told) {
   if (told === null) return [p("Not known: no run is founded, its coordinator does not answer and its journal is not at hand, or its plan cannot be explained.", "dim")];
   const price = told.price;
-  const bound = (value) => (value === null && told.unknown.length ? "not known before the model is" : epsilon(value));
+  const bound = (value) => (value === null && told.groups.some((each) => each.values === null) ? "not known before the model is" : epsilon(value));
   return [
     p(`${told.name}: ${told.versions} versions under ${told.cipher}, ${told.shards} shards.`, "headline"),
     h("p", {}, "digest ", h("code", {}, told.digest)),
