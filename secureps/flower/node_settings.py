@@ -31,6 +31,9 @@ PREFIX = "secureps-"
 TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
 """What a simulation's ServerApp says in the marker."""
 
+METRICS = "secureps.train"
+"""The tensor whose values are the means of training metrics, each a part of its magnitude."""
+
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
 
 

@@ -7,7 +7,6 @@ rounds, and what strategies say (`flower.strategy`).
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from flwr.serverapp import Grid
 from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
+from secureps.flower.names import log
 from secureps.messages.orders import Published
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.policy.counting import agrees
@@ -33,8 +33,6 @@ from secureps.wire.waves.batch import (
 )
 from secureps.wire.waves.foresight import due, holder_due
 from secureps.wording import named, printable
-
-log = logging.getLogger("secureps")
 
 AGAIN = 60.0
 """Seconds without a node's reply, after which it is asked again, at least."""

@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 
 from secureps.client.flower.script import FlowerTrainer
-from secureps.client.runner import Joining, join
 from secureps.client.script import Script
-from secureps.client.site_policy import SitePolicy
 from secureps.client.trainer import EvaluateResult, FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, KitError
-from secureps.roles.member.terms import Terms
+from secureps.errors import ConfigError
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.evaluations import metrics_of
 from tests.kits.federations import small_plan
-from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
+from tests.kits.flower_apps import CLIENT_APP, MESSAGES, initial_of, project, write
 
 APP = (
     MESSAGES
@@ -110,50 +107,3 @@ def test_reports_of_an_app_are_opened_as_means_alone(tmp_path: Path) -> None:
         }
         for at, fits in enumerate((1.0, 1001.0))
     }
-
-
-def test_functions_that_a_server_app_names_are_allowed_by_the_site(tmp_path: Path) -> None:
-    source = MESSAGES.replace("@app.train()", '@app.train("fast")')
-    server = SERVER.replace("FedAvg(", "Fast(").replace(
-        "app = ServerApp()",
-        """app = ServerApp()
-class Fast(FedAvg):
-    def configure_train(self, *given):
-        for each in super().configure_train(*given):
-            each.metadata.message_type = "train.fast"
-            yield each
-""",
-    )
-    path = project(tmp_path, "named", source, server)
-    assert founded(path).served.train == "train.fast"
-    initial = initial_of(path, tmp_path / "named.safetensors")
-    made = Script(path).make({"initial": initial}, tmp_path / "state")
-    assert isinstance(made, FlowerTrainer)
-    assert made.messages() == ("train.fast",)
-    joining = Joining("127.0.0.1:1", tmp_path / "no-kit", "client-00", tmp_path / "state")
-    with pytest.raises(ConfigError, match=r"messages: the run uses train\.fast of the app"):
-        join(joining, made)
-    allowed = SitePolicy(Terms(messages=("train.fast",)))
-    with pytest.raises(KitError, match="no-kit"):
-        join(Joining(*_fields(joining), site=allowed), made)
-
-
-def test_no_message_of_another_kind_trains(tmp_path: Path) -> None:
-    """It would go by no name that a site has to allow."""
-    server = SERVER.replace("FedAvg(", "Odd(").replace(
-        "app = ServerApp()",
-        """app = ServerApp()
-class Odd(FedAvg):
-    def configure_train(self, *given):
-        for each in super().configure_train(*given):
-            each.metadata.message_type = "query"
-            yield each
-""",
-    )
-    path = project(tmp_path, "odd", APP, server)
-    with pytest.raises(ConfigError, match="clients train by a query message: name it train, or"):
-        founded(path)
-
-
-def _fields(joining: Joining) -> tuple[str, Path, str, Path]:
-    return joining.server, joining.kit, joining.name, joining.state
