@@ -32,7 +32,8 @@ TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
 """What a simulation's ServerApp says in the marker."""
 
 METRICS = "secureps.train"
-"""The tensor whose values are the means of training metrics, each a part of its magnitude."""
+"""The tensor of training metrics' means, each a part of its magnitude; after them, for each, of
+which part of the examples it was told."""
 
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
 

@@ -242,7 +242,7 @@ class _Rounds(Grid):
         """The first round that is not made yet."""
         self.newest = initial
         """The model that the next round begins from."""
-        self._metrics = np.zeros(0)
+        self._metrics = np.zeros((2, 0))
         self._servers: Aggregator
         self._holders: Holders
         self._waves: Waves
@@ -312,10 +312,11 @@ class _Rounds(Grid):
         """
         if self._round < number:
             raise ConfigError(f"the strategy has nobody train in round {number}")
-        most, made_now = self._owner.train_metrics, number >= self.first
-        told = dict(zip(most, self._metrics.tolist(), strict=True)) if most and made_now else {}
-        metrics = MetricRecord({name: part * most[name] for name, part in told.items()})
-        return self.newest, metrics if told else None
+        if number < self.first:
+            return self.newest, None
+        parts = zip(self._owner.train_metrics.items(), *self._metrics.tolist(), strict=True)
+        told = {name: part * most / told for (name, most), part, told in parts if told > LEAST}
+        return self.newest, MetricRecord(told) if told else None
 
     def _train(self, sent: list[Message]) -> None:
         """Waits for the next version.
@@ -353,7 +354,7 @@ class _Rounds(Grid):
         """The newest version as the app has it."""
         found = self._servers.model()
         tensors = self._model.tensors if found is None else found
-        self._metrics = np.asarray(tensors.get(METRICS, ()))
+        self._metrics = np.asarray(tensors.get(METRICS, np.zeros((2, 0))))
         return self._model.record({name: tensors[name] for name in self._model.tensors})
 
     def finish(self) -> None:
@@ -416,6 +417,9 @@ class _Rounds(Grid):
         present = [each for each in sent if each.metadata.dst_node_id in here]
         return self._grid.send_and_receive(present, timeout=timeout) if present else []
 
+
+LEAST = 0.001
+"""The least part of the examples of which a metric is told that was told at all."""
 
 LOOK = 1.0
 """Seconds between two looks at which nodes there are, before the run begins."""

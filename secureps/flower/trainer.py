@@ -54,7 +54,7 @@ class ModelForm:
     @property
     def tensors(self) -> dict[str, Array]:
         """All that travels: the model, and the metrics in a tensor of their own."""
-        own = {METRICS: np.zeros(len(self.metrics), np.float32)} if self.metrics else {}
+        own = {METRICS: np.zeros((2, len(self.metrics)), np.float32)} if self.metrics else {}
         return {**self.model.tensors, **own}
 
     def text(self) -> str:
@@ -124,12 +124,11 @@ class AppTrainer:
 
     def _trained(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         form, number = self._form, max(config.versions.values(), default=0) + 1
-        before = parameters.get(METRICS)
         parameters = {name: each for name, each in parameters.items() if name != METRICS}
         given = self._message.content
         records = RecordDict({name: each for name, each in given.items() if name not in OURS})
-        asked_for = dict(records.config_records.get(form.config, {}))
-        settings = {**asked_for, **lighter(config), "server-round": number}
+        before = dict(records.config_records.get(form.config, {}))
+        settings = {**before, **lighter(config), "server-round": number}
         records[form.config] = ConfigRecord(settings)
         records[form.arrays] = form.model.record(parameters)
         asked = made(records, self._message.metadata)
@@ -138,22 +137,19 @@ class AppTrainer:
         if reply.has_error():
             raise WrongShape(f"the app answered with an error: {reply.error.reason}")
         result = self._fitted(reply.content, parameters)
-        if before is not None:
-            result.parameters[METRICS] = self._told(result.metrics, before)
+        if form.metrics:
+            result.parameters[METRICS] = self._told(result.metrics)
         return result
 
-    def _told(self, metrics: Mapping[str, float], before: Array) -> Array:
-        """The metrics that are asked for, each as a part of its magnitude.
-
-        One that the app does not say, or not as a finite number, stays as it was `before`.
-        """
-        told = before.copy()
+    def _told(self, metrics: Mapping[str, float]) -> Array:
+        """The tensor of the metrics that are asked for; zeros where the app tells no number."""
+        told = np.zeros((2, len(self._form.metrics)), np.float32)
         for k, (name, most) in enumerate(self._form.metrics.items()):
             value = metrics.get(name, math.nan)
             if not abs(value) <= most:
                 log.warning("train_metrics: %s is %s, and was to be at most %s", name, value, most)
             if math.isfinite(value):
-                told[k] = min(max(value / most, -1.0), 1.0)
+                told[:, k] = min(max(value / most, -1.0), 1.0), 1.0
         return told
 
     def _fitted(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:

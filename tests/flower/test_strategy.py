@@ -389,10 +389,10 @@ def test_an_app_without_the_mod_is_named(tmp_path: Path, caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("strategy", "why"),
     [
-        (Krum(), "needs every single update"),
-        (Bulyan(), "needs every single update"),
-        (FedMedian(), "needs every single update"),
-        (FedTrimmedAvg(), "needs every single update"),
+        (Krum(), "needs single updates"),
+        (Bulyan(), "needs single updates"),
+        (FedMedian(), "needs single updates"),
+        (FedTrimmedAvg(), "needs single updates"),
     ],
 )
 def test_strategies_that_need_single_updates(tmp_path: Path, strategy: Any, why: str) -> None:
@@ -480,33 +480,52 @@ def losing(message: Message, context: Any) -> Message:
         message.content["config"]["server-round"],
     )
     told = {"num-examples": 10 + partition, "loss": 1.0 * partition / number, "far": 9.0, "x": 1}
+    told |= {"own": 7.0} if partition == 1 else {}
     reply.content["metrics"] = MetricRecord(told)
     return reply
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_metrics_of_training_come_as_means_of_what_nobody_reads(
-    tmp_path: Path, cipher: str, unharmed: Tensors, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = ClientApp(mods=[secureps_mod])
-    app.train()(losing)
-    grid = LocalGrid.simulated(app, CLIENTS)
-    most = {"loss": 4.0, "far": 2.0, "absent": 1.0}
-    plan = write_plan(tmp_path, cipher)
-    result = play(tmp_path, grid, plan=plan, train_metrics=most)
-    mean = (10 * 0 + 11 * 1 + 12 * 2) / 33
-    for number in (1, 2):
-        told = result.train_metrics_clientapp[number]
-        assert told == {
-            "loss": pytest.approx(mean / number, abs=1e-3),
-            "far": pytest.approx(2.0, abs=1e-3),
-            "absent": 0.0,
-        }
+    most, models = {"loss": 4.0, "far": 2.0, "absent": 1.0, "own": 10.0}, []
+    for cipher in ("plain", "rlwe"):
+        app = ClientApp(mods=[secureps_mod])
+        app.train()(losing)
+        grid = LocalGrid.simulated(app, CLIENTS)
+        (tmp_path / cipher).mkdir()
+        plan = write_plan(tmp_path / cipher, cipher)
+        result = play(tmp_path / cipher, grid, plan=plan, train_metrics=most)
+        for number in (1, 2):
+            assert result.train_metrics_clientapp[number] == {
+                "loss": pytest.approx((10 * 0 + 11 * 1 + 12 * 2) / 33 / number, abs=1e-3),
+                "far": pytest.approx(2.0, abs=1e-3),
+                "own": pytest.approx(7.0, abs=0.01),  # of the one node that told it
+            }
+        assert {len(node.seen) for node in grid.nodes.values()} == {1 + 2}, "they cost no wave"
+        for node in grid.nodes.values():
+            assert not any(reply.content.metric_records for reply in node.replies)
+        models.append(tensors(result))
+    same(*models)
     assert "far is 9.0, and was to be at most 2.0" in caplog.text
-    same(tensors(result), unharmed)
-    assert {len(node.seen) for node in grid.nodes.values()} == {1 + 2}, "they cost no wave"
-    for node in grid.nodes.values():
-        assert not any(reply.content.metric_records for reply in node.replies)
+    assert "absent is nan, and was to be at most 1.0" in caplog.text
+    with pytest.raises(ConfigError, match="largest magnitude of loss is a number > 0"):
+        SecureFedAvg(plan, train_metrics={"loss": 0.0})
+    noisy = plan.read_text().replace("[[group]]", NOISE + "[[group]]", 1)
+    plan.write_text(noisy.replace("range = 1.0\nmost_examples = 32", 'weighting = "uniform"'))
+    with pytest.raises(
+        PlanRefused, match=r"train_metrics: under \[privacy\] they would have noise"
+    ):
+        play(tmp_path / "noisy", grid, plan=plan, train_metrics=most)
+
+
+NOISE = """[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 1.0
+delta = 1e-5
+budget = 90.0
+"""
 
 
 def test_an_override_has_the_model_of_each_version_and_cannot_change_it(
@@ -543,7 +562,9 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
 ) -> None:
     monkeypatch.setattr(waves, "LOOK", 0.05)
     plan = write_plan(tmp_path)
-    plan.write_text(plan.read_text().replace("quorum = 3", "quorum = 2"))
+    text = plan.read_text().replace("quorum = 3", "quorum = 2")
+    text = text.replace("shards = 2", "shards = 2\nlease = 0.5")
+    plan.write_text(text.replace("deadline = 600.0", "deadline = 1.5"))
     grid = LocalGrid.simulated(make_app(), CLIENTS)
 
     def leaves(number: int, arrays: ArrayRecord) -> None:
@@ -559,15 +580,19 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
     assert [node.state["fits"]["n"] for node in grid.nodes.values()] == [3, 3, 1]
 
 
-def test_the_log_says_how_many_nodes_are_waited_for(
+def test_the_log_says_how_many_nodes_are_waited_for_and_for_whom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "flwr")
     monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.01)
+    monkeypatch.setattr(waves, "QUIET", 0.1)
+    monkeypatch.setattr(waves, "AGAIN", 0.5)
     grid = LocalGrid.simulated(make_app(), CLIENTS)
     grid.gone.add(12)
     grid.back[12] = 3  # looks until it is there
+    grid.faults[1, 1] = never_came
     play(tmp_path, grid, rounds=1, min_available_nodes=3)
+    assert "waits: all: 2 of 3 have arrived; waits for client-01; no answer from" in caplog.text
     assert "Waiting for nodes to connect: 2 connected (minimum required: 3)." in caplog.text
 
 

@@ -141,7 +141,8 @@ from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
 
 def server_fn(context):
-    start = ndarrays_to_parameters([np.full((30, 7), context.run_config["bonus"]), np.zeros(11)])
+    bonus = float(context.run_config["bonus"])
+    start = ndarrays_to_parameters([np.full((30, 7), bonus), np.zeros(11)])
     strategy = FedAvg(STRATEGY)
     return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=3))
 

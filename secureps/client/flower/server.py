@@ -266,28 +266,29 @@ def _refuse_second_start(trace: TracebackType | None) -> None:
     Raises:
         ConfigError: says where it would train again.
     """
-    calls = list[tuple[str, Path, int]]()
+    calls = list[tuple[Path, int]]()
     while trace is not None:
-        frame, line = trace.tb_frame, trace.tb_lineno
-        if not str(frame.f_globals.get("__name__")).startswith(OTHERS):
-            calls.append((frame.f_code.co_name, Path(frame.f_code.co_filename), line))
+        if not str(trace.tb_frame.f_globals.get("__name__")).startswith(OTHERS):
+            calls.append((Path(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
         trace = trace.tb_next
     starts = {"start"}
-    for name, file, line in reversed(calls):
-        for each in _later(_function(file, line), line):
-            if any(_is_call(node, starts) for node in ast.walk(each)):
+    for file, line in reversed(calls):
+        functions = _functions(file)
+        starts |= {each.name for each in functions if _calls(each, starts)}
+        around = [each for each in functions if _spans(each, line)]
+        innermost = max(around, key=lambda each: each.lineno, default=ast.Module([], []))
+        for each in _later(innermost, line):
+            if _calls(each, starts):
                 raise own_code(f"it trains more than once: {file.name}, line {each.lineno}")
-        starts.add(name)
 
 
-def _function(file: Path, line: int) -> ast.AST:
-    """The innermost function around a line of a file; an empty one if nobody can read the file."""
+def _functions(file: Path) -> list[ast.FunctionDef]:
+    """The functions of a file; none of one that nobody can read."""
     try:
         nodes = ast.walk(ast.parse(file.read_bytes()))
     except (OSError, SyntaxError, ValueError):
-        return ast.Module([], [])
-    around = [node for node in nodes if isinstance(node, ast.FunctionDef) and _spans(node, line)]
-    return max(around, key=lambda node: node.lineno, default=ast.Module([], []))
+        return []
+    return [node for node in nodes if isinstance(node, ast.FunctionDef)]
 
 
 def _later(block: ast.AST, line: int) -> Iterator[ast.stmt]:
@@ -307,8 +308,11 @@ def _spans(node: Any, line: int) -> bool:
     return bool(node.lineno <= line <= node.end_lineno)
 
 
-def _is_call(node: ast.AST, names: set[str]) -> bool:
-    """Whether a node calls one of these functions with arguments, as a strategy's start has."""
-    if not isinstance(node, ast.Call) or not (node.args or node.keywords):
-        return False
-    return getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+def _calls(block: ast.AST, names: set[str]) -> bool:
+    """Whether a block calls one of these functions with arguments, as a strategy's start has."""
+    return any(
+        isinstance(node, ast.Call)
+        and bool(node.args or node.keywords)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+        for node in ast.walk(block)
+    )

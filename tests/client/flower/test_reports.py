@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.store.checkpoint import write_state
 from tests.kits.evaluations import metrics_of
 from tests.kits.federations import small_plan
 from tests.kits.flower_apps import CLIENT_APP, MESSAGES, initial_of, project, write
+from tests.kits.nursery import ROOT
 
 APP = (
     MESSAGES
@@ -107,3 +110,40 @@ def test_reports_of_an_app_are_opened_as_means_alone(tmp_path: Path) -> None:
         }
         for at, fits in enumerate((1.0, 1001.0))
     }
+
+
+ASKING = """
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.query("ages")
+def ages(message, context):
+    own = context.node_config["partition-id"]
+    told = {"num-examples": 1 + own, "mean": 30.0 + own}
+    return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+"""
+
+
+def test_an_app_that_only_asks_is_told_how_its_answers_are_summed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no train function: .*queries.*docs/flower.md, Analy"):
+        Script(write(tmp_path, ASKING))
+    page = (ROOT / "docs" / "flower.md").read_text()
+    (added,) = re.findall(r"### Analytics.*?```python\n(.*?)```", page, re.DOTALL)
+    initial = tmp_path / "count.safetensors"
+    write_state(initial, {"count": np.zeros(1, np.float32)}, {})
+    script = Script(write(tmp_path, ASKING + added))
+    evaluation = {"every": 1, "metrics": {"asked": 1.0}, "reports": {"query.ages": {"mean": 120.0}}}
+    plan = small_plan("plain", versions=2, local=[], evaluation={**evaluation, "bits": 24})
+    trainers = {
+        name: script.make({"partition": i, "initial": str(initial)})
+        for i, name in enumerate(client_names(6))
+    }
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    simulation.run()
+    weights = np.arange(1, 7)
+    ages = float((weights * (29.0 + weights)).sum() / weights.sum())
+    for version in (1, 2):
+        told = metrics_of(simulation)[version]
+        assert told["query.ages.mean"] == pytest.approx(ages, abs=0.1)

@@ -49,7 +49,7 @@ def made(name: str) -> Strategy:
         "Krum": {"num_malicious_nodes": 1},
     }
     if name.startswith("DifferentialPrivacy"):
-        return kind(FedAvg(), *((1.0, 5) if "Adaptive" in name else (1.0, 1.0, 5)))  # type: ignore[no-any-return]
+        return kind(FedAvg(), *((0.1, 5) if "Adaptive" in name else (1.0, 1.0, 5)))  # type: ignore[no-any-return]
     return kind(**needs.get(name, {}))  # type: ignore[no-any-return]
 
 
