@@ -291,10 +291,11 @@ class _Rounds(Grid):
 
     def _said(self, kit: Path) -> Said:
         owner, known = self._owner, self._owner.strategy
-        names = [getattr(known, key, default) for key, default in FORM_KEYS.items()]
+        names = (getattr(known, key, default) for key, default in FORM_KEYS.items())
+        arrays, config, weighted_by = names
         zeros = {name: np.zeros_like(each) for name, each in self._model.tensors.items()}
         model = FlowerModel(zeros, self._model.nameless)
-        form = ModelForm(model, *names, metrics=owner.train_metrics)
+        form = ModelForm(model, arrays, config, weighted_by, owner.train_metrics)
         said: dict[str, str | int] = {FORM: form.text()}
         if owner.kit is None:
             said[TOLD_KIT] = str(kit)

@@ -71,10 +71,10 @@ class ModelForm:
     def of_text(cls, text: str) -> ModelForm:
         """Reads what `text` wrote; Malformed if it did not."""
         try:
-            tensors, nameless, metrics, *names = json.loads(text)
+            tensors, nameless, metrics, arrays, config, weighted_by = json.loads(text)
             zeros = {name: _zeros(kind, shape) for name, kind, shape in tensors}
             most = {name: float(value) for name, value in metrics.items()}
-            made = cls(FlowerModel(zeros, nameless), *names, metrics=most)
+            made = cls(FlowerModel(zeros, nameless), arrays, config, weighted_by, most)
             sound = made.text() == text
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError):
             sound = False

@@ -537,6 +537,7 @@ def test_an_override_has_the_model_of_each_version_and_cannot_change_it(
         def aggregate_train(self, server_round: int, replies: Any) -> Any:
             assert list(replies) == []
             arrays, metrics = super().aggregate_train(server_round, replies)
+            assert arrays is not None
             seen.append((server_round, arrays))
             return (zeros if changes else arrays), metrics
 

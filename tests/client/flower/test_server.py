@@ -10,12 +10,14 @@ import flwr.serverapp.strategy as flowers
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from secureps.client.flower.server import MEANS, Taken, optimizer_of, take
 from secureps.client.flower.trainer import message
 from secureps.errors import ConfigError
+from tests.kits.flower_grid import LocalGrid
 
 MODEL = ArrayRecord({"w": Array(np.arange(3.0))})
 OWN = r"its ServerApp has code of its own, which does not run here \(%s.*\): run the app inside"
@@ -105,7 +107,7 @@ class OwnLoop(FedAvg):
 class Wrapped(FedAvg):
     """Begins Flower's loop its own way."""
 
-    def start(self, grid: Grid, *given: Any, **settings: Any) -> Any:  # type: ignore[override]
+    def start(self, grid: Grid, *given: Any, **settings: Any) -> Any:
         return super().start(grid, *given, **settings)
 
 
@@ -150,13 +152,6 @@ def test_a_method_that_the_app_assigns_to_flowers_class_is_refused(
         started(made("FedAdam"))
 
 
-class OwnGrid(Grid):
-    """Passes on what it likes."""
-
-    run = set_run = create_message = get_node_ids = worst  # type: ignore[assignment]
-    push_messages = pull_messages = send_and_receive = worst
-
-
 @pytest.mark.parametrize(
     ("act", "what"),
     [
@@ -169,7 +164,10 @@ class OwnGrid(Grid):
             "it sends its clients messages itself",
         ),
         (lambda grid: grid.pull_messages(["x"]), "it sends its clients messages itself"),
-        (lambda grid: FedAvg().start(OwnGrid(), MODEL), "the grid OwnGrid"),
+        (
+            lambda grid: FedAvg().start(LocalGrid.simulated(ClientApp(), 2), MODEL),
+            "the grid LocalGrid",
+        ),
     ],
 )
 def test_a_loop_or_a_grid_of_the_apps_own_is_refused(act: Any, what: str) -> None:
@@ -261,8 +259,9 @@ def test_an_app_that_waits_for_more_nodes_is_not_waited_for() -> None:
 def test_what_a_server_raises_is_its_own() -> None:
     with pytest.raises(ZeroDivisionError):
         taken(lambda grid, context: 1 / 0)
+    wrong: Any = {"w": 1}
     with pytest.raises(ConfigError, match="started without initial_arrays"):
-        taken(lambda grid, context: FedAvg().start(grid, {"w": 1}))
+        taken(lambda grid, context: FedAvg().start(grid, wrong))
 
 
 # --- Flower's old kind ------------------------------------------------------------
