@@ -316,7 +316,8 @@ class _Rounds(Grid):
         if number < self.first:
             return self.newest, None
         parts = zip(self._owner.train_metrics.items(), *self._metrics.tolist(), strict=True)
-        told = {name: part * most / told for (name, most), part, told in parts if told > LEAST}
+        # What a part of the round's nodes told is no mean of the round, and could be one node's.
+        told = {name: part * most for (name, most), part, of in parts if of > 1 - ROUNDING}
         return self.newest, MetricRecord(told) if told else None
 
     def _train(self, sent: list[Message]) -> None:
@@ -419,8 +420,8 @@ class _Rounds(Grid):
         return self._grid.send_and_receive(present, timeout=timeout) if present else []
 
 
-LEAST = 0.001
-"""The least part of the examples of which a metric is told that was told at all."""
+ROUNDING = 0.001
+"""Less than this may be missing of the examples of which a metric was told: it is rounded."""
 
 LOOK = 1.0
 """Seconds between two looks at which nodes there are, before the run begins."""

@@ -96,10 +96,11 @@ class AppTrainer:
     Args:
         message: of the wave, whose records go on to the app, but for ours.
         ask: calls the app, and any mods after ours.
+        tells: whether the node's site lets metrics of its training go.
     """
 
-    def __init__(self, form: ModelForm, message: Message, ask: Ask) -> None:
-        self._form, self._message, self._ask = form, message, ask
+    def __init__(self, form: ModelForm, message: Message, ask: Ask, tells: bool = True) -> None:
+        self._form, self._message, self._ask, self._tells = form, message, ask, tells
 
     @property
     def schema(self) -> Schema:
@@ -142,8 +143,10 @@ class AppTrainer:
         return result
 
     def _told(self, metrics: Mapping[str, float]) -> Array:
-        """The tensor of the metrics that are asked for; zeros where the app tells no number."""
+        """The tensor of the metrics that are asked for; zeros where there is no number to tell."""
         told = np.zeros((2, len(self._form.metrics)), np.float32)
+        if not self._tells:
+            return told
         for k, (name, most) in enumerate(self._form.metrics.items()):
             value = metrics.get(name, math.nan)
             if not abs(value) <= most:
