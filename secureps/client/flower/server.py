@@ -168,9 +168,11 @@ def refuse_own_code(strategy: Any) -> None:
     own = [name for name in vars(strategy) if hasattr(kind, name)]
     for base in kind.__mro__[:-1]:
         own += [n for n, method in _methods(base).items() if _FLOWERS[base].get(n) is not method]
-    own += [n for n in METRICS if getattr(strategy, n, None) not in (None, MEAN)]
     if own:
         raise own_code(f"{own[0]} of {kind.__name__}")
+    for name in METRICS:
+        if getattr(strategy, name, None) not in (None, MEAN):
+            raise own_code(f"{name}, which may be left out: means are the plan's [evaluation]")
 
 
 def optimizer_of(strategy: Any) -> dict[str, Any] | None:

@@ -131,8 +131,8 @@ def on_the_instance() -> FedAvg:
         (OwnLoop(), "it starts no strategy"),
         (Wrapped(), "the strategy Wrapped"),
         (on_the_instance(), "aggregate_train of FedAvg"),
-        (FedAvg(train_metrics_aggr_fn=worst), "train_metrics_aggr_fn of FedAvg"),
-        (FedAvg(evaluate_metrics_aggr_fn=worst), "evaluate_metrics_aggr_fn of FedAvg"),
+        (FedAvg(train_metrics_aggr_fn=worst), "train_metrics_aggr_fn, which may be left out"),
+        (FedAvg(evaluate_metrics_aggr_fn=worst), "evaluate_metrics_aggr_fn, which may be left out"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, FedAvg) else "",
 )
@@ -303,7 +303,9 @@ def test_strategies_of_the_old_kind() -> None:
         components(old, server=Server(client_manager=manager, strategy=Judging()))
     with pytest.raises(ConfigError, match=OWN % "the strategy Judging"):
         components(Judging())
-    with pytest.raises(ConfigError, match=OWN % "fit_metrics_aggregation_fn of FedAvg"):
+    with pytest.raises(
+        ConfigError, match=OWN % "fit_metrics_aggregation_fn, which may be left out"
+    ):
         components(OldFedAvg(fit_metrics_aggregation_fn=worst))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=OWN % "it has no main function"):
         take(ServerApp(), {}, 2, 5)
