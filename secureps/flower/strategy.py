@@ -203,7 +203,9 @@ class SecureFedAvg(FedAvg):
                 None if evaluate_fn is None else judged,
             )
             rounds.finish()
-            result.arrays = rounds.newest
+        if num_rounds:
+            rounds.refuse_other(result.arrays)
+        result.arrays = rounds.newest
         self.waves = rounds.sent
         return result
 
@@ -337,11 +339,7 @@ class _Rounds(Grid):
                 "who trains, and all are told the same"
             )
         models = first.array_records
-        if list(models.values()) != [self.newest]:
-            raise ConfigError(
-                f"the app has round {self._round} begin from another model than version "
-                f"{self._round - 1}: shards make each version, and no code of the app changes it"
-            )
+        self.refuse_other(*models.values())
         kept = {name: record for name, record in first.items() if name not in models}
 
         def over() -> bool:
@@ -351,6 +349,14 @@ class _Rounds(Grid):
         self._waves.until(over, RecordDict(kept), sent[0].metadata.message_type)
         self.newest = self._arrays()
         log.info("aggregate_train: version %s is made of sealed updates", self._round)
+
+    def refuse_other(self, *models: ArrayRecord) -> None:
+        """ConfigError if the app goes on from another model than the newest version."""
+        if list(models) != [self.newest]:
+            raise ConfigError(
+                "the app goes on from another model than the newest version: shards make each "
+                "version, and no code of the app changes it"
+            )
 
     def _arrays(self) -> ArrayRecord:
         """The newest version as the app has it."""

@@ -540,21 +540,22 @@ def test_an_override_has_the_model_of_each_version_and_cannot_change_it(
             seen.append((server_round, arrays))
             return (zeros if changes else arrays), metrics
 
-    def begin(folder: Path) -> Result:
+    def begin(folder: Path, rounds: int = 2) -> Result:
         folder.mkdir()
         strategy = Saving(
             write_plan(folder), run=folder / "run", unsafe_seed=SEED, fraction_evaluate=0.0
         )
         grid = LocalGrid.simulated(make_app(), CLIENTS)
-        return strategy.start(grid, record(initial()), 2, train_config=CONFIG, timeout=60)
+        return strategy.start(grid, record(initial()), rounds, train_config=CONFIG, timeout=60)
 
     zeros, changes = record({name: np.zeros_like(each) for name, each in initial().items()}), False
     same(tensors(begin(tmp_path / "seen")), unharmed)
     assert [number for number, _ in seen] == [1, 2]
     same({name: each.numpy() for name, each in seen[-1][1].items()}, unharmed)
     changes = True
-    with pytest.raises(ConfigError, match="has round 2 begin from another model than version 1"):
-        begin(tmp_path / "changed")
+    for rounds in (1, 2):
+        with pytest.raises(ConfigError, match="goes on from another model than the newest version"):
+            begin(tmp_path / f"changed-{rounds}", rounds)
 
 
 def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
