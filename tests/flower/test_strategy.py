@@ -23,9 +23,11 @@ from flwr.serverapp.strategy import (
 from secureps.client.flower.app import FlowerApp
 from secureps.client.flower.trainer import FlowerTrainer
 from secureps.client.trainer import Setting
+from secureps.config.plan import SyncSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, NotReady, PlanRefused
 from secureps.flower import SecureFedAvg, post, secureps_mod, waves
+from secureps.flower.federation import Founder
 from secureps.policy.plan import load_plan
 from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
@@ -430,6 +432,18 @@ def test_a_servers_optimizer_is_the_strategys(tmp_path: Path) -> None:
     plan = load_plan(tmp_path / "run" / "plan.toml")
     optimizer = plan.section.group[0].optimizer
     assert (optimizer.name, optimizer.learning_rate) == ("fedadam", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "least", "members"), [(0.6, 2, 6), (0.1, 7, 7), (0.1, 10, 10), (1.0, 2, 10)]
+)
+def test_as_many_train_as_in_flower(
+    tmp_path: Path, fraction: float, least: int, members: int
+) -> None:
+    founder = Founder(write_plan(tmp_path, clients=5), 1, None, fraction, least, 10, {})
+    rule = founder.found(tmp_path / "run", initial()).section.group[0].rule
+    assert isinstance(rule, SyncSection)
+    assert int(10 * rule.fraction) == members
 
 
 @pytest.mark.parametrize(
