@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from secureps.client.flower.served import Founded, FoundingOrder
+from secureps.client.returned import taken_evaluation
 from secureps.client.runner import looked_at
 from secureps.client.script_errors import blamed, told_of
 from secureps.client.script_settings import Asked, refuse_unknown
@@ -146,7 +147,9 @@ class Script:
         """Trains the baseline that holds all records; None if the script has none."""
         train = getattr(self._source, "central", None)
         with blamed("central(settings)"):
-            return None if train is None else cast(EvaluateResult, train(Asked(settings)))
+            made = None if train is None else train(Asked(settings))
+        with blamed("what central(settings) returned"):
+            return None if made is None else taken_evaluation(made)
 
 
 class _Uncached(SourceFileLoader):

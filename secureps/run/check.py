@@ -43,7 +43,7 @@ from secureps.policy.explain.row_block_text import row_block_words, touched_by_f
 from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import founding_schema, initial_schema
 from secureps.run.model_size import Values, every_size, read_schema, sizes_of
 from secureps.run.party_names import shard_names
 from secureps.run.report.tables import filled
@@ -273,7 +273,6 @@ def model(
     if founding is not None:
         plan = Plan(founding.section, plan.initial_digest)
         return Model(plan, schema_of(founding.founded.model), founding.notes, ())
-    initial = initial_schema(plan)
     settings = {**clients.settings, "partitions": clients.count}
     if plan.section.initial is not None and speaks_flower(clients.script):
         settings["initial"] = plan.section.initial
@@ -288,8 +287,8 @@ def model(
         naming(path, ConfigError, clients.script.absolute()),
     ):
         made, kinds = script.look()
+        made = founding_schema(plan, made)
         examples, touching = script.count() if asked else ((), {})
-    made = initial or made
     refuse_statistics(plan, made, kinds)
     refuse_trained(plan, made, kinds)
     few = touched_by_few(plan, touching) if asked else ()

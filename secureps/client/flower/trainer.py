@@ -17,7 +17,7 @@ import math
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from secureps.client.flower.records import FlowerModel, States, from_plain, sing
 from secureps.client.flower.served import Served, read_served
 from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
+from secureps.client.initial_model import read_initial
+from secureps.client.returned import number, whole_number
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import (
     ConfigError,
@@ -194,6 +196,10 @@ class FlowerTrainer:
         names = self._known().model.tensors
         return {name: "statistics" for name in names if name.endswith(STATISTICS)}
 
+    def tied(self) -> Mapping[str, str]:
+        """Further names of tensors, as the file `initial` says them; see `Trainer`."""
+        return self._known().ties
+
     def initial_digest(self) -> str:
         """The hex digest of the file that `initial` names; empty if there is none."""
         return self._known().digest
@@ -221,7 +227,8 @@ class FlowerTrainer:
             tensors, served = read_served(path)
             names = () if served is None else served.names
             digest = file_digest(path.read_bytes()).hex()
-            start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest)
+            ties = read_initial(str(path), path)[1]
+            start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest, ties)
         else:
             start = Start(self._own_model(seed), Served())
         start.model.refuse_unsummable(self._app.where)
@@ -365,9 +372,9 @@ class FlowerTrainer:
             name = "loss" if "loss" in said else losses[0] if len(losses) == 1 else ""
             loss = said.get(name)
             said.pop("loss", None)
-        if isinstance(loss, int | float) and not math.isfinite(loss):
+        found = number(loss)
+        if found is not None and not math.isfinite(found):
             raise NotFinite(f"{where}: the loss is {loss}")
-        found = float(loss) if isinstance(loss, int | float) else None
         return EvaluateResult(
             found, example_count(count, key, where), self._numbers("evaluate", said)
         )
@@ -375,8 +382,8 @@ class FlowerTrainer:
     def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
         """The finite numbers among metrics; this client's terminal names the others, once."""
         found = dict(_flat(said))
-        numbers = {n: float(v) for n, v in found.items() if isinstance(v, bool | int | float)}
-        metrics = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        numbers = {name: number(value) for name, value in found.items()}
+        metrics = {n: v for n, v in numbers.items() if v is not None and math.isfinite(v)}
         others = sorted((found.keys() - metrics.keys()) - self._told)
         if others:
             self._told.update(others)
@@ -398,11 +405,12 @@ def made(content: RecordDict, metadata: Metadata) -> Message:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The initial model, with the ServerApp's decisions and the digest of the file."""
+    """The initial model, with the ServerApp's decisions, and the file's digest and tied names."""
 
     model: FlowerModel
     served: Served
     digest: str = ""
+    ties: Mapping[str, str] = field(default_factory=dict)
 
 
 def _given(initial: str) -> Path:
@@ -461,7 +469,5 @@ def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def example_count(count: Any, key: str, where: str) -> int:
-    """A reply's number of examples; ConfigError unless it is a whole number above 0."""
-    if not isinstance(count, int | float) or count != int(count) or count < 1:
-        raise ConfigError(f"{where}: {key} must be a whole number above 0, got {count}")
-    return int(count)
+    """A reply's number of examples; Malformed unless it is a whole number of 0 or more."""
+    return whole_number(f"{where}: {key}", count)

@@ -50,7 +50,8 @@ class ExampleCount:
             return 0
         public = public_number(self.plan.section, self.own)
         number = public if public is not None else self.examples
-        return told(number) if self.asked and number is not None else 0
+        # Who has none is asked all the same, and declines: it may have some later.
+        return told(max(number, 1)) if self.asked and number is not None else 0
 
     @property
     def counts(self) -> bool:

@@ -164,6 +164,6 @@ class MemberSettings:
         plan.touched(self.rows)
         _ = self.weighing(plan).told
         model = self.model(plan)
-        if run.schema != model:
+        if run.schema.untied != model.untied:
             difference = run.schema.difference(model)
             raise WrongShape(f"the run trains another model than this client's: {difference}")

@@ -12,9 +12,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from secureps.client.initial_model import conformed, schema_of, with_ties
+from secureps.client.returned import taken_fit
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
-from secureps.client.trainer import SECRET_BYTES, FitConfig, Setting, Trainer, record_privacy
+from secureps.client.trainer import (
+    SECRET_BYTES,
+    FitConfig,
+    Setting,
+    Trainer,
+    record_privacy,
+    ties_of,
+)
 from secureps.config.plan import ClientPrivacySection
 from secureps.crypto.sampling import Seed
 from secureps.errors import SecurepsError
@@ -56,7 +65,9 @@ def train_alone(
     number of steps and the same epsilon as in the federation, and nobody else's data. Client-level
     privacy is of what is sent: who trains alone sends nothing, and has no noise.
     """
-    model = {tensor: array.copy() for tensor, array in start.items()}
+    ties = ties_of(trainer)
+    model = {tensor: array.copy() for tensor, array in start.items() if tensor not in ties}
+    schema = schema_of(model)
     for version in range(versions):
         stream = seed.derive("alone", name, version)
         config = FitConfig(
@@ -67,8 +78,10 @@ def train_alone(
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         with blamed("fit"):
-            model = trainer.fit(model, config).parameters
-        yield model
+            returned = trainer.fit(with_ties(model, ties), config)
+        with blamed("what fit returned"):
+            model = conformed(taken_fit(returned), schema, ties).parameters
+        yield with_ties(model, ties)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class ScriptHost:
         if refuse is not None:
             with blamed("refuse_settings"):
                 refuse(self._plan.section.training, record_privacy(self._plan))
-        self._look.refuse_infinite(self._plan)
+        self._look.refuse_unusable(self._plan)
         schema = [[s.name, list(s.shape), s.dtype] for s in self._look.schema.tensors]
         return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
 

@@ -15,11 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.flower.pooled_evaluation import PooledEvaluation
-from secureps.client.initial_model import schema_of
+from secureps.client.initial_model import schema_of, with_ties
+from secureps.client.returned import taken_evaluation, taken_tensors
 from secureps.client.runner import touched_rows
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
-from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, kinds_of
+from secureps.client.trainer import (
+    EvaluateResult,
+    Evaluator,
+    Setting,
+    Trainer,
+    kinds_of,
+    ties_of,
+)
 from secureps.errors import NotFinite, SecurepsError, WrongShape
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
@@ -80,20 +88,24 @@ class Look:
             if not callable(getattr(trainer, "parameters", None)):
                 raise WrongShape(f"a {type(trainer).__name__} is no trainer: no parameters(seed)")
         with blamed("parameters"):
-            initial = trainer.parameters(0)
+            made = trainer.parameters(0)
         with blamed("what parameters returned"):
-            return cls(schema_of(initial), kinds_of(trainer), initial)
+            initial = taken_tensors(made)
+            return cls(schema_of(initial, ties_of(trainer)), kinds_of(trainer), initial)
 
-    def refuse_infinite(self, plan: Plan) -> None:
+    def refuse_unusable(self, plan: Plan) -> None:
         """Refuses a fresh model of which no client could train (ScriptFailed).
 
-        A plan's file of version 0 stands in for its values; what stays with clients may be anything
-        (a mask of minus infinities).
+        It has values that are not finite, or that float32 makes other ones. A plan's file of
+        version 0 stands in for its values; what stays with clients may be anything (a mask of minus
+        infinities).
         """
         if plan.section.initial is not None:
             return
+        constants = [name for name, kind in self.kinds.items() if kind == "constant"]
         with blamed("what parameters returned"):
             for group in plan.layout(self.schema).groups:
+                group.refuse_inexact(self.initial, constants)
                 for spec, view in group.views(self.initial):
                     if not np.isfinite(view).all():
                         raise NotFinite(f"tensor {spec.name!r} has values that are NaN or infinite")
@@ -141,6 +153,7 @@ class Judge:
     ) -> None:
         self.note, self.failed = "", ""
         self._initial, self._stay = tuple(look.initial), look.staying(plan)
+        self._ties = look.schema.ties
         self._personal = look.personal(plan)
         self._evaluator: Evaluator | None = None
         try:
@@ -199,8 +212,8 @@ class Judge:
         return Score.of(_evaluated(judge, dict(model)))
 
     def _whole(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """Adds initial values of local tensors, in the model's order."""
-        known = {**self._stay, **tensors}
+        """Adds initial values of local tensors, and names of tied ones, in the model's order."""
+        known = with_ties({**self._stay, **tensors}, self._ties)
         order = {name: known[name] for name in self._initial if name in known}
         return {name: np.array(each) for name, each in {**order, **known}.items()}
 
@@ -221,8 +234,7 @@ def _evaluated(evaluator: Evaluator, model: dict[str, NDArray[Any]]) -> Evaluate
     with blamed("evaluate"):
         result = evaluator.evaluate(model)
     with blamed("what evaluate returned"):
-        if not isinstance(result, EvaluateResult):
-            raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
+        result = taken_evaluation(result)
         score = Score.of(result)
         for name, value in (("loss", score.loss), (score.measure, score.value)):
             if value is not None and not math.isfinite(value):

@@ -25,7 +25,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.coordinator.telemetry import UP
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import founding_schema
 from secureps.run.report.group_labels import folded
 from secureps.run.report.totals import DOWN
 from secureps.run.report.version_metrics import Metrics, Tell
@@ -87,8 +87,9 @@ class Play:
         with naming(scenario.section.name):
             refuse_statistics(scenario.plan, look.schema, look.kinds)
             refuse_trained(scenario.plan, look.schema, look.kinds)
-            look.refuse_infinite(scenario.plan)
-            initial = initial_schema(scenario.plan)
+            look.refuse_unusable(scenario.plan)
+            given = scenario.plan.section.initial
+            initial = None if given is None else founding_schema(scenario.plan, look.schema)
             size: Callable[[Any], int] = message_bytes
             if self.charged is not None:
                 own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))

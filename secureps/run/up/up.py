@@ -33,7 +33,7 @@ from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, rema
 from secureps.roles.coordinator.telemetry import UP
 from secureps.run.check import refuse_few
 from secureps.run.export import export
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import terminable
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
@@ -261,8 +261,8 @@ def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None
     """
     path = programs.order.plan
     with naming(path), naming(path, ConfigError, programs.script.absolute()):
-        schema, kinds = script.look()
-        schema = initial_schema(programs.plan) or schema
+        made, kinds = script.look()
+        schema = founding_schema(programs.plan, made)
         refuse_statistics(programs.plan, schema, kinds)
         refuse_trained(programs.plan, schema, kinds)
         for remark in remarks(programs.plan, schema, kinds):

@@ -15,7 +15,7 @@ from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, RecordPrivacy, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+from secureps.errors import ConfigError, Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.roles.member.tasks import Contribute
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -336,7 +336,7 @@ REPLY = 'content = RecordDict({"arrays"'
         (NUMPY_FIT, "return [weights, bias, bias], 1, {}", WrongShape, "'arr_2' is not one"),
         (NUMPY_FIT, "return [weights, bias.astype(int)], 1, {}", WrongShape, "'arr_1' is int64"),
         (NUMPY_FIT, "return [weights * 1e300, bias], 1, {}", NotFinite, "'arr_0' NaN or infinite"),
-        (NUMPY_FIT, "return [weights, bias], 0, {}", ConfigError, "num-examples must be a whole"),
+        (NUMPY_FIT, "return [weights, bias], -1, {}", Malformed, "num-examples is -1, and must be"),
         (NUMPY_FIT, "return [weights, bias]", ConfigError, "TypeError: NumPyClient.fit did not"),
         (NUMPY_FIT, "return 1 / 0", ConfigError, r"ZeroDivisionError: .* \(client.py, line 18\)"),
         ("def fit", "def train", ConfigError, "was not OK: FIT_NOT_IMPLEMENTED"),
@@ -356,7 +356,7 @@ def test_answers_of_clients_that_cannot_be_used(
     ("old", "new", "error", "reason"),
     [
         (REPLY, 'content = RecordDict({"more": ArrayRecord(), "arrays"', WrongShape, "2 ArrayRec"),
-        ('"num-examples": 5, "fits"', '"fits"', ConfigError, "num-examples must be .*, got None"),
+        ('"num-examples": 5, "fits"', '"fits"', Malformed, "num-examples is None, and must be"),
         ("return Message(content", "raise KeyError('x')#", ConfigError, "train failed: KeyError"),
         (
             "return Message(content,",
