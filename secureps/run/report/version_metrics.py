@@ -24,6 +24,9 @@ _OWN = frozenset(
 )
 """What lines say besides scores: a script's metric of such a name gets another one."""
 
+FEDERATED = "federated_"
+"""What the names of the federation's own metrics begin with."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -89,7 +92,7 @@ class Line:
 
     @property
     def _federated(self) -> dict[str, float]:
-        return {f"federated_{name}": value for name, value in self.federated.items()}
+        return {f"{FEDERATED}{name}": value for name, value in self.federated.items()}
 
     @property
     def _longest_seconds(self) -> float:
@@ -97,6 +100,17 @@ class Line:
 
     def _seconds(self, arrived: bool) -> dict[str, float]:
         return {c: round(w.seconds, 3) for c, w in self.waits.items() if w.arrived is arrived}
+
+
+def split_scores(record: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+    """The script's scores in a line's record, and those of the federation's own evaluation."""
+    found = {name: value for name, value in record.items() if name not in _OWN}
+    own = {
+        name.removeprefix(FEDERATED): found.pop(name)
+        for name in [*found]
+        if name.startswith(FEDERATED)
+    }
+    return found, own
 
 
 @dataclass(frozen=True)
