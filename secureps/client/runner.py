@@ -364,7 +364,7 @@ def run(
             from secureps.compiled import keep_in
 
             keep_in(given.kernels)
-        with logging_as(given.log_format, given.name, given.verbose):
+        with logging_as(given.log_format, given.name, given.verbose, ours=False):
             pin_process(given.pin, given.name, given.threads)
             settings = read_settings(given.set)
             policy = NO_POLICY if given.site is None else read_site(given.site)

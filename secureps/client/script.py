@@ -20,7 +20,7 @@ from secureps.client.runner import looked_at
 from secureps.client.script_errors import blamed, told_of
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
-from secureps.errors import ConfigError, PlanRefused, SecurepsError, naming
+from secureps.errors import ConfigError, PlanRefused, ScriptFailed, SecurepsError, naming
 from secureps.extras import from_extras
 from secureps.policy.plan import Plan
 from secureps.tracebacks import told, where
@@ -70,8 +70,9 @@ class Script:
     Or a Flower app: then every client evaluates for itself, and nothing is trained centrally.
 
     Raises:
-        ConfigError: no such file, it does not import, an extra that it imports is not installed,
-            or it has neither `make` nor an app.
+        ConfigError: no such file, an extra that it imports is not installed, or it has neither
+            `make` nor an app.
+        ScriptFailed: it does not import.
     """
 
     def __init__(self, path: Path) -> None:
@@ -183,5 +184,5 @@ def _load(path: Path) -> ModuleType:
         if isinstance(error, SecurepsError):
             raise
         text = f"{path}: does not import: {told(error)} ({where(error)})"
-        raise ConfigError(text) from error
+        raise ScriptFailed(f"{text}; mend the script, or install what it imports") from error
     return module

@@ -422,12 +422,12 @@ class ClientWorker(Worker):
                 layout.flatten(result.parameters)  # says which tensor, if it is one's
                 raise
             counted = self._counted(aim, result.examples)
-        spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
-        # With more or fewer private steps than are charged, epsilon would be wrong.
-        if isinstance(spends, Charge) and result.steps != spends.steps:
-            raise Malformed(
-                f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
-            )
+            spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
+            # With more or fewer private steps than are charged, epsilon would be wrong.
+            if isinstance(spends, Charge) and result.steps != spends.steps:
+                raise Malformed(
+                    f"it took {result.steps!r} private steps, and the plan allows {spends.steps}"
+                )
         return self._draft(task, aim, model, update, counted)
 
     def _draft(

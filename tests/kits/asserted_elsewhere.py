@@ -221,6 +221,8 @@ ELSEWHERE = {
         "run/up/test_up.py",
         "a version has no held-out score: ",
     ),
+    "...: does not import: ... (...:...); mend the script, or install what it imports (the "
+    "script's fault)": ("run/script/test_process.py", "does not import: "),
     "sends no evaluation: ...": ("federation/test_evaluating_fails.py", "sends no evaluation: "),
     "update norm ..., clip ...: cut to ... %": ("federation/test_batch_norm.py", "update norm"),
     "... of the update's ... values are beyond range ...: cut to it": (

@@ -45,6 +45,7 @@ from secureps.errors import (
     DamagedStore,
     NotFinite,
     PlanRefused,
+    ScriptFailed,
     SecurepsError,
     WrongShape,
 )
@@ -123,7 +124,7 @@ class FlowerTrainer:
 
         Raises:
             PlanRefused: under record privacy.
-            ConfigError: the app failed, or answers what cannot be used.
+            ScriptFailed: the app failed, or answers what cannot be used.
             WrongShape, NotFinite: see `FlowerModel`.
         """
         if config.privacy is not None:
@@ -243,7 +244,7 @@ class FlowerTrainer:
         if status is Code.GET_PARAMETERS_NOT_IMPLEMENTED:
             raise ConfigError(self._no_model("the client has no get_parameters"))
         if status is not Code.OK:
-            raise ConfigError(f"{self._app.where}: get_parameters was not OK: {status.name}")
+            raise ScriptFailed(f"{self._app.where}: get_parameters was not OK: {status.name}")
         return FlowerModel.of_record(reply.array_records["getparametersres.parameters"])
 
     def _no_model(self, why: str) -> str:
@@ -299,9 +300,10 @@ class FlowerTrainer:
         except SecurepsError:
             raise
         except Exception as error:
-            raise ConfigError(f"{where}: {told(error)}") from error
+            whose = ConfigError if _lacks_partition(error) else ScriptFailed
+            raise whose(f"{where}: {told(error)}") from error
         if reply.has_error():
-            raise ConfigError(f"{where}: {' '.join(str(reply.error.reason).split())}")
+            raise ScriptFailed(f"{where}: {' '.join(str(reply.error.reason).split())}")
         return reply.content
 
     # --- answers ------------------------------------------------------------------
@@ -310,7 +312,7 @@ class FlowerTrainer:
         try:
             return Code(reply.config_records[f"{name}.status"]["code"])
         except (KeyError, ValueError):
-            raise ConfigError(f"{self._app.where}: an answer without a status") from None
+            raise ScriptFailed(f"{self._app.where}: an answer without a status") from None
 
     def _said(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
         """The metrics of an answer, its number of examples, and the name of that number."""
@@ -328,7 +330,7 @@ class FlowerTrainer:
             status = self._status(reply, "fitres")
             if status is not Code.OK:
                 text = str(reply.config_records["fitres.status"].get("message"))
-                raise ConfigError(f"{where} was not OK: {status.name}: {text}")
+                raise ScriptFailed(f"{where} was not OK: {status.name}: {text}")
         if (n := len(reply.array_records)) != 1:
             raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
         (arrays,) = reply.array_records.values()
@@ -363,7 +365,7 @@ class FlowerTrainer:
             if status is Code.EVALUATE_NOT_IMPLEMENTED:
                 return None
             if status is not Code.OK:
-                raise ConfigError(f"{where} was not OK: {status.name}")
+                raise ScriptFailed(f"{where} was not OK: {status.name}")
         said, count, key = self._said(reply, "evaluateres")
         if self._app.legacy:
             loss: Any = reply.metric_records["evaluateres.loss"]["loss"]
@@ -453,10 +455,14 @@ def told(error: Exception) -> str:
     own = [frame for frame in frames if "site-packages" not in frame.filename]
     at = (own or frames)[-1]
     text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    hint = ""
-    if isinstance(error, KeyError) and error.args[:1] and error.args[0] in NODE.values():
-        hint = "; the settings partition and partitions say it, such as 0 and 6"
-    return f"{text} ({Path(at.filename).name}, line {at.lineno}){hint}"
+    hint = "; the settings partition and partitions say it, such as 0 and 6"
+    place = f"({Path(at.filename).name}, line {at.lineno})"
+    return f"{text} {place}{hint if _lacks_partition(error) else ''}"
+
+
+def _lacks_partition(error: Exception) -> bool:
+    """Whether the app asked which part of the data is its own, and no setting says it."""
+    return isinstance(error, KeyError) and bool(error.args) and error.args[0] in NODE.values()
 
 
 def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from secureps.config.plan import ClientPrivacySection
 from secureps.crypto.sampling import Seed
 from secureps.errors import SecurepsError
 from secureps.policy.plan import Plan
-from secureps.run.script.scoring import Judge, Score, Tensors
+from secureps.run.script.scoring import Goal, Judge, Score, Tensors, checked, goal
 
 Say = Callable[[str], None]
 
@@ -38,22 +38,25 @@ class Baselines:
     """The scores of holders alone (by name) and of central training, and notes on missing ones.
 
     `noiseless`: holders alone trained without the noise that the plan adds to their updates.
+    `goal`: whether more or less of the measure of holders alone is better; None where nothing
+    says it.
     """
 
     alone: Mapping[str, Score]
     central: Score | None
     notes: tuple[str, ...]
     noiseless: bool = False
+    goal: Goal | None = None
 
     @property
-    def best(self) -> Score | None:
-        """The score of the best holder alone."""
-        scores = list(self.alone.values())
-
-        def merit(score: Score) -> float:
-            return -score.value if "loss" in score.measure.lower() else score.value
-
-        return max(scores, key=merit, default=None)
+    def outer(self) -> dict[str, Score]:
+        """The best holder's score alone; the lowest and the highest where no goal is known."""
+        scores = sorted(self.alone.values(), key=lambda score: score.value)
+        if not scores:
+            return {}
+        if self.goal is None:
+            return {"the lowest": scores[0], "the highest": scores[-1]}
+        return {"the best": scores[-1] if self.goal == "max" else scores[0]}
 
 
 def train_alone(
@@ -175,7 +178,14 @@ def run_baselines(
         notes += [alone.failed] if alone.failed else []
     central, why = _central(race, say)
     notes += [f"central training: left out{why}"] if why else []
-    return Baselines(alone.scores, central, tuple(notes), _noiseless(race))
+    measure = next((score.measure for score in alone.scores.values()), "")
+    known = goal(measure, race.plan)
+    if measure and known is None:
+        notes.append(
+            f"nothing says whether more or less {measure} is better: best in the plan's "
+            "[evaluation] does"
+        )
+    return Baselines(alone.scores, central, tuple(notes), _noiseless(race), known)
 
 
 def _central(race: Race, say: Say) -> tuple[Score | None, str]:
@@ -187,7 +197,7 @@ def _central(race: Race, say: Say) -> tuple[Score | None, str]:
         found = race.script.central(race.pooled)
         if found is None:
             return None, ", central(settings) returned None"
-        return Score.of(found), ""
+        return Score.of(checked("central(settings)", found, race.plan), race.plan), ""
     except SecurepsError as error:
         return None, f": {error}"
 

@@ -26,12 +26,12 @@ from secureps.client.script import Script
 from secureps.client.script_errors import blamed, entering
 from secureps.client.trainer import Setting, Trainer, record_privacy
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
-from secureps.errors import InternalError, SecurepsError
+from secureps.errors import InternalError, ScriptFailed, SecurepsError
 from secureps.policy.plan import Plan
 from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors
 from secureps.run.script.scoring import Judge, Look
-from secureps.tracebacks import dump_crashes, told
+from secureps.tracebacks import dump_crashes, is_foreign, told, where
 
 Answer = tuple[Record, Tensors]
 
@@ -175,7 +175,8 @@ def host(channel: Channel) -> None:
         except SecurepsError as error:
             channel.send({"failed": [type(error).__name__, str(error)]})
         except Exception as error:
-            channel.send({"failed": [InternalError.__name__, told(error)]})
+            kind = ScriptFailed if is_foreign(error) else InternalError
+            channel.send({"failed": [kind.__name__, f"{told(error)} ({where(error)})"]})
             raise
 
 

@@ -233,7 +233,7 @@ def _federate(
                 outcome = watch.until_over()
             drawing = _begin_drawing(metrics.lines, _sheet(plan, None, unsafe), folder.report)
         outcome = _judged(outcome, script, folder, progress)
-        versions = max(outcome.versions.values(), default=0)
+        versions = max(0, *outcome.versions.values())
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
         if programs.federation.baselines:
             baselines = script.baselines(versions, version_0(folder), progress.doing)
@@ -328,9 +328,7 @@ def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
     if baselines is None or baselines.central is None:
         return sheet
     scores = {"all data at one party": baselines.central}
-    best = baselines.best
-    if best is not None:
-        scores["one holder alone, the best"] = best
+    scores |= {f"one holder alone, {which}": score for which, score in baselines.outer.items()}
     references = {name: score.value for name, score in scores.items()}
     return replace(sheet, measure=baselines.central.measure, references=references)
 
