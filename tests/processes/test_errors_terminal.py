@@ -134,12 +134,12 @@ BEFORE = {
     ),
     "other format": (
         "... has format ... of secureps, and ... format ...: all parties of a run need one "
-        "version: install the coordinator's on this party's machine, and start it again with an "
+        "version: install the coordinator's on this party's machine, and start it again with a "
         "new state folder; keep the one that it has, which is of format ... (the operator's fault)"
     ),
     "older format": (
         "... has format ... of secureps, and ... format ...: all parties of a run need one "
-        "version: install the coordinator's on this party's machine, and start it again with an "
+        "version: install the coordinator's on this party's machine, and start it again with a "
         "new state folder; keep the one that it has, which is of format ... (the operator's fault)"
     ),
     "older state": (

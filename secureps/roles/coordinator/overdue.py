@@ -46,8 +46,8 @@ def _owed(tx: Transaction) -> Iterator[tuple[Step, tuple[str, ...]]]:
 def _owed_of(tx: Transaction, group: GroupState) -> tuple[Step, tuple[str, ...]]:
     owners, version = tx.federation.owners(group.name), group.version + 1
     match group.phase:
-        case Phase.HOLDING:
-            silent = tuple(s for s in owners if s not in group.closed_cohort.held)
+        case Phase.HOLDING if group.making is not None:
+            silent = tuple(s for s in owners if s not in group.making.held)
             return (group.name, version, "its sums for version"), silent
         case Phase.OPENING if opening.wanted(tx.plan):
             return (group.name, version, "its share for version"), opening.silent(tx, group)
