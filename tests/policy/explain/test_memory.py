@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_every_part_is_counted() -> None:
         ({"keep": 9, "checkpoint_every": 50}, 4),
     ],
 )
-def test_checkpoints_that_stay_are_counted(changes: dict[str, int], count: int) -> None:
+def test_checkpoints_that_stay_are_counted(changes: dict[str, Any], count: int) -> None:
     made = need(make_plan("plain", group=[{"rule": RULE}], versions=100, **changes), 64)
     assert made.checkpoints == count * 4 * 64
 
