@@ -52,7 +52,7 @@ from secureps.service.executor import Executor
 from secureps.service.limits import no_core_dumps
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.pinning import pin_process
-from secureps.service.process import Party, link_of, run_process
+from secureps.service.process import Party, await_certificates, link_of, run_process
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
 from secureps.store.kit_host import NATIVE, demand_host
@@ -301,6 +301,8 @@ def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> 
         )
         return make(kit, site, stores, around, terms=terms)
 
+    if not joining.insecure:
+        await_certificates(joining.kit, joining.name)
     link = link_of(joining.kit, joining.name, kit.ca, joining.insecure, joining.passphrases)
     party = Party(joining.name, identity, link, kit.roster, joining.state, joining.kit)
     return run_process(party, {COORDINATOR: joining.server}, build)

@@ -447,6 +447,7 @@ class PlanSection(Table):
     shards_wait: float = Field(default=600.0, gt=0, le=31_536_000)
     block_size: int | None = Field(default=None, ge=16, le=1 << 22)
     checkpoint_every: int = Field(default=1, ge=1)
+    keep: int = Field(default=3, ge=0, le=1 << 20)
     lease: float = Field(default=20.0, gt=0)
     newcomers_wait: float = Field(default=86400.0, ge=0, le=31_536_000)
     initial: str | None = None

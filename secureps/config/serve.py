@@ -21,6 +21,7 @@ class ServeSection(Table):
     standby, HOST:PORT,HOST:PORT; a coordinator's own file names its standby's as `standby`. By any
     plan that a holder takes part in, `minimum` is the smallest
     cohort, and `threshold` how many holders must agree (default: as many as the plan says).
+    `initial` is a shard's own path, or URL, of the plan's file of version 0 (default: the plan's).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `checkpoint_copies` is the URL of an object store to which its checkpoints are copied.
     `socket` is a path at which a key holder hears its waves inside Flower's engine, from the app of
@@ -48,6 +49,7 @@ class ServeSection(Table):
     socket: str | None = None
     plan: str | None = None
     plan_base: str | None = None
+    initial: str | None = None
     checkpoints: str | None = None
     checkpoint_copies: str | None = None
     weight: float = Field(default=1.0, gt=0)

@@ -167,6 +167,15 @@ def expiry_of(certificate: bytes) -> datetime:
         raise Malformed("this certificate ends at no time") from None
 
 
+def untimely(certificate: bytes) -> str:
+    """Why a certificate in PEM is not good now; empty if it is. Malformed if it is none."""
+    try:
+        _check_time(_certificate(certificate))
+    except Unsigned as error:
+        return str(error)
+    return ""
+
+
 def check_authority(ca: PublicIdentity, authority: bytes) -> None:
     """Raises Malformed, or Unsigned unless it is the certificate of this CA's key, and good now."""
     read = _certificate(authority)
@@ -210,10 +219,11 @@ def _signed_by(ca: PublicIdentity, read: x509.Certificate) -> bool:
 
 def _check_time(read: x509.Certificate) -> None:
     now = datetime.now(UTC)
+    told = f"and this machine's clock says {now:%Y-%m-%d}"
     if now > read.not_valid_after_utc:
-        raise Unsigned(f"it ended on {read.not_valid_after_utc:%Y-%m-%d}")
+        raise Unsigned(f"it ended on {read.not_valid_after_utc:%Y-%m-%d}, {told}")
     if now < read.not_valid_before_utc:
-        raise Unsigned(f"it begins on {read.not_valid_before_utc:%Y-%m-%d}: is the clock right?")
+        raise Unsigned(f"it begins on {read.not_valid_before_utc:%Y-%m-%d}, {told}")
 
 
 def _certificate(pem: bytes) -> x509.Certificate:

@@ -18,7 +18,7 @@ from typing import Final
 
 FORMAT: Final = 5
 
-FINGERPRINT: Final = "24a42975f61436f7"
+FINGERPRINT: Final = "03aed3c1ea6c9a9d"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2
@@ -36,7 +36,7 @@ def other_peer(party: str, theirs: int, server: str) -> str:
     return (
         f"{party} has format {theirs} of secureps, and {server} format {FORMAT}: all parties of a "
         "run need one version: install the coordinator's on this party's machine, and start it "
-        f"again with an empty state folder: what it has is of format {theirs}"
+        f"again with a new state folder; keep the one that it has, which is of format {theirs}"
     )
 
 

@@ -144,11 +144,15 @@ class GroupVersion:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Write this shard's file of a checkpoint."""
+    """Write this shard's file of a checkpoint, and delete those of others that are not `kept`.
+
+    Where `kept` names none, nothing is deleted.
+    """
 
     incarnation: int
     number: int
     versions: tuple[GroupVersion, ...]
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

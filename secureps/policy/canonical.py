@@ -25,6 +25,8 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
             del body[table]
     if body["replicas"] == 1:
         del body["replicas"], body["shards_wait"]
+    if body["keep"] == 3:
+        del body["keep"]
     if not body["frozen"]:
         del body["frozen"]
     for group in body["group"]:
@@ -40,7 +42,10 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
 
 
 def different_keys(own: str, other: str) -> tuple[str, ...]:
-    """The keys by which two plans' texts differ, `group.0.clip` for one; none if they are equal."""
+    """The keys by which two plans' texts differ, `group.0.clip` for one; none if they agree.
+
+    Plans agree wherever each machine has the file of version 0: its digest is compared instead.
+    """
 
     def flat(value: Any, path: str) -> dict[str, Any]:
         if isinstance(value, dict | list):
@@ -50,5 +55,5 @@ def different_keys(own: str, other: str) -> tuple[str, ...]:
 
     mine, theirs = flat(json.loads(own), ""), flat(json.loads(other), "")
     missing = object()
-    keys = sorted(mine.keys() | theirs.keys())
+    keys = sorted((mine.keys() | theirs.keys()) - {"initial"})
     return tuple(k for k in keys if mine.get(k, missing) != theirs.get(k, missing))

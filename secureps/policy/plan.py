@@ -77,8 +77,14 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Of the text, hex: by it a site's policy allows a plan."""
-        return file_digest(self.text.encode()).hex()
+        """Of the text, hex: by it a site's policy allows a plan.
+
+        It leaves out where this machine has the file of version 0.
+        """
+        section = self.section
+        if section.initial is not None:
+            section = section.model_copy(update={"initial": ""})
+        return file_digest(canonical(section, self.initial_digest).encode()).hex()
 
     @staticmethod
     @lru_cache(maxsize=8)

@@ -71,7 +71,7 @@ class RosterFollower:
         except SecurepsError as error:
             raise ConfigError(
                 f"this state folder is of a run with another kit: {error}; start it with the kit "
-                "that it was made with, or a new run in an empty folder"
+                "that it was made with. A new run takes a new state folder: keep this one"
             ) from None
 
     def follow(self, step: Step, text: str) -> bool:
@@ -122,6 +122,16 @@ class RosterFollower:
         if self._said and not known:
             step.effects.append(Say(f"{what} waits: {self._said}"))
         return bool(self._said)
+
+    def recovers(self) -> bool:
+        """Whether something waited (`holds_back`), and the roster holds after all; told once.
+
+        The calendar of this machine was wrong, and was set right.
+        """
+        if not self._said or self.expired:
+            return False
+        self._said = ""
+        return True
 
     @property
     def records(self) -> tuple[RosterFollowed, ...]:

@@ -109,9 +109,9 @@ def make_standby(
 class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
-    `elsewhere` as in `ShardFolders`; `devices` as in `ShardWorker`; `memory` is the bytes of values
-    and optimizer state that are resident, None for all; `adding` is the virtual seconds that it
-    takes to add up so many blocks of updates.
+    `elsewhere`, `initial` as in `ShardFolders`; `devices` as in `ShardWorker`; `memory` is the
+    bytes of values and optimizer state that are resident, None for all; `adding` is the virtual
+    seconds that it takes to add up so many blocks of updates.
     """
 
     address: ShardAddress
@@ -122,6 +122,7 @@ class ShardSettings:
     devices: ShardDevices = PROCESSOR
     memory: int | None = None
     adding: Callable[[int], float] = lambda blocks: 0.0
+    initial: str | None = None
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
@@ -129,7 +130,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     address = own.address
     limit = Limit(own.memory, own.threads)
     machine = Shard(address, kit.roster, not own.seed.private, limit)
-    folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere)
+    folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere, own.initial)
     noise = ShardNoise(own.seed, kit.holder_keys)
     worker = ShardWorker(
         address.name, machine.state, stores.spool, folders, noise, own.devices, limit

@@ -483,6 +483,7 @@ def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
         "of it connections": lambda use: use.connections,
         "disk": lambda use: use.disk,
         "disk for versions": lambda use: use.files,
+        "disk for checkpoints": lambda use: use.checkpoints,
     }
     head, uses = ["how much"], [need]
     if fewest is not None:

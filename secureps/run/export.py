@@ -105,16 +105,11 @@ def best_model(checkpoints: checkpoint.Root) -> Model:
         except DamagedStore as error:
             complaints = (*complaints, str(error))
             continue
-        if _holds(manifest, found.version):
+        if manifest.holds(found.version):
             return replace(_assemble(directory, manifest, complaints), evaluated=found)
     raise DamagedStore(
         f"{checkpoints}: no whole checkpoint holds version {found.version}, the best"
     )
-
-
-def _holds(manifest: checkpoint.Manifest, version: int) -> bool:
-    own = {at.version for at in manifest.versions if at.group != EVALUATION}
-    return own == {version}
 
 
 def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:

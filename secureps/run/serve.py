@@ -13,7 +13,7 @@ from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
-from secureps.files.objects import ObjectStore
+from secureps.files.objects import ObjectStore, is_url
 from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
@@ -29,7 +29,7 @@ from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave
 from secureps.service.pinning import pin_process
-from secureps.service.process import Party, Server, run_process, settled
+from secureps.service.process import Party, Server, await_certificates, run_process, settled
 from secureps.service.shard.devices import shard_devices
 from secureps.service.shutdown import Shutdown
 from secureps.service.wave_socket import answering
@@ -87,6 +87,12 @@ class Serving:
         if value is None:
             raise ConfigError(f"{self.where}: {key}: this role needs it")
         return (self.base / str(value)).resolve()
+
+    @property
+    def initial(self) -> str | None:
+        """The path or URL of this machine's file of version 0, if the file names one."""
+        named = self.section.initial
+        return named if named is None or is_url(named) else str(self.path("initial"))
 
     @property
     def state(self) -> Path:
@@ -153,6 +159,8 @@ def serve(
             kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
         serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
         _refuse_role(role, serving, kit)
+        if not section.insecure:
+            await_certificates(serving.path("kit"), section.name)
         if standby and role != COORDINATOR:
             raise ConfigError(f"a {role} has no standby: --standby is for a coordinator")
         make = partial(_serve_coordinator, standby=True) if standby else SERVERS[role]
@@ -366,6 +374,7 @@ def _shard_settings(serving: Serving, listen: str) -> assemble.ShardSettings:
         section.threads,
         devices=devices,
         memory=None if section.memory is None else memory_bytes(section.memory),
+        initial=serving.initial,
     )
     if (store := serving.copies) is not None:
         elsewhere = partial(parts_at, store, f"{address.name}.safetensors")

@@ -44,7 +44,8 @@ LONGEST_BACKOFF = 5.0
 NOTICES = (4, 40, 400)
 """Numbers of failed tries (a few seconds, minutes, half an hour) at which the log says so.
 
-Of each server it says at once, too, the first wait of more than LONGEST_BACKOFF.
+Of each server it says at once, too, the first wait of more than LONGEST_BACKOFF, for another try
+or for an answer that did not come.
 """
 
 
@@ -68,10 +69,13 @@ class Caller(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """A call that is not answered, and how often it was tried; not `live` once it is called off."""
+    """A call that is not answered: how often it was tried, and when last; not `live` once it is
+    called off.
+    """
 
     call: Call
     tried: int = 0
+    dialled: float = 0.0
     live: bool = True
 
 
@@ -139,8 +143,12 @@ class Calls:
             if not each.live:
                 self._landed(each.call)
                 return
-            message = each.call.message
-            if isinstance(fetched.exception(), KeyError):  # settled while it waited, or lost
+            message, error = each.call.message, fetched.exception()
+            if refused(error):  # our own disk: it is read when the disk works again
+                self._landed(each.call)
+                self._caller.later(partial(self._try, each), AGAIN_SECONDS)
+                return
+            if isinstance(error, KeyError):  # settled while it waited, or lost
                 self._landed(each.call)
                 self._ended(each, Failed(message, DamagedStore(f"{key} is gone")))
                 return
@@ -150,6 +158,7 @@ class Calls:
         self._then(self._caller.fetched(key), dial)
 
     def _dial(self, each: _Open, message: Request) -> None:
+        each.dialled = self._around.loop.now()
         answer = self._around.transport.call(each.call.to, message)
         self._around.meter.called(message, answer)
         self._then(answer, partial(self._came_back, each))
@@ -176,7 +185,8 @@ class Calls:
     def _again(self, each: _Open, error: PeerError, seconds: float) -> None:
         call, tried = each.call, each.tried
         self._around.meter.retried(call.to)
-        long = seconds > LONGEST_BACKOFF and call.to not in self._slow
+        waited = self._around.loop.now() - each.dialled
+        long = max(seconds, waited) > LONGEST_BACKOFF and call.to not in self._slow
         if tried in NOTICES or long:
             self._notice(call.to, tried, error)
         if long:

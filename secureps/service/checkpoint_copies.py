@@ -138,7 +138,8 @@ class CheckpointCopies(Meter):
                 try:
                     missing = self._copy(directory)
                 except (ConfigError, DamagedStore) as error:  # the same however often it is tried
-                    self._refused[directory.name] = str(error)
+                    if (directory / self._own).is_file():  # else it was pruned meanwhile
+                        self._refused[directory.name] = str(error)
                     continue
                 if missing:
                     awaited.append(f"{self._store.name}/{directory.name} lacks {missing}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from secureps.errors import InternalError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.format import FORMAT
+from secureps.policy.early_stopping import best
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
 from secureps.roles.tasks import Task
@@ -20,6 +21,7 @@ from secureps.store.checkpoint import (
     ShardFile,
     Tally,
     checkpoint_path,
+    prune,
     write_manifest,
 )
 
@@ -51,12 +53,27 @@ class CoordinatorWorker(Worker):
             evaluations=task.evaluations,
             tallies=tuple(_tally(fact, times) for fact, times in task.tallies),
         )
-        at = (task.number, task.placement.epoch)
+        at, kept = (task.number, task.placement.epoch), tuple[int, ...]()
         with self._writes:  # works end in any order: that of an older placement comes to nothing
             if at >= self._newest:
                 write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
                 self._newest = at
-        return ManifestWritten(*at)
+                kept = self._prune(task)
+        return ManifestWritten(*at, kept)
+
+    def _prune(self, task: WriteManifest) -> tuple[int, ...]:
+        """Deletes checkpoints as the plan says; the numbers of those that stay, if any go.
+
+        The best version stays, and one that is still being evaluated may be the best.
+        """
+        section, wanted = self._machine.plan.section, set[int]()
+        if not section.keep:
+            return ()
+        if section.evaluation is not None and section.evaluation.best is not None:
+            found = best(task.evaluations, section.evaluation.best)
+            subject = self._machine.federation.evaluations.subject
+            wanted = {subject} if found is None else {subject, found.version}
+        return prune(self._checkpoints, section.keep, wanted)
 
 
 def _tally(fact: Charge | Release, times: int) -> Tally:

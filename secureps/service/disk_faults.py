@@ -27,13 +27,13 @@ def refused(error: BaseException | None) -> bool:
 class DiskFaults:
     """The disk faults of one party; to be used on its thread.
 
-    `beside` is what else is wrong there, in words that follow its name.
+    `beside` is what else is wrong there, in words that follow its name; `hangs` what does not end.
     """
 
     def __init__(self, party: str) -> None:
         self._party = party
         self._known: dict[str, str] = {}
-        self.beside = ""
+        self.beside = self.hangs = ""
 
     @property
     def text(self) -> str:
@@ -44,7 +44,7 @@ class DiskFaults:
     def said(self) -> str:
         """What status says of them and of what is `beside`, to follow the party's name."""
         own = f"{NO_DISK}: {self.text}" if self._known else ""
-        return "; ".join(filter(None, (own, self.beside)))
+        return "; ".join(filter(None, (self.hangs, own, self.beside)))
 
     def note(self, what: str, error: BaseException | None) -> bool:
         """Notes that the disk failed to do `what`, or did it (None); returns whether it is news."""

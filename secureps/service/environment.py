@@ -47,6 +47,9 @@ class Meter:
     def stands(self, machine: Machine, now: float) -> None:
         """Events were handled and journalled: the machine may be read now, and not later."""
 
+    def hangs(self, hangs: bool) -> None:
+        """The party hangs (`service.hangs`), or goes on; from the main thread."""
+
 
 class Meters(Meter):
     """Several meters that observe one executor."""
@@ -88,6 +91,11 @@ class Meters(Meter):
         """As `Meter.stands`."""
         for meter in self._meters:
             meter.stands(machine, now)
+
+    def hangs(self, hangs: bool) -> None:
+        """As `Meter.hangs`."""
+        for meter in self._meters:
+            meter.hangs(hangs)
 
 
 @dataclass(frozen=True)

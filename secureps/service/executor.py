@@ -83,7 +83,8 @@ class Executor:
     """Runs one machine; an `Endpoint` for other parties' requests, a `Caller` for its own.
 
     `halted` ends with the machine's Halt, or with the error after which the party must not go on.
-    `roster` is the one that its machine goes by, once that is another than its kit's.
+    It has `begun` once it has read its journal. `roster` is the one that its machine goes by, once
+    that is another than its kit's.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Executor:
     ) -> None:
         self.halted: Future[Halt] = Future()
         self.run = b""
+        self.begun = False
         self.roster: Roster | None = None
         self._party = party
         self.machine = machine
@@ -104,6 +106,7 @@ class Executor:
         self._watchers = Watchers(lambda name: self._post(_Event(name, Unwatched(name))))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
+        self._unread = False
         self._calls = Calls(party, around, self)
         self._tick: float | None = None
         self._cancel_watch: Callable[[], None] | None = None
@@ -120,6 +123,7 @@ class Executor:
                 return  # a long journal does not keep a process that is to end
             self._meter.replayed(record)
             self.hear(record)
+        self.begun = True
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
     def hear(self, record: Record) -> None:
@@ -246,6 +250,12 @@ class Executor:
         self._troubles.beside = text
         self.later(self._say_troubles)
 
+    def hangs(self, text: str) -> None:
+        """Hears from the main thread that this party hangs, or goes on ("")."""
+        self._meter.hangs(bool(text))
+        self._troubles.hangs = text
+        self.later(self._say_troubles)
+
     def _say_troubles(self) -> None:
         for effect in self.machine.troubled(self._troubles.said):
             self._perform(_Event(self._party, Tick()), effect)
@@ -257,9 +267,17 @@ class Executor:
         self._loop.call_later(delay, self._guarded(action))
 
     def fetched(self, key: str) -> Future[bytes | memoryview]:
-        """Has the worker read a payload."""
+        """Has the worker read a payload; status and log say so while its disk refuses."""
         self.worker.expect(key)
-        return self._beside(partial(self.worker.fetch, key))
+        payload = self._beside(partial(self.worker.fetch, key))
+        payload.add_done_callback(self._read)
+        return payload
+
+    def _read(self, done: Future[Any]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if refused(error) or self._unread:
+            self._unread = refused(error)
+            self.later(partial(self._disk, "reads", error))
 
     def kept(
         self, request: Request, payload: bytes | memoryview, digest: bytes
@@ -422,7 +440,6 @@ class Executor:
                 self._settle(answer, error)
             elif refused(error):
                 self._settle(answer, self._waits(error))
-                self.later(partial(self._disk, "payloads", error))
             else:
                 self._settle(answer, InternalError("a stored payload cannot be read"))
                 self.later(partial(self.fail, error))

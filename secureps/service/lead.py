@@ -125,7 +125,8 @@ class Lead(Executor):
         if not 0 <= mark.seq <= self._rows.mark.seq:
             raise Conflict(
                 "this standby's journal is no beginning of the coordinator's: it is of another "
-                "run, or has what was never acknowledged; start it with an empty state folder"
+                "run, or has what was never acknowledged; start it "
+                "with a new state folder, and keep the one that it has"
             )
         if self._asks is not None:
             self._settle(self._asks[1], Rows(()))

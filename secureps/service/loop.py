@@ -54,6 +54,7 @@ class RealLoop:
         self._count = itertools.count()
         self._changed = threading.Condition()
         self._stopped = False
+        self._acting: float | None = None
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="work")
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
 
@@ -91,7 +92,15 @@ class RealLoop:
     def run(self) -> None:
         """Performs actions until `stop`; call it on the thread that is to be the loop."""
         while (action := self._next()) is not None:
+            self._acting = time.monotonic()
             action()
+            self._acting = None
+
+    @property
+    def age(self) -> float:
+        """Seconds that the action under way has taken; 0 if there is none. From any thread."""
+        began = self._acting
+        return 0.0 if began is None else time.monotonic() - began
 
     def stop(self) -> None:
         """Ends `run` after the action that is running; waits for no worker."""

@@ -71,7 +71,7 @@ class Metrics(Meter):
         self.registry = registry = CollectorRegistry()
         self._ready_lock = threading.Lock()
         self._tell_ready: Callable[[bool], None] = lambda ready: None
-        self._snapshot = Snapshot(ready=False)
+        self._snapshot, self._hangs = Snapshot(ready=False), False
         self._spent_more = True
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -121,18 +121,23 @@ class Metrics(Meter):
         )
         for direction in (IN, OUT):
             self._payload.labels(direction)
-        registry.register(_Standing(self.snapshot))
+        registry.register(_Standing(self.snapshot, lambda: self.ready))
         ProcessCollector(registry=registry)
 
     def snapshot(self) -> Snapshot:
         """The last snapshot of the machine; may be called from any thread."""
         return self._snapshot
 
+    @property
+    def ready(self) -> bool:
+        """Whether the party can do its work, and does not hang; from any thread."""
+        return self._snapshot.ready and not self._hangs
+
     def on_ready(self, tell: Callable[[bool], None]) -> None:
         """Calls `tell` with whether the party is ready: now, and at each change, on its loop."""
         with self._ready_lock:
             self._tell_ready = tell
-            tell(self._snapshot.ready)
+            tell(self.ready)
 
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         """Adds a gauge, read at every scrape on the scraper's thread."""
@@ -189,12 +194,18 @@ class Metrics(Meter):
 
     def stands(self, machine: Machine, now: float) -> None:
         """Takes a snapshot of the machine; see `Meter`."""
-        known, was_ready = self._snapshot.spending, self._snapshot.ready
+        known, was_ready = self._snapshot.spending, self.ready
         self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
         self._spent_more = False
-        if self._snapshot.ready != was_ready:
+        if self.ready != was_ready:
             with self._ready_lock:
-                self._tell_ready(self._snapshot.ready)
+                self._tell_ready(self.ready)
+
+    def hangs(self, hangs: bool) -> None:
+        """Is not ready while the party hangs; see `Meter`."""
+        with self._ready_lock:
+            self._hangs = hangs
+            self._tell_ready(self.ready)
 
     def _carried(self, message: Request | Reply, direction: str) -> None:
         if isinstance(message, PutBlock | Payload):
@@ -213,12 +224,12 @@ class Metrics(Meter):
 class _Standing(Collector):
     """Collects the gauges of the last snapshot."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Callable[[], Snapshot], ready: Callable[[], bool]) -> None:
+        self._snapshot, self._ready = snapshot, ready
 
     def collect(self) -> Iterator[Metric]:
         now = self._snapshot()
-        yield _gauge("secureps_ready", "1 if this party can do its work.", now.ready)
+        yield _gauge("secureps_ready", "1 if this party can do its work.", self._ready())
         if now.groups is None:
             return
         groups = now.groups.items()

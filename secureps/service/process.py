@@ -24,14 +24,17 @@ from typing import Any, Protocol
 from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, DiskFailed, UnknownParty, Unsigned
+from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
 from secureps.exhaustion import Starved, exhaustion
 from secureps.messages.format import FORMAT
 from secureps.messages.records import RefusedRequests
+from secureps.messages.requests import Trouble
+from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import Halt
 from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
+from secureps.service.hangs import Hangs
 from secureps.service.kit_watch import KitWatch
 from secureps.service.limits import FIRST_THREADS, demand_descriptors, limits_named, probe, starting
 from secureps.service.logs import tell
@@ -46,7 +49,7 @@ from secureps.store.journal_height import NO_SPACE
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
 from secureps.store.spool import DiskSpool
-from secureps.store.tls_files import TlsFiles
+from secureps.store.tls_files import TlsFiles, untimely_certificate
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport, sleep_until_woken
@@ -63,6 +66,9 @@ LAST_RESORT = 3.0
 """Seconds after a signal, or after a limit was met, at which the process ends, whatever is still at
 work in it."""
 
+
+CERTIFICATE_SECONDS = 1.0
+"""Seconds between two looks whether the certificates are good."""
 
 PROBE_SECONDS = 5.0
 """Seconds between two probes whether a file can be opened and a thread started."""
@@ -157,6 +163,20 @@ def link_of(
     return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca, passphrases=passphrases))
 
 
+def await_certificates(kit: Path, name: str) -> None:
+    """Waits while a party's certificates are not good at the time that this machine's clock says.
+
+    A machine without a battery begins in another year, until NTP sets its clock.
+    """
+    told = ""
+    while text := untimely_certificate(kit, name):
+        if text != told:
+            how = "waits until the clock is set, or the issuer's public/ is fetched with a new one"
+            tell(name, "Untimely", f"{text}: {how} (secureps keys renew)", logging.WARNING)
+            told = text
+        time.sleep(CERTIFICATE_SECONDS)
+
+
 def authenticator(roster: Callable[[], Roster]) -> Authenticate:
     """Makes a check that a request is signed by its sender (else Unsigned or UnknownParty).
 
@@ -208,9 +228,8 @@ def run_process(
             with Shutdown() as shutdown:
                 halt = _run(party, addresses, build, serve, listen, shutdown, closed)
     except OSError as error:
-        if error.errno in NO_SPACE:
-            raise DiskFailed(f"{error.filename or party.state}: {error.strerror}") from error
-        raise
+        kind = DiskFailed if error.errno in NO_SPACE else OperatorError
+        raise kind(f"{error.filename or party.state}: {error.strerror or error}") from error
     finally:
         closed.set()
     if halt.error is not None:
@@ -258,6 +277,10 @@ def _run(
             except BaseException as error:  # nothing would be done any more, and all look alive
                 executor.fail(error)
 
+        def report(text: str) -> None:
+            if party.role in ("shard", "holder"):
+                transport.call(COORDINATOR, Trouble(party.name, text))
+
         thread = threading.Thread(target=turn, name="loop", daemon=True)
         before = threading.excepthook
         threading.excepthook = partial(_hear, executor, before)
@@ -279,7 +302,13 @@ def _run(
                 replace_text(party.state / "address", f"{listen}\n", 0o600)
                 known = {"address": listen}
                 tell(party.name, "Listening", f"listens on {listen}", fields=known)
-            number = shutdown.wait(PROBE_SECONDS, Probing(transport.stalled).look)
+            probing, hangs = Probing(transport.stalled), Hangs(party.name, loop, executor, report)
+
+            def look() -> None:
+                probing.look()
+                hangs.look()
+
+            number = shutdown.wait(PROBE_SECONDS, look)
             if number is not None:
                 known = {"signal": number.name}
                 tell(party.name, "Signal", f"ends on {number.name}", fields=known)

@@ -83,8 +83,9 @@ def written(
 
 def put_in_place(fresh: Path, path: Path) -> None:
     """Gives a file its name, durably."""
-    os.replace(fresh, path)
-    sync(path.parent)
+    with durability.waiting():
+        os.replace(fresh, path)
+        sync(path.parent)
 
 
 def make_directory(path: Path, mode: int = 0o775) -> None:

@@ -18,7 +18,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -38,11 +38,12 @@ from secureps.messages.encoding import (
     payload_hasher,
     to_plain,
 )
-from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.format import BLAKE2_CHECKPOINT, FORMAT, OLDEST_CHECKPOINT, newer
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
 from secureps.store.atomic_file import make_directory, write_durably
+from secureps.wording import named
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 64 << 20
@@ -147,6 +148,10 @@ class Manifest:
     unsafe: tuple[str, ...] = ()
     evaluations: tuple[VersionEvaluated, ...] = ()
     tallies: tuple[Tally, ...] | None = None
+
+    def holds(self, version: int) -> bool:
+        """Whether all groups of the model are at this version."""
+        return {at.version for at in self.versions if at.group != EVALUATION} == {version}
 
 
 def tensor_name(group: str, block: int, slot: str = "") -> str:
@@ -262,6 +267,12 @@ def load_checkpoint(directory: str | Path) -> Manifest:
         DamagedStore: names the file that is absent, torn or damaged.
     """
     manifest = read_manifest(directory)
+    if absent := [each for each in manifest.files if not (Path(directory) / each.file).exists()]:
+        raise DamagedStore(
+            f"{directory}: lacks {named([each.file for each in absent], 8)}: copy it from the "
+            f"machine of {named([each.shard for each in absent], 8)}, where it is in "
+            f"{Path(directory).name} of the folder that its file names as checkpoints"
+        )
     for part in manifest.files:
         path = Path(directory) / part.file
         if digest_of_file(path, _hasher(manifest), part.size) != part.digest:
@@ -328,6 +339,46 @@ def checkpoint_directories(root: str | Path) -> list[Path]:
     except OSError:
         return []
     return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def prune(root: str | Path, keep: int, wanted: Collection[int] = ()) -> tuple[int, ...]:
+    """Deletes checkpoints that nobody needs any more; the numbers of those that stay.
+
+    The newest `keep` that are complete stay, whatever is newer than they are, the newest of each
+    version that is `wanted`, and the first one: baselines begin from version 0.
+    """
+    stay: list[int] = []
+    complete, missing = 0, set(wanted)
+    for directory in checkpoint_directories(root):
+        number, before = int(directory.name), complete
+        try:
+            manifest = read_manifest(directory)
+        except (ConfigError, DamagedStore):
+            held = set[int]()
+        else:
+            complete += 1
+            held = {version for version in missing if manifest.holds(version)}
+            missing -= held
+        if before < keep or held or number == 0:
+            stay.append(number)
+        else:
+            remove_files(directory)
+    return tuple(stay)
+
+
+def remove_files(directory: Path, *names: str) -> None:
+    """Deletes these files of a checkpoint, or all of it, and its directory once that is empty.
+
+    Its manifest goes first: without that it is no checkpoint, however far this comes. What cannot
+    be deleted stays, for the next time.
+    """
+    try:
+        found = [each.name for each in directory.iterdir()]
+        for name in sorted(names or found, key=lambda each: each != MANIFEST):
+            (directory / name).unlink(missing_ok=True)
+        directory.rmdir()
+    except OSError:  # it has files of others, or is being deleted by them
+        return
 
 
 def latest_good(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:

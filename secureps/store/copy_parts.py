@@ -97,7 +97,7 @@ def begin(state: Path, private: Path) -> int:
         if own is not None and own != run_of(copy / JOURNAL):
             raise OperatorError(
                 f"{state}: it is of another run than the coordinator's: start this standby with "
-                "an empty state folder"
+                "a new state folder, and keep this one"
             )
     rows = restore(copy, state, "coordinator", private)
     height_path(copy / JOURNAL).unlink()  # first: without it there is no copy to begin from

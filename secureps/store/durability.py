@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,9 @@ except ImportError:  # Windows
 
 DIRECTORIES = hasattr(os, "O_DIRECTORY")
 """Whether a directory can be opened, to wait until what it lists is on the disk."""
+
+_waiting: dict[int, float] = {}
+"""Since when threads wait for the disk."""
 
 _lock = threading.Lock()
 _simulations = 0
@@ -39,17 +43,38 @@ def simulated(is_one: bool = True) -> Iterator[None]:
             _simulations -= is_one
 
 
+@contextmanager
+def waiting() -> Iterator[None]:
+    """For what waits for the disk: whether it ever ends is seen by `oldest_write`."""
+    thread = threading.get_ident()
+    outer = thread in _waiting
+    _waiting.setdefault(thread, time.monotonic())
+    try:
+        yield
+    finally:
+        if not outer:
+            del _waiting[thread]
+
+
+def oldest_write() -> float:
+    """Seconds that this process has waited for its disk without an end; 0 if it does not."""
+    now = time.monotonic()
+    return now - min(tuple(_waiting.values()), default=now)
+
+
 def sync(file: int) -> None:
     """Waits until a file, by its descriptor, is on the disk with all that is said of it."""
-    if waits() and not _through_the_drive(file):
-        os.fsync(file)
+    with waiting():
+        if waits() and not _through_the_drive(file):
+            os.fsync(file)
 
 
 def sync_data(file: int) -> None:
     """The same of the bytes of a file that has its size already."""
     if hasattr(os, "fdatasync"):
         if waits():
-            os.fdatasync(file)
+            with waiting():
+                os.fdatasync(file)
     else:
         sync(file)
 

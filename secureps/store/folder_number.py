@@ -36,5 +36,7 @@ def folder_number(state: Path) -> bytes:
     except ValueError:
         number = b""
     if len(number) != BYTES:
-        raise OperatorError(f"{path}: damaged: start this standby with an empty state folder")
+        raise OperatorError(
+            f"{path}: damaged: start this standby with a new state folder, and keep this one"
+        )
     return number

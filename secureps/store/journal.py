@@ -36,6 +36,7 @@ from secureps.store.journal_height import (
     height_path,
     read_height,
     refuse_behind,
+    restorable,
 )
 from secureps.store.journal_lock import lock, restoring_path
 from secureps.store.journal_rows import (
@@ -237,7 +238,8 @@ class SqliteJournal:
             self._base = stack.enter_context(closing(self._connect()))
             self._prepare()
             self._seq, self._chain, self._height = self._at_height()
-            self._kept = compaction.kept(self._path, self._base)
+            with restorable(self._path):
+                self._kept = compaction.kept(self._path, self._base)
             self._grown = compaction.grown(self._path, self._base, self.folded)
             stack.callback(self._height.close)
             self._open = stack.pop_all()
@@ -314,8 +316,12 @@ class SqliteJournal:
         """All records after the fold, or after a row that is known, with the time of each."""
         if self._closed:
             raise InternalError("the journal is closed")
-        rows = rows_after(self._path, self._base, since or self.folded, self.mark)
-        return ((row.at, row.record) for row in rows)
+        return self._sound(since or self.folded)
+
+    def _sound(self, since: Mark) -> Iterator[tuple[float, Record]]:
+        with restorable(self._path):
+            for row in rows_after(self._path, self._base, since, self.mark):
+                yield row.at, row.record
 
     @property
     def fold(self) -> Fold | None:
@@ -356,14 +362,15 @@ class SqliteJournal:
     def _transaction(self, doing: str) -> Iterator[None]:
         """All that is done in it, or nothing."""
         try:
-            self._base.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._base.execute("COMMIT")
-            except BaseException:
-                if self._base.in_transaction:
-                    self._base.execute("ROLLBACK")
-                raise
+            with durability.waiting():
+                self._base.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    self._base.execute("COMMIT")
+                except BaseException:
+                    if self._base.in_transaction:
+                        self._base.execute("ROLLBACK")
+                    raise
         except sqlite3.Error as error:
             raise self._refused(doing, error) from None
 
@@ -382,7 +389,9 @@ class SqliteJournal:
         if mark is None or mark == START:
             return
         empty = not self._path.is_file() or self._path.stat().st_size == 0
-        refuse_behind(self._path, START if empty else last_row(self._path, self._oldest), mark)
+        with restorable(self._path):
+            own = START if empty else last_row(self._path, self._oldest)
+        refuse_behind(self._path, own, mark)
 
     def _connect(self) -> sqlite3.Connection:
         for suffix in ("", "-wal", "-shm"):
@@ -419,7 +428,8 @@ class SqliteJournal:
     def _at_height(self) -> tuple[int, bytes, Height]:
         """Where the journal ends, and the file that says so; both are as they must be."""
         try:
-            own = _head(self._path, self._base)
+            with restorable(self._path):
+                own = _head(self._path, self._base)
             beside = height_path(self._path)
             mark = read_height(beside)
             if mark is None and own != START:

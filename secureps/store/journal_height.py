@@ -17,6 +17,8 @@ import os
 import shutil
 import sqlite3
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,6 +164,18 @@ def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
         "damaged, or this is an older copy, and a ledger never goes back; bring back a copy of the "
         f"folder that has all {height.seq}: secureps restore"
     )
+
+
+@contextmanager
+def restorable(path: Path) -> Iterator[None]:
+    """Has a DamagedStore in the `with` say which folder is to be brought back, and how."""
+    try:
+        yield
+    except DamagedStore as error:
+        raise DamagedStore(
+            f"{error}: the disk damaged it, or somebody edited it; bring back the newest copy of "
+            f"the folder: secureps restore COPY --state {path.parent}"
+        ) from None
 
 
 def _slot(mark: Mark) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from secureps.crypto.tls import (
     expiry_of,
     make_authority,
     public_key_of,
+    untimely,
 )
 from secureps.errors import ClientError, KitError
 from secureps.store.kit_files import make_folder, read, read_secret, write, write_new
@@ -114,6 +116,18 @@ def load_credentials(
     if public_key_of(ca, name, certificate) != key.public:
         raise KitError(f"{_key(kit, name)} is not the key of {path}")
     return Credentials(authority, certificate, key.to_bytes())
+
+
+def untimely_certificate(kit: Path, name: str) -> str:
+    """Which certificate of a party is not good now, by this machine's clock; empty if none.
+
+    What is missing or damaged is told where it is loaded (`load_credentials`).
+    """
+    for path in (_authority(kit), certificate_file(kit, name)):
+        with suppress(ClientError, KitError):
+            if why := untimely(read(path, "")):
+                return f"{path}: {why}"
+    return ""
 
 
 def certificate_end(kit: Path, name: str) -> datetime | None:

@@ -1046,14 +1046,16 @@ class GroupVersion(_message.Message):
     def __init__(self, group: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class WriteCheckpoint(_message.Message):
-    __slots__ = ("incarnation", "number", "versions")
+    __slots__ = ("incarnation", "number", "versions", "kept")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     versions: _containers.RepeatedCompositeFieldContainer[GroupVersion]
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
+    kept: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ..., kept: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RosterChanged(_message.Message):
     __slots__ = ("incarnation", "text")

@@ -207,6 +207,7 @@ PLAN: dict[str, Any] = {
     "shards": 2,
     "block_size": 64,
     "checkpoint_every": 1,
+    "keep": 3,
     "lease": 20.0,
     "initial": "model.safetensors",
     "local": ["head.*"],

@@ -38,6 +38,7 @@ from secureps.roles.shard import reports
 from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
+from secureps.store.checkpoint import checkpoint_directories
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, metrics_of
 from tests.kits.federations import OF_RECORDS, Tensors, same, small_plan
 from tests.kits.privacy_kit import facts_of
@@ -194,6 +195,9 @@ def test_the_best_version_is_exported_after_later_checkpoints(tmp_path: Path) ->
         return bool(simulation.coordinator.federation.finished)
 
     simulation.run(over)
+    stay = sorted(int(each.name) for each in checkpoint_directories(tmp_path / "checkpoints"))
+    last = simulation.coordinator.federation.checkpoints[-1].number
+    assert stay == [0, 3, last - 2, last - 1, last], "the first, the best, and keep = 3"
     best = export(tmp_path, tmp_path / "best.safetensors", the_best=True)
     assert best.versions == {"all": 3}
     assert same(best.tensors, kept[0])

@@ -246,6 +246,23 @@ def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(cipher: str, tmp_p
     assert same(play.model(), unharmed(cipher)[0])
 
 
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_what_holders_put_off_by_a_wrong_calendar_they_open_when_it_is_set_right(
+    cipher: str, tmp_path: Path
+) -> None:
+    changing = ChangingRoster(small_plan(cipher), tmp_path, expires=BEGUN + 60)
+    play = changing.play
+    holders = [name for name in play.parties if name.startswith("holder")]
+    changing.play_to(1)
+    changing.tell(*holders, at=BEGUN + 61, text=False)
+    later = play.loop.now() + 8.0
+    play.run(lambda: play.loop.now() > later)
+    assert play.versions() == {"all": 1}
+    changing.tell(*holders, at=BEGUN, text=False)
+    play.run(lambda: finished(play))
+    assert same(play.model(), unharmed(cipher)[0])
+
+
 def test_one_holder_from_whom_the_roster_is_kept_opens_nothing(tmp_path: Path) -> None:
     """The others, as many as must agree, go on; with it goes the attack of an old roster."""
     changing = ChangingRoster(small_plan("rlwe"), tmp_path, expires=BEGUN + 60)

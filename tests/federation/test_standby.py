@@ -385,7 +385,7 @@ def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
     simulation.start(STANDBY)
     simulation.plan = plan
     party = simulation.parties[STANDBY]
-    with pytest.raises(Refused, match="the coordinator's plan is another one than this standby"):
+    with pytest.raises(Refused, match="the coordinator's plan differs in versions from this"):
         simulation.run(party.halted.done)
 
 

@@ -109,14 +109,15 @@ ELSEWHERE = {
         'name the other one in its file, standby = "HOST:PORT"',
     ),
     "the coordinator went on without this standby, and has what this one does not have: start it "
-    "again as a standby, with an empty state folder (the other side's fault)": (
+    "again as a standby, with a new state folder (the other side's fault)": (
         "federation/test_standby.py",
         "the coordinator went on without this standby",
     ),
     "this standby's journal is no beginning of the coordinator's: it is of another run, or has "
-    "what was never acknowledged; start it with an empty state folder (the sender's fault)": (
+    "what was never acknowledged; start it with a new state folder, and keep the one that it has "
+    "(the sender's fault)": (
         "service/test_lead.py",
-        "start it with an empty state folder",
+        "with a new state folder, and keep the one that it has",
     ),
     "this standby does not have all that the coordinator acknowledged: it takes over once secureps "
     "status shows that it follows. If the coordinator's folder is lost, begin a new run from the "
@@ -129,17 +130,18 @@ ELSEWHERE = {
         "federation/test_standby.py",
         "rules already",
     ),
-    "the coordinator's plan is another one than this standby's: give it the same "
-    "(the operator's fault)": ("federation/test_standby.py", "plan is another one"),
+    "the coordinator's plan differs in ... from this standby's: give it the same "
+    "(the operator's fault)": ("federation/test_standby.py", "the coordinator's plan differs in "),
     "a ... has no standby: --standby is for a coordinator (the operator's fault)": (
         "run/test_serve.py",
         "has no standby",
     ),
     "...: coordinator: HOST:PORT of the coordinator that it follows is missing "
     "(the operator's fault)": ("run/test_serve.py", "that it follows is missing"),
-    "...: damaged: start this standby with an empty state folder (the operator's fault)": (
+    "...: damaged: start this standby with a new state folder, and keep this one "
+    "(the operator's fault)": (
         "store/test_folder_number.py",
-        "damaged: start this standby with an empty",
+        "damaged: start this standby with a new",
     ),
     "a standby is here: the coordinator rules elsewhere; still trying": (
         "federation/test_standby.py",
@@ -154,8 +156,8 @@ ELSEWHERE = {
         "store/test_copy_parts.py",
         "too many to be sent: begin ",
     ),
-    "...: it is of another run than the coordinator's: start this standby with an empty state "
-    "folder (the operator's fault)": (
+    "...: it is of another run than the coordinator's: start this standby with a new state folder, "
+    "and keep this one (the operator's fault)": (
         "store/test_copy_parts.py",
         "another run than the coordinator's: start this",
     ),
@@ -357,12 +359,31 @@ ELSEWHERE = {
         "client/test_initial_model.py",
         "version 0 of the run is not the model of the file",
     ),
-    "this folder holds another run: its plan or roster differs from what was given; start a new "
-    "run in an empty folder": (
+    "this state folder holds run ..., whose plan differs in ... from the one that was given: give "
+    "what the run began with. A new run takes a new state folder: keep this one (the operator's "
+    "fault)": ("processes/test_federation.py", "from the one that was given"),
+    "this state folder holds run ..., which was founded with another kit, or a newer one, than was "
+    "given: ... (the operator's fault)": (
         "processes/test_federation.py",
-        "start a new run in an empty folder",
+        "which was founded with another kit, or a newer one, than was given",
     ),
-    "...: its fold does not match its digest (the operator's fault)": (
+    "...: bring ... the file of version 0, whose BLAKE2b-256 digest is ..., and name it in its own "
+    'file: initial = "PATH" (the operator\'s fault)': (
+        "processes/test_federation.py",
+        " the file of version 0",
+    ),
+    "...: lacks ...: copy it from the machine of ..., where it is in ... of the folder that its "
+    "file names as checkpoints (the operator's fault)": (
+        "run/test_export.py",
+        "of the folder that its file names as checkpoints",
+    ),
+    "...: row ... does not match its digest: the disk damaged it, or somebody edited it; bring "
+    "back the newest copy of the folder: secureps restore COPY --state ... (the operator's "
+    "fault)": (
+        "store/test_journal.py",
+        "secureps restore COPY --state ",
+    ),
+    "...: its fold does not match its digest: ... (the operator's fault)": (
         "store/test_compaction.py",
         "fold does not match",
     ),

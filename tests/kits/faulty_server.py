@@ -13,7 +13,8 @@ in the order in which they come:
     derived             its share is made, and has not left
     answered            the coordinator has acknowledged the share
 
-Of a shard: `summed`, the sums of a cohort are made and nobody heard of it. Actions:
+Of a shard: `summed`, the sums of a cohort are made and nobody heard of it; `journals`, a version is
+made and not on record: with that point a party counts as hanging after a second. Actions:
 
     die                 SIGKILL
     touch=FILE          says that it came so far
@@ -39,12 +40,15 @@ from secureps.crypto.field import P, Vector, lagrange, parse_vector, vector_byte
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import KeyShare
+from secureps.messages.shard_records import StatePrepared
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.tasks import ShareDerived
 from secureps.roles.machine import Answered
 from secureps.run.cli import main
+from secureps.service import hangs, process
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.journal import SqliteJournal
 from secureps.store.served_runs import ServedJournal
 
 FAULTS: dict[tuple[str, int], str] = {}
@@ -123,6 +127,12 @@ def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> N
             reached("answered", released[group, number])
 
 
+def journalling(journal: SqliteJournal, at: float, records: Sequence[Any]) -> None:
+    for record in records:
+        if isinstance(record, StatePrepared):
+            reached("journals", record.version)
+
+
 def summed(done: Any, worker: ShardWorker, task: Any) -> Any:
     reached("summed", task.cohort.version)
     return done
@@ -164,4 +174,7 @@ if __name__ == "__main__":
     after(CommitteeWorker, "_derive", derived)
     before(CommitteeHolder, "handle", answered)
     after(ShardWorker, "_sum", summed)
+    if any(point == "journals" for point, _ in FAULTS):
+        before(SqliteJournal, "append", journalling)
+        process.PROBE_SECONDS, hangs.STILL = 0.1, 1.0
     main()

@@ -17,6 +17,7 @@ from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages.encoding import file_digest
 from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rules.sync import Sync
 
@@ -469,6 +470,19 @@ def test_the_initial_file_is_pinned_by_its_digest(tmp_path: Path) -> None:
     other = load_plan(path)
     assert other.initial_digest == file_digest(b"other").hex()
     assert other.text != made.text
+
+
+def test_plans_agree_wherever_their_initial_file_lies(tmp_path: Path) -> None:
+    made = []
+    for name, content in (("here", b"model"), ("there", b"model"), ("other", b"another")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.safetensors").write_bytes(content)
+        made.append(load_plan(write(tmp_path / name, f'initial = "{name}.safetensors"')))
+    here, there, other = made
+    assert here.text != there.text, "each says where its own machine has the file"
+    assert here.digest == there.digest != other.digest
+    assert different_keys(here.text, there.text) == ()
+    assert different_keys(here.text, other.text) == ("initial_digest",)
 
 
 def test_an_initial_file_that_is_not_there(tmp_path: Path) -> None:

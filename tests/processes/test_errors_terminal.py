@@ -134,13 +134,13 @@ BEFORE = {
     ),
     "other format": (
         "... has format ... of secureps, and ... format ...: all parties of a run need one "
-        "version: install the coordinator's on this party's machine, and start it again with an "
-        "empty state folder: what it has is of format ... (the operator's fault)"
+        "version: install the coordinator's on this party's machine, and start it again with a "
+        "new state folder; keep the one that it has, which is of format ... (the operator's fault)"
     ),
     "older format": (
         "... has format ... of secureps, and ... format ...: all parties of a run need one "
-        "version: install the coordinator's on this party's machine, and start it again with an "
-        "empty state folder: what it has is of format ... (the operator's fault)"
+        "version: install the coordinator's on this party's machine, and start it again with a "
+        "new state folder; keep the one that it has, which is of format ... (the operator's fault)"
     ),
     "older state": (
         "...: format ..., and this version of secureps has format ...: finish the run with the "

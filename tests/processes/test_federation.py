@@ -5,18 +5,29 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from contextlib import suppress
+from datetime import datetime, timedelta, tzinfo
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import pytest
 from zstandard import ZstdCompressor
 
+from secureps.crypto import tls
 from secureps.crypto.bfv import DEGREE
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import first_roster, next_roster
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.plan import load_plan
+from secureps.run.initial_schema import initial_schema
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.store.checkpoint import write_state
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import load_holder_secret, load_private, load_public, roster_file
-from tests.kits.federations import same, small_federation, small_plan
+from secureps.store.tls_files import renew
+from tests.kits.federations import Walker, same, small_federation, small_plan
 from tests.kits.needles import Needles
 from tests.kits.processes import PLAN, Processes
 
@@ -42,6 +53,80 @@ def test_killed_one_after_another_ends_in_the_simulated_model(tmp_path: Path) ->
         assert marks == dict.fromkeys(processes.clients, (True, math.inf))
     assert versions == {"all": 8}
     assert same(model, simulation.model())
+
+
+def test_each_machine_has_the_file_of_version_0_at_a_path_of_its_own(tmp_path: Path) -> None:
+    """The plan pins its bytes; where they lie differs, also from one start to the next."""
+    folder, model = tmp_path / "run", Walker(0).parameters(7)
+    first, moved = folder / "first.safetensors", tmp_path / "elsewhere" / "v0.safetensors"
+    for path in (first, moved):
+        write_state(path, model, {})
+    text = f'initial = "first.safetensors"\n{PLAN}'
+    plan = load_plan(wrote(tmp_path / "plan.toml", text.format(cipher="plain", versions=4)), folder)
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+    cast = Cast(trainers, UnsafeSeed(3))
+    simulation = Simulation(plan, cast, tmp_path / "simulation", initial=initial_schema(plan))
+    simulation.run()
+    with Processes(folder, "plain", plan=text) as processes:
+        processes.pace = 0.1
+        processes.start("coordinator")
+        processes.wait((folder / "coordinator" / "address").is_file, "the coordinator")
+        first.unlink()  # another machine's
+        processes.settings["shard-0"] = 'initial = "../elsewhere/v0.safetensors"'
+        for name in (*processes.shards, *processes.clients):
+            processes.start(name)
+        lacks = f"{first}: No such file or directory: bring shard-1 the file of version 0"
+        processes.wait(lambda: lacks in processes.log("shard-1"), "the shard without the file")
+        assert f"digest is {plan.initial_digest}" in processes.log("shard-1")
+        processes.settings["shard-1"] = processes.settings["shard-0"]
+        processes.start("shard-1")
+        processes.wait(lambda: processes.reached(1), "version 1")
+        processes.kill("coordinator")
+        at = text.replace("first.safetensors", str(moved))
+        wrote(folder / "plan.toml", at.format(cipher="plain", versions=4))
+        processes.start("coordinator")
+        processes.wait(processes.finished, "the end")
+        assert same(processes.model()[1], simulation.model())
+
+
+class InThreeDays(datetime):
+    """A clock that is ahead."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return super().now(tz) + timedelta(days=3)
+
+
+def test_a_party_waits_until_its_clock_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a machine that begins in another year its certificate is one of the future."""
+    early = ("shard-0", "client-00")
+    with Processes(tmp_path, "plain", versions=1) as processes:
+        kit = tmp_path / "kit"
+        ca, roster = Identity((kit / "ca" / "ca.key").read_bytes()), load_public(kit).roster
+        with monkeypatch.context() as patch:
+            patch.setattr(tls, "datetime", InThreeDays)
+            for name in early:
+                renew(kit, ca, roster, name)
+        processes.start_all()
+        for name in early:
+            told = f"{name}.pem: it begins on "
+            processes.wait(partial(says, processes, name, told), f"{name} to wait")
+            assert "waits until the clock is set" in processes.log(name)
+        for name in early:
+            assert processes.alive(name)
+            renew(kit, ca, roster, name)  # as good as a clock that is set
+        processes.wait(processes.finished, "the end")
+
+
+def says(processes: Processes, name: str, text: str) -> bool:
+    return text in processes.log(name)
+
+
+def wrote(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
 def test_all_killed_at_once_and_started_again(tmp_path: Path) -> None:
@@ -176,6 +261,11 @@ def test_a_coordinator_does_not_take_another_runs_folder(change: str, tmp_path: 
             other_line = next_roster(ca, first_roster(ca, 0), known.certificates, 0, 0)
             roster_file(kit).write_bytes(other_line.to_bytes())
         processes.start("coordinator")
-        said = "start a new run in an empty folder"
+        said = {
+            "plan": "whose plan differs in versions from the one that was given",
+            "kit": "which was founded with another kit, or a newer one, than was given",
+        }[change]
+        keep = "A new run takes a new state folder: keep this one"
         processes.wait(lambda: said in processes.log("coordinator"), "the refusal")
+        processes.wait(lambda: keep in processes.log("coordinator"), "what to do")
         assert "Traceback" not in processes.log("coordinator")

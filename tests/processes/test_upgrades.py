@@ -86,8 +86,8 @@ def test_a_party_of_another_format_ends_at_its_first_request(tmp_path: Path, the
         said = (
             f"shard-0 has format {theirs} of secureps, and coordinator format {FORMAT}: all "
             "parties of a run need one version: install the coordinator's on this party's "
-            "machine, and start it again with an empty state folder: what it has is of format "
-            f"{theirs}"
+            "machine, and start it again with a new state folder; keep the one that it has, which "
+            f"is of format {theirs}"
         )
         assert said in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr

@@ -156,7 +156,17 @@ def test_stages_of_zero_save_what_their_paper_says() -> None:
 
 def test_what_a_shard_holds_is_shared_out_by_what_it_is() -> None:
     use = MemoryUse(
-        1, 5, 0, 90, 36_000, files=0, work=3000, uploads=2000, connections=1000, disk=15_000
+        1,
+        5,
+        0,
+        90,
+        36_000,
+        files=0,
+        checkpoints=0,
+        work=3000,
+        uploads=2000,
+        connections=1000,
+        disk=15_000,
     )
     held = sharding.of_shard(use, 1000)
     assert held == sharding.Held(12.0, 0.0, 24.0, 6.0, 15.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import uuid
 from pathlib import Path
@@ -158,6 +159,20 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
     assert np.array_equal(made.tensors["body.weight"], tensors["body.weight"])
     with pytest.raises(DamagedStore, match=r"shard-1\.safetensors"):
         read_model(checkpoint_path(tmp_path, 7))
+
+
+def test_parts_that_are_on_other_machines_are_named(tmp_path: Path) -> None:
+    """A coordinator's folder has the manifest alone, where its shards have folders of their own."""
+    write(tmp_path / "checkpoints", 3)
+    directory = checkpoint_path(tmp_path / "checkpoints", 3)
+    for shard in SHARDS:
+        (directory / f"{shard}.safetensors").unlink()
+    said = (
+        f"{directory}: lacks shard-0.safetensors, shard-1.safetensors: copy it from the machine of "
+        "shard-0, shard-1, where it is in 000003 of the folder that its file names as checkpoints"
+    )
+    with pytest.raises(DamagedStore, match=re.escape(said)):
+        export(tmp_path, tmp_path / "model.safetensors")
 
 
 def test_no_checkpoint_no_export(tmp_path: Path) -> None:

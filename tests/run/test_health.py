@@ -47,6 +47,28 @@ def test_a_probe_hears_whether_a_server_lives_and_whether_it_can_work(tmp_path: 
             assert probe(processes, name, "--alive") != 0
 
 
+def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(tmp_path: Path) -> None:
+    """It answers its connections all the while: gRPC has threads of its own."""
+    with Processes(tmp_path, "plain", versions=3) as processes:
+        processes.start_all(faults={"shard-0": ("journals@2:wait=go",)})
+
+        def trouble() -> str:
+            status = processes.status()
+            found = () if status is None else status.servers
+            return next((each.trouble for each in found if each.name == "shard-0"), "")
+
+        processes.wait(lambda: trouble().startswith("hangs: "), "the status to name it")
+        status = processes.status()
+        assert status is not None
+        assert "; shard-0 hangs: it has been at one event" in status.groups[0].reason
+        assert not health(tmp_path / "shard-0.toml")
+        assert "shard-0: hangs: it has been at one event for more" in processes.log("shard-0")
+        (tmp_path / "go").touch()
+        processes.wait(partial(health, tmp_path / "shard-0.toml"), "it to go on")
+        processes.wait(processes.finished, "the end")
+        processes.wait(lambda: not trouble(), "the status to forget it")
+
+
 def test_what_cannot_be_asked_says_why(tmp_path: Path) -> None:
     with Processes(tmp_path, "rlwe", clients=0) as processes:
         for name, reason in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import threading
@@ -482,6 +483,26 @@ def test_a_meter_hears_of_requests_calls_records_and_works() -> None:
     assert told[:5] == [*first, put, ("retried", "there")]
     assert sorted(told[5:], key=repr) == sorted([put, ("worked", "task", 0.0)], key=repr)
     assert tape.told[2] == ("stands", 1, 0.0), "after the records, before any effect"
+
+
+def test_what_cannot_be_read_is_sent_when_the_disk_works_again() -> None:
+    call = Call("there", PutBlock(HEADER), attach="k")
+    stage = Stage(lambda s, e: Step([], [call] if s == "a" else []))
+    right, left = stage.worker.fetch, [2]
+
+    def fetch(key: str) -> bytes:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EIO, "Input/output error", "spool/k")
+        return right(key)
+
+    stage.worker.fetch = fetch  # type: ignore[method-assign]
+    stage.executor.request("a", Heartbeat("a"))
+    stage.play()
+    assert [message for _, message, _ in stage.line.calls] == [PutBlock(HEADER, b"abc")]
+    refused = "waits for its own disk: [Errno 5] Input/output error: 'spool/k'"
+    assert stage.machine.troubles == [refused, ""]
+    assert not stage.executor.halted.done()
 
 
 def test_what_else_is_wrong_stands_beside_what_the_disk_refuses_until_it_is_taken_back() -> None:

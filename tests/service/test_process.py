@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import socket
 import subprocess
@@ -247,17 +248,29 @@ def test_addresses_that_are_none(listen: str, tmp_path: Path) -> None:
 # --- a disk that is full ----------------------------------------------------------
 
 
-def test_a_disk_that_is_full_at_the_start_is_the_operators_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "kind", "said"),
+    [
+        (errno.ENOSPC, DiskFailed, r"state: No space left on device"),
+        (errno.EIO, OperatorError, r"/there: Input/output error"),
+    ],
+)
+def test_a_disk_that_refuses_is_the_operators_and_no_traceback(
+    number: int,
+    kind: type[OperatorError],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def full(*given: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def refuses(*given: object) -> None:
+        where = ("/there",) if number == errno.EIO else ()
+        raise OSError(number, os.strerror(number), *where)
 
-    monkeypatch.setattr(process, "_run", full)
+    monkeypatch.setattr(process, "_run", refuses)
     ca, own = Identity.generate(), Identity.generate()
     roster = sign_roster(ca, [certify(ca, "shard-0", "shard", own.public.key, b"")])
     party = process.Party("shard-0", own, PLAINTEXT, roster, tmp_path / "state", tmp_path)
-    with pytest.raises(DiskFailed, match=r"state: No space left on device"):
+    with pytest.raises(kind, match=said):
         process.run_process(party, {}, lambda *given: pytest.fail("is not built"))
 
 

@@ -35,6 +35,7 @@ from secureps.store.checkpoint import (
     header_end,
     latest_good,
     load_checkpoint,
+    prune,
     read_metadata,
     read_state,
     tensor_name,
@@ -391,3 +392,14 @@ def test_a_header_ends_within_its_file_and_is_no_longer_than_any(
         begin = begin[:7]
     with pytest.raises(DamagedStore, match="its header is not whole"):
         header_end(tmp_path, begin, size)
+
+
+def test_the_newest_checkpoints_stay_and_the_first_and_what_is_wanted(tmp_path: Path) -> None:
+    for number in range(9):
+        write_checkpoint(tmp_path, number)
+    (checkpoint_path(tmp_path, 7) / "manifest.json").unlink()  # never completed
+    (checkpoint_path(tmp_path, 4) / "notes.txt").write_text("somebody's own")
+    assert prune(tmp_path, keep=2, wanted=(3, 99)) == (8, 7, 6, 3, 0)
+    assert [int(each.name) for each in checkpoint_directories(tmp_path)] == [8, 7, 6, 3, 0]
+    assert load_checkpoint(checkpoint_path(tmp_path, 3)).number == 3
+    assert latest_good(tmp_path)[0].name == "000008"

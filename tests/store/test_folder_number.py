@@ -27,7 +27,7 @@ def test_a_folder_keeps_its_number_and_no_other_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "abcd\n", "z" * 32, "00" * 17])
 def test_a_damaged_number_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "folder-number").write_text(content)
-    with pytest.raises(OperatorError, match="damaged: start this standby with an empty"):
+    with pytest.raises(OperatorError, match="damaged: start this standby with a new"):
         folder_number(tmp_path)
 
 

@@ -39,6 +39,8 @@ VERSIONS = 3
 FILED = 3
 """Versions of a group whose state files are kept: the newest, the one before it, and what the
 checkpoint before has, or the one being made."""
+MORE_CHECKPOINTS = 2
+"""Beside those that the plan keeps: the first one, and the one being made."""
 SHARD_THREADS = 1
 """Threads that step a shard's blocks, unless its file says otherwise."""
 CODE_BYTES = 40
@@ -94,6 +96,7 @@ class MemoryUse:
         memory: resident at the peak: the sum of the five that follow.
         disk: of updates in its spool, while the largest cohort of every group is open.
         files: of the state files of its groups: each has FILED versions.
+        checkpoints: of its parts of the checkpoints that stay.
         limit: of `state`; None if there is none.
     """
 
@@ -107,6 +110,7 @@ class MemoryUse:
     connections: int
     disk: int
     files: int
+    checkpoints: int
     limit: int | None = None
 
 
@@ -166,9 +170,20 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
         memory=sum(parts.values()),
         disk=max(disk.values()),
         files=max(files.values()),
+        checkpoints=_checkpoints(plan) * (max(files.values()) // FILED),
         limit=service.memory,
         **parts,
     )
+
+
+def _checkpoints(plan: Plan) -> int:
+    """How many checkpoints lie on a disk at once, at most."""
+    section = plan.section
+    most = 2 + sum(plan.versions(group) // section.checkpoint_every for group in plan.groups)
+    if not section.keep:
+        return most
+    best = section.evaluation is not None and section.evaluation.best is not None
+    return min(most, section.keep + MORE_CHECKPOINTS + best)
 
 
 def fewest(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse | None:

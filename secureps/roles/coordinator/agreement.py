@@ -54,7 +54,7 @@ def agrees_on_scale(tx: Transaction, group: GroupState, said: Prepared) -> bool:
 def _differ(tx: Transaction, group: GroupState, found: str) -> None:
     text = (
         f"{found}: one of the two computes wrongly, and nothing is made of it until they agree; "
-        "start the faulty one on a sound machine, with an empty state folder"
+        "start the faulty one on a sound machine, with a new state folder"
     )
     if group.reason != text:
         tx.step.effects.append(Say(f"{tx.plan.head(group.name)}{text}"))

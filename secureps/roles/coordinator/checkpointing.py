@@ -40,7 +40,13 @@ def begin(tx: Transaction) -> None:
     number = last.number + 1 if last else 0
     tx.write(CheckpointOrdered(number, versions))
     for shard in parts_due(tx):
-        tx.order(shard, WriteCheckpoint(federation.incarnation, number, versions))
+        order_part(tx, shard)
+
+
+def order_part(tx: Transaction, shard: str) -> None:
+    """Has a shard write its part of the checkpoint in the making."""
+    last, kept = tx.federation.checkpoints[-1], tx.sessions.kept
+    tx.order(shard, WriteCheckpoint(tx.federation.incarnation, last.number, last.versions, kept))
 
 
 def awaited(tx: Transaction) -> str:

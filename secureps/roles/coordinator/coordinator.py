@@ -23,8 +23,9 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.model.layout import Layout
+from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import (
     acts,
@@ -72,6 +73,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import PinnedRun
+from secureps.wording import named
 
 BEFORE_A_RUN = (
     requests.Register,
@@ -152,12 +154,7 @@ class Coordinator(Seat):
     def resume(self, now: float) -> Step:
         """Begins another incarnation; ConfigError if the journal is of another plan or roster."""
         if (pinned := self._federation.pinned) is not None:
-            known = self._settings.roster.number_of(pinned.run.roster) is not None
-            if pinned.run.plan != self._plan.text or not known:
-                raise ConfigError(
-                    "this folder holds another run: its plan or roster differs from what was "
-                    "given; start a new run in an empty folder"
-                )
+            self._refuse_other(pinned.run)
         gone = self._federation.why_gone
         here = [client for client in self._federation.members if client not in gone]
         self._sessions.begin(now, here, now + self._plan.section.lease)
@@ -170,6 +167,19 @@ class Coordinator(Seat):
         committees.form(tx, self._settings)
         checkpointing.manifest_again(tx)
         return self._close_turn(tx)
+
+    def _refuse_other(self, run: RunInfo) -> None:
+        """ConfigError unless the plan and the kit that were given are those of this run."""
+        differs = ""
+        if keys := different_keys(run.plan, self._plan.text):
+            differs = f"whose plan differs in {named(keys)} from the one that was given"
+        elif self._settings.roster.number_of(run.roster) is None:
+            differs = "which was founded with another kit, or a newer one, than was given"
+        if differs:
+            raise ConfigError(
+                f"this state folder holds run {run.id.hex()[:16]}, {differs}: give what the run "
+                "began with. A new run takes a new state folder: keep this one"
+            )
 
     def troubled(self, reason: str) -> list[Effect]:
         """Shows what is wrong beside it in the status."""
@@ -409,6 +419,7 @@ class Coordinator(Seat):
     def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
         tx = self._tx(now)
         assert tx.federation.pinned is not None
+        self._sessions.kept = event.kept or self._sessions.kept
         newest = event.epoch == tx.federation.pinned.placement.epoch  # else it is asked for anew
         for last in tx.federation.checkpoints[-1:]:
             if newest and last.number == event.number and not last.complete:

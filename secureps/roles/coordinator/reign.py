@@ -51,7 +51,7 @@ LOOK = 0.5
 EMPTY = " (its disk is empty, and does not say who ruled; once the standby is back, that one does)"
 STALE = (
     "the coordinator went on without this standby, and has what this one does not have: start it "
-    "again as a standby, with an empty state folder"
+    "again as a standby, with a new state folder"
 )
 
 

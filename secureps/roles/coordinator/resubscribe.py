@@ -6,7 +6,7 @@ here: decisions and records (`roles.coordinator.commit`).
 
 from __future__ import annotations
 
-from secureps.messages.orders import Discard, Finish, Found, WriteCheckpoint
+from secureps.messages.orders import Discard, Finish, Found
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import (
     checkpointing,
@@ -77,8 +77,7 @@ def repeat(
         for group in federation.groups.values():
             _repeat_to_client(tx, group, party)
     if party in checkpointing.parts_due(tx):
-        last = federation.checkpoints[-1]
-        tx.order(party, WriteCheckpoint(federation.incarnation, last.number, last.versions))
+        checkpointing.order_part(tx, party)
     if federation.finished:
         tx.order(party, Finish(federation.incarnation, federation.finished))
 

@@ -22,6 +22,7 @@ from secureps.roles.coordinator import (
     founding,
     key_release,
     opening,
+    overdue,
     resharding,
     succession,
     synchronous,
@@ -49,6 +50,7 @@ def advance(tx: Transaction) -> float | None:
     key_release.release(tx)
     if tx.federation.moving.target is None:
         termination.finish(tx)
+    untils.append(overdue.look(tx))
     return min((until for until in untils if until is not None), default=None)
 
 

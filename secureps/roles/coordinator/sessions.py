@@ -68,6 +68,12 @@ class Sessions:
     """Who takes part in each group, by name (`Transaction.attendance`)."""
     unheard: set[str] = field(default_factory=set)
     """Clients that have a lease since this incarnation began, and were not heard of since."""
+    steps: dict[tuple[str, int, str], float] = field(default_factory=dict)
+    """Since when servers owe what a step of a commit, or a checkpoint, wants of them."""
+    overdue: dict[str, str] = field(default_factory=dict)
+    """Servers that owe it for longer than the plan's deadline, in words that follow their names."""
+    kept: tuple[int, ...] = ()
+    """The checkpoints that stay, as the last manifest's writer found them; none: not known."""
     began: float = 0.0
     _leases: dict[str, float] = field(default_factory=dict)
     _live: set[str] = field(default_factory=set)

@@ -20,6 +20,7 @@ from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, Placement
+from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.reign import STALE
 from secureps.roles.coordinator.reigns import Reigns, blank
@@ -194,9 +195,14 @@ class Standby(Seat):
         return step
 
     def _other_plan(self) -> Step | None:
-        if self._pinned is None or self._pinned.run.plan == self._plan.text:
+        if self._pinned is None:
             return None
-        text = "the coordinator's plan is another one than this standby's: give it the same"
+        keys = different_keys(self._pinned.run.plan, self._plan.text)
+        if not keys:
+            return None
+        text = (
+            f"the coordinator's plan differs in {named(keys)} from this standby's: give it the same"
+        )
         return Step(effects=[Halt(text, ConfigError)])
 
     @property

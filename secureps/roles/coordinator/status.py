@@ -147,6 +147,7 @@ def servers(
             accuse[each.name],
             _all(
                 here.troubles.get(each.name),
+                here.overdue.get(each.name),
                 _other_roster(roster, here.epochs.get(each.name)),
                 NOT_TAKEN if each.name in here.elsewhere else None,
                 f"has left: {gone[each.name]}" if each.name in gone else None,

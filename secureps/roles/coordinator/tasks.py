@@ -36,10 +36,14 @@ class WriteManifest(Task):
 
 @dataclass(frozen=True, slots=True)
 class ManifestWritten(TaskResult):
-    """The manifest of a checkpoint by the placement of this epoch is durable."""
+    """The manifest of a checkpoint by the placement of this epoch is durable.
+
+    `kept` are the numbers of the checkpoints that stay; none where all do.
+    """
 
     number: int
     epoch: int
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,8 @@ class Holder(ABC, Generic[T]):
                 return Step()
             case KitRead() if sender == WORKER:
                 read = Step()
-                return self._followed(read, self._ledger.follower.read(read, event))
+                newer = self._ledger.follower.read(read, event)
+                return self._followed(read, newer or self._ledger.follower.recovers())
             case RosterChanged(incarnation, text) if sender == COORDINATOR:
                 obeyed = self._ledger.obeys(incarnation)
                 return self._followed(obeyed, self._ledger.follower.follow(obeyed, text))
@@ -208,7 +209,7 @@ class Holder(ABC, Generic[T]):
         return Step(effects=[Call(COORDINATOR, said)])
 
     def _followed(self, step: Step, newer: bool) -> Step:
-        """By another roster than before it hears of everything again, on a new stream."""
+        """By another roster, or calendar, it hears of everything again, on a new stream."""
         if newer:
             step.effects.append(Watch())
         return step
@@ -218,7 +219,7 @@ class Holder(ABC, Generic[T]):
         if not self.configured or name_of(cohort) in self._openings:
             return step
         if self._ledger.follower.holds_back(step, f"cohort {cohort.number} of {cohort.group}"):
-            return step  # by another roster it is asked again
+            return step  # by another roster, or with its calendar set right, it is asked again
         try:
             self._ledger.check(order)
             opening = self.assign(order)

@@ -233,11 +233,11 @@ class Shard(ShardFoldable):
                     self._begin(step, ("adopt", group, version), AdoptState(order))
                 else:
                     self._commit(step, order)
-            case orders.WriteCheckpoint(number=number, versions=versions):
+            case orders.WriteCheckpoint(number=number, versions=versions, kept=kept):
                 if self._adoption.busy:  # what it writes is on record after that
                     self._adoption.postponed = True
                 elif not self._states.bring(step, order, self._busy):
-                    self._begin(step, ("part", "", number), WritePart(number, versions))
+                    self._begin(step, ("part", "", number), WritePart(number, versions, kept))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
             case _:

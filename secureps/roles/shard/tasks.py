@@ -105,10 +105,11 @@ class StateReady(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class WritePart(Task):
-    """Writes this shard's file of a checkpoint."""
+    """Writes this shard's file of a checkpoint; deletes those of others, as `WriteCheckpoint`."""
 
     number: int
     versions: tuple[GroupVersion, ...]
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ def _stored(cluster: Cluster, sized: Sized | None) -> Cluster:
         return cluster
     if sized is None:
         return replace(cluster, storage="10Gi")
-    models = 3 * sized.versions  # of checkpoints, beside those that are served
+    models = sized.versions + sized.shard.checkpoints
     gibibytes = -(-2 * (sized.shard.disk + models) // (1 << 30))
     return replace(cluster, storage=f"{max(gibibytes, 1)}Gi")
 

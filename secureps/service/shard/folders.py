@@ -19,6 +19,7 @@ def nowhere() -> Iterator[Path]:
 class ShardFolders:
     """The folders of a shard: its states, and its parts of checkpoints.
 
+    `initial` is its own path or URL of the file of version 0; None: the plan's.
     `elsewhere` brings its parts of a store's checkpoints, newest first, each for a moment; it
     raises DiskFailed.
     """
@@ -26,6 +27,7 @@ class ShardFolders:
     states: Path
     checkpoints: Path
     elsewhere: Callable[[], Iterator[Path]] = nowhere
+    initial: str | None = None
 
     def state(self, group: str, version: int, epoch: int) -> Path:
         """The file of a version, whether it exists or not.

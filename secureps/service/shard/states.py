@@ -47,6 +47,7 @@ from secureps.store.checkpoint import (
     checkpoint_path,
     read_metadata,
     read_state,
+    remove_files,
     tensor_name,
     write_state,
 )
@@ -334,6 +335,15 @@ class States:
         path = self._part(checkpoint_path(self._folders.checkpoints, number))
         digest = write_state(path, tensors, metadata, None)
         return Checkpointed(self._name, number, path.name, path.stat().st_size, digest)
+
+    def prune_parts(self, number: int, kept: Sequence[int]) -> None:
+        """Deletes this shard's parts of checkpoints before `number`, but for those `kept`.
+
+        Where none is kept nothing is deleted: the coordinator did not say.
+        """
+        for directory in checkpoint_directories(self._folders.checkpoints) if kept else ():
+            if int(directory.name) < number and int(directory.name) not in kept:
+                remove_files(directory, self._part(directory).name)
 
     def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | Filed]:
         """The tensors of a version for another file: of what is not in memory, where they lie."""

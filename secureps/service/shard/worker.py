@@ -22,6 +22,7 @@ from secureps.crypto.cipher import Cipher, Opener
 from secureps.crypto.suite import on_backend
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.files.initial_file import initial_path
+from secureps.files.objects import shown
 from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
@@ -108,6 +109,7 @@ class ShardWorker(Worker):
         self._threads = limit.threads
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
+        self._own_initial = folders.initial
         self._states = States(name, state, folders, self._make, limit, self._buffers)
         self._means = MeanSamples()
         self._pulls = Lookahead(self._states.read_ahead)
@@ -228,8 +230,10 @@ class ShardWorker(Worker):
                 return self._try(task)
             case AdoptState():
                 return self._states.adopted(task, [self._spool.get(key) for key in task.copies])
-            case WritePart(number, versions):
-                return PartWritten(self._states.write_part(number, versions))
+            case WritePart(number, versions, kept):
+                part = self._states.write_part(number, versions)
+                self._states.prune_parts(number, kept)
+                return PartWritten(part)
             case Prune():
                 for key in task.keys:
                     self._spool.delete(key)
@@ -396,16 +400,23 @@ class ShardWorker(Worker):
         plan = self._state.pinned.plan
         if group == EVALUATION:
             return np.zeros(self._layout(group).size, dtype=np.float32)
-        place = plan.section.initial or ""
+        place = self._own_initial or plan.section.initial or ""
+        bring = (
+            f"bring {self._name} the file of version 0, whose BLAKE2b-256 digest is "
+            f'{plan.initial_digest}, and name it in its own file: initial = "PATH"'
+        )
         try:
             path = initial_path(place)
             found = path.stat()
         except OSError as error:
-            raise DamagedStore(f"{place}: {error.strerror}") from None
+            raise DamagedStore(f"{shown(place)}: {error.strerror}: {bring}") from None
         known = (found.st_ino, found.st_size, found.st_mtime_ns)
         if known != self._looked_at:  # once for all groups: it may be larger than memory
-            if digest_of_file(path, file_hasher).hex() != plan.initial_digest:
-                raise DamagedStore(f"{place} is not the file that the run is founded on")
+            if (digest := digest_of_file(path, file_hasher).hex()) != plan.initial_digest:
+                raise DamagedStore(
+                    f"{shown(place)} is not the file that the run is founded on, for its digest is "
+                    f"{digest}: {bring}"
+                )
             self._looked_at = known
         return self._layout(group).flatten(map_state(path, None))
 

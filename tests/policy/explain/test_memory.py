@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,23 @@ def test_every_part_is_counted() -> None:
         connections=3 * 128,
         disk=4 * 4 * 32,
         files=3 * 4 * 64,
+        checkpoints=4 * 4 * 64,  # of the first two versions and the last, and one being made
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({}, 5),
+        ({"keep": 1}, 3),
+        ({"keep": 0}, 102),
+        ({"keep": 0, "checkpoint_every": 50}, 4),
+        ({"keep": 9, "checkpoint_every": 50}, 4),
+    ],
+)
+def test_checkpoints_that_stay_are_counted(changes: dict[str, Any], count: int) -> None:
+    made = need(make_plan("plain", group=[{"rule": RULE}], versions=100, **changes), 64)
+    assert made.checkpoints == count * 4 * 64
 
 
 def test_copies_are_counted_where_they_lie() -> None:

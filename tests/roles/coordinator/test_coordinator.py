@@ -266,7 +266,7 @@ def test_another_plan_or_roster_does_not_resume_a_run() -> None:
     other = Coordinator(make_charter(make_plan(versions=3)))
     for record in [r for transaction in world.journal for r in transaction]:
         other.apply(0.0, record)
-    with pytest.raises(ConfigError, match="start a new run in an empty folder"):
+    with pytest.raises(ConfigError, match="whose plan differs in versions from the one"):
         other.resume(0.0)
 
 

@@ -510,9 +510,9 @@ def test_where_nothing_is_discarded_nobody_looks_at_all_that_is_here(
 def test_checkpoints() -> None:
     desk = Desk().founded()
     versions = (GroupVersion("all", 0),)
-    order = orders.WriteCheckpoint(1, 0, versions)
-    assert works(desk.order(order)) == [WritePart(0, versions)]
+    order = orders.WriteCheckpoint(1, 0, versions, (4, 5))
+    assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]
     assert desk.order(order) == Step()
     part = requests.Checkpointed("shard-a", 0, "file", 7, STATE)
     assert desk.give(WORKER, PartWritten(part)).effects == [Call(COORDINATOR, part)]
-    assert works(desk.order(order)) == [WritePart(0, versions)]
+    assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]

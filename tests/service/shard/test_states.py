@@ -386,3 +386,19 @@ def test_what_is_no_state_of_these_blocks_is_not_taken(wrong: Any, tmp_path: Pat
     given = {"one block": parts[:1], "another state": parts}.get(str(wrong), wrong)
     with pytest.raises(DamagedStore, match="version 1 of a-b is lost: "):
         disk.states.assemble(commit(b"d" * 32), given)
+
+
+def test_a_shard_deletes_its_own_parts_of_checkpoints_that_do_not_stay(tmp_path: Path) -> None:
+    """Where it has a folder of its own; the coordinator deletes in its own, perhaps the same."""
+    disk = Disk(tmp_path)
+    disk.keep("a", 0)
+    disk.keep("a-b", 0)
+    parts = [disk.checkpoint(number, a=0, a_b=0) for number in range(5)]
+    others = parts[1].with_name("shard-b.safetensors")
+    others.write_bytes(b"another shard's")
+    disk.states.prune_parts(4, ())
+    assert all(part.is_file() for part in parts), "the coordinator did not say which stay"
+    disk.states.prune_parts(4, (0, 3))
+    assert [part.is_file() for part in parts] == [True, False, False, True, True]
+    assert others.is_file()
+    assert not parts[2].parent.exists()

@@ -145,10 +145,11 @@ def test_a_run_is_founded_on_its_own_file_alone(tmp_path: Path) -> None:
     assert sorted(made.values) == [0, 2]
     assert made.values[0][:6].tolist() == [1.0] * 5 + [0.0]
     file.write_bytes(save(model | {"bias": np.full(5, 2, np.float32)}))
-    with pytest.raises(DamagedStore, match="is not the file that the run is founded on"):
+    other = file_digest(file.read_bytes()).hex()
+    with pytest.raises(DamagedStore, match=f"founded on, for its digest is {other}: bring shard-a"):
         shop.worker._founded(MakeState("all", None))
     file.unlink()
-    with pytest.raises(DamagedStore, match="No such file"):
+    with pytest.raises(DamagedStore, match=f"No such file or directory: bring .* {digest}, and"):
         shop.worker._founded(MakeState("all", None))
 
 

@@ -1,0 +1,54 @@
+"""A server that owes an answer beyond the plan's deadline is named, and no client is blamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.messages import requests
+from secureps.roles.machine import Say, Step, Tick
+from tests.kits.roles_kit import HOLDER, World, answers, holding, preparing, take
+
+DEADLINE = 10.0
+"""That of the kit's plans."""
+
+
+def opening() -> World:
+    world = holding()
+    for shard in ("shard-a", "shard-b"):
+        world.give(*take(world, shard))
+    return world
+
+
+def troubles(world: World) -> dict[str, str]:
+    return {server.name: server.trouble for server in world.coordinator.servers if server.trouble}
+
+
+@pytest.mark.parametrize(
+    ("begin", "answered", "late", "what"),
+    [
+        (holding, ("shard-a",), "shard-b", "its sums for version 1"),
+        (opening, (), HOLDER, "the opened sums for version 1"),
+        (preparing, ("shard-b",), "shard-a", "its part of version 1"),
+    ],
+)
+def test_a_server_that_does_not_answer_in_time_is_named_until_it_does(
+    begin: object, answered: tuple[str, ...], late: str, what: str
+) -> None:
+    assert callable(begin)
+    world = begin()
+    for name in answered:
+        world.give(*take(world, name))
+    since = world.now
+    world.now = since + DEADLINE - 0.1
+    assert world.give("coordinator", Tick()) == Step()
+    assert troubles(world) == {}
+    assert world.coordinator.wake() == since + DEADLINE
+    world.now = since + DEADLINE
+    text = f"owes {what} for more than 10 s, the plan's deadline"
+    assert world.give("coordinator", Tick()).effects == [Say(f"{late} {text}")]
+    assert world.give("coordinator", Tick()) == Step(), "said once"
+    assert troubles(world) == {late: text}
+    (seen,) = answers(world.give("c1", requests.AskStatus()))
+    assert f"; {late} {text}" in seen.groups[0].reason
+    world.give(*take(world, late))
+    assert late not in troubles(world)
