@@ -145,7 +145,7 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
 
     def started(arguments: Sequence[str], **given: Any) -> Child | subprocess.Popen[bytes]:
         first = len(spawning.ONCE_KNOWN)
-        if tuple(arguments[:first]) != spawning.ONCE_KNOWN:
+        if tuple(arguments[:first]) != spawning.ONCE_KNOWN or given["pass_fds"]:
             return subprocess.Popen(arguments, **given)
         assert arguments[first] == sys.executable
         log = Path(given["stdout"].name)

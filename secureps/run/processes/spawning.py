@@ -24,7 +24,7 @@ class Program:
 
     Without an environment it has this process's own. One that is `preloaded` starts when all that
     it is likely to import is there, if anything imports for it. One that has died is started again
-    after `rests` seconds, if it says so.
+    after `rests` seconds, if it says so. An open file that it `inherits` keeps its number.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Program:
     preloaded: bool = False
     rests: float | None = None
     done: str = ""
+    inherits: int | None = None
 
 
 class Process(Protocol):
@@ -78,6 +79,7 @@ class Subprocess:
             stderr=subprocess.STDOUT,
             env=None if program.environment is None else dict(program.environment),
             start_new_session=True,
+            pass_fds=() if program.inherits is None else (program.inherits,),
         )
         self.pid = self._process.pid
 
