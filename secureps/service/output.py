@@ -32,17 +32,20 @@ def ignore_output_errors() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream, first = getattr(sys, name), getattr(sys, f"__{name}__")
-        if stream is not first or not isinstance(stream, io.TextIOWrapper | None):
-            continue  # a notebook's or a test's
-        lossy = io.TextIOWrapper(
-            io.BufferedWriter(_Lossy(number, "w", closefd=False)),
-            encoding=stream.encoding if stream else "utf-8",
-            errors="backslashreplace",
-            line_buffering=stream.line_buffering if stream else True,
-            write_through=stream.write_through if stream else False,
-        )
-        if stream is not None:
-            with suppress(OSError):
-                stream.flush()
-        setattr(sys, name, lossy)
-        setattr(sys, f"__{name}__", lossy)
+        if stream is first and isinstance(stream, io.TextIOWrapper | None):  # no notebook's
+            lossy = _lossy(number, stream)
+            setattr(sys, name, lossy)
+            setattr(sys, f"__{name}__", lossy)
+
+
+def _lossy(number: int, stream: io.TextIOWrapper | None) -> io.TextIOWrapper:
+    if stream is not None:
+        with suppress(OSError):
+            stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Lossy(number, "w", closefd=False)),
+        encoding=stream.encoding if stream else "utf-8",
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering if stream else True,
+        write_through=stream.write_through if stream else False,
+    )
