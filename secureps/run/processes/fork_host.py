@@ -76,8 +76,9 @@ class Order:
                 return 1
         os.dup2(log, 1)
         os.dup2(log, 2)
-        for file in (log, parent_sentinel):
+        for file in (log, parent_sentinel, sys.stdin.fileno()):
             os.close(file)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  it stays open
         _leave_server()
         for file in files:
             assert self.inherits is not None
@@ -85,13 +86,13 @@ class Order:
             if file != self.inherits:
                 os.close(file)
         os.chdir(self.folder)
+        setproctitle(" ".join((sys.executable, "-P", "-m", *self.arguments)))  # which needs environ
         os.environ.clear()
         os.environ.update(self.environment)
         if "numpy.random" in sys.modules:  # Python's own generator sees to this by itself
             import numpy as np
 
             np.random.seed()
-        setproctitle(" ".join((sys.executable, "-P", "-m", *self.arguments)))
         return _run(*self.arguments)
 
 

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import forkserver
 from types import TracebackType
 from typing import IO
@@ -124,13 +124,14 @@ class _Server(forkserver.ForkServer):
     def fork(self, program: Program, log: IO[bytes]) -> Fork:
         """Forks a program; EOFError or OSError if the server has ended."""
         assert program.environment is not None
-        ours, theirs = socket.socketpair()
-        files = [log.fileno(), theirs.fileno()]
-        if program.inherits is not None:
-            files.append(program.inherits)
-        with theirs:
-            status, data = self.connect_to_new_process(files)
-        try:
+        with ExitStack() as failing:
+            ours, theirs = socket.socketpair()
+            failing.enter_context(ours)  # a fork that is there all the same ends
+            with theirs:
+                files = [log.fileno(), theirs.fileno()]
+                files += [] if program.inherits is None else [program.inherits]
+                status, data = self.connect_to_new_process(files)
+            failing.callback(os.close, status)
             with open(data, "wb") as line:
                 pickle.dump({}, line)
                 own = (program.arguments[3:], dict(program.environment), os.getcwd())
@@ -138,11 +139,9 @@ class _Server(forkserver.ForkServer):
             pid = forkserver.read_signed(status)
             if not ours.recv(1):
                 raise EOFError
-            return Fork(pid, status, ours)
-        except BaseException:
-            ours.close()  # a fork that is there all the same ends
-            os.close(status)
-            raise
+            fork = Fork(pid, status, ours)
+            failing.pop_all()
+            return fork
 
     def close(self) -> None:
         """Ends the server; its forks go on."""

@@ -15,6 +15,7 @@ import pytest
 from secureps.run.processes.fork_server import MODULE, Fork, ForkServers, can_fork
 from secureps.run.processes.spawning import Process, Program, Subprocess
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
+from tests.kits.nursery import ROOT
 from tests.kits.polling import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are of Linux alone")
@@ -60,7 +61,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
     }.items():
         (tmp_path / f"{name}.py").write_text(code)
-    return {**os.environ, "PYTHONPATH": str(tmp_path), "EVERYBODYS": "1", "OMP_NUM_THREADS": "1"}
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    return {**os.environ, "PYTHONPATH": path, "EVERYBODYS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
