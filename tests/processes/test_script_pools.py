@@ -76,8 +76,8 @@ WAYS = {
     "fork": lambda: pool("fork"),
     "spawn": lambda: pool("spawn"),
     "forkserver": forkserver,
-    "futures": futures,
     "joblib": lambda: joblib.Parallel(2)(joblib.delayed(square)(each) for each in range(4)),
+    "futures": futures,
     "terminated": terminated,
     "loader, fork": lambda: loader("fork"),
     "loader, spawn": lambda: loader("spawn"),
@@ -124,20 +124,19 @@ def test_under_up(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " died " not in done.stdout
-    assert np.array_equal(load_file(out / "model.safetensors")["w"], [0.5])
+    assert np.allclose(load_file(out / "model.safetensors")["w"], 0.5, atol=1e-3)
 
 
 class Pooling(Processes):
-    """Clients that are started as people start them, and not as forks of a test's."""
-
-    joins: bool
+    """Clients that are started as people start them, half of them by `secureps join`."""
 
     def _client(self, name: str) -> list[str]:
+        number = self.clients.index(name)
         return [
-            *(("-m", "secureps", "join") if self.joins else ()),
+            *(("-m", "secureps", "join") if number % 2 else ()),
             *("pooling.py", "--server", self.server, "--kit", str(self.kit(name))),
             *("--name", name, "--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
-            *("--set", f"partition={self.clients.index(name)}"),
+            *("--set", f"partition={number // 2}"),
         ]
 
     def start(self, name: str, *faults: str) -> None:
@@ -155,16 +154,13 @@ class Pooling(Processes):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("joins", [True, False], ids=["secureps join", "python script"])
-def test_on_machines_of_their_own(joins: bool, tmp_path: Path) -> None:
-    pooling = Pooling(tmp_path, "plain", clients=WAYS, versions=1, plan=PLAN)
-    pooling.joins = joins
+def test_on_machines_of_their_own(tmp_path: Path) -> None:
+    """The first four ways, each by `secureps join` and by `python SCRIPT`."""
     (tmp_path / "pooling.py").write_text(SCRIPT)
-    with pooling as processes:
+    with Pooling(tmp_path, "plain", clients=WAYS, versions=1, plan=PLAN) as processes:
         processes.start_all()
         processes.wait(processes.finished, "the end")
         for name in processes.clients:
-            process = processes._running[name]
-            assert process.wait(60.0) == 0, processes.log(name)
+            assert processes._running[name].wait(60.0) == 0, processes.log(name)
             assert "versions are made" in processes.log(name)
-        assert np.array_equal(processes.model()[1]["w"], [0.5])
+        assert np.allclose(processes.model()[1]["w"], 0.5, atol=1e-3)
