@@ -161,7 +161,14 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
 def test_a_user_without_a_home_has_a_folder() -> None:
     """In a container: neither HOME nor an entry of the user's number; or a home that is root's."""
     nobody = 54321
-    code = "from secureps.compiled import kernel_folder; print(kernel_folder())"
+    code = f"""
+import os
+from secureps.compiled import kernel_folder
+os.setgroups([])
+os.setgid({nobody})
+os.setuid({nobody})
+print(kernel_folder())
+"""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o1777)
         kept = Path(folder) / f"secureps-kernels-{nobody}"
@@ -170,9 +177,6 @@ def test_a_user_without_a_home_has_a_folder() -> None:
                 [sys.executable, "-c", code],
                 env={"PYTHONPATH": str(ROOT), "TMPDIR": folder, **home},
                 cwd="/",
-                user=nobody,
-                group=nobody,
-                extra_groups=[],
                 capture_output=True,
                 text=True,
             )

@@ -18,6 +18,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from multiprocessing import forkserver, process, resource_tracker
 from pathlib import Path
 
@@ -47,6 +48,28 @@ def preload(names: list[str]) -> None:
         os._exit(1)
     gc.collect()
     gc.freeze()  # forks share what is not touched
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A fork server that a fork is to become, with further modules; `key`: of Python 3.14's."""
+
+    modules: tuple[str, ...]
+    key: bytes
+
+    def _bootstrap(self, parent_sentinel: int) -> None:
+        """Serves until nobody is left who could ask."""
+        inherited = forkserver.get_inherited_fds()
+        assert inherited is not None
+        os.close(parent_sentinel)
+        _leave_server()
+        preload(list(self.modules))
+        own: dict[str, int] = {}
+        if "authkey_r" in signature(forkserver.main).parameters:
+            own["authkey_r"], line = os.pipe()
+            os.write(line, self.key)
+            os.close(line)
+        forkserver.main(*inherited, [], **own)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

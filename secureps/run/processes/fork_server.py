@@ -17,11 +17,11 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import connection, forkserver
 from types import TracebackType
-from typing import IO
+from typing import IO, Self
 
 from secureps.run.processes import fork_host
 from secureps.run.processes.spawning import Process, Program, Subprocess
@@ -62,9 +62,9 @@ class ForkServers:
     def __init__(
         self, always: Sequence[str], preloads: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        self._plain = _Server(always, environment)
-        # Servers of a run need not wait for torch, and clients need all of it.
-        self._full = _Server((*always, *preloads), environment) if preloads else self._plain
+        self._plain = _Server.begun(always, environment)
+        # Servers of a run need not wait for torch, which a branch imports meanwhile.
+        self._full = self._plain.branch(preloads) if preloads else self._plain
 
     def __enter__(self) -> ForkServers:
         return self
@@ -75,7 +75,10 @@ class ForkServers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for server in {self._plain, self._full}:
+        servers = dict.fromkeys((self._full, self._plain))  # a trunk reaps its branch
+        for server in servers:
+            server.kill()
+        for server in servers:
             server.close()
 
     def ready(self, program: Program) -> bool:
@@ -104,15 +107,33 @@ class _Server(forkserver.ForkServer):
     It is never started again: a fork of one that has imported nothing is worth nothing.
     """
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    _forkserver_address: str
+    _forkserver_alive_fd: int | None
+
+    def __init__(self) -> None:
         super().__init__()
-        self.set_forkserver_preload([fork_host.__name__])
+        self._pid = 0
+        self._end: int | None = None
+        self._waiting = ThreadPoolExecutor(1)
+        self._imported = Future[None]()
+
+    @classmethod
+    def begun(cls, modules: Sequence[str], environment: Mapping[str, str]) -> Self:
+        """Starts a server, which imports modules; OSError if the path of its socket is too long."""
+        made = cls()
+        made.set_forkserver_preload([fork_host.__name__])
         own = {**environment, **_SERVERS_OWN, fork_host.VARIABLE: " ".join(modules)}
         with _environment(own):
-            super().ensure_running()
-        self._pid: int = self._forkserver_pid  # type: ignore[attr-defined]
-        self._waiting = ThreadPoolExecutor(1)
-        self._imported = self._waiting.submit(self._fork_once)
+            super(cls, made).ensure_running()
+        made._pid = made._forkserver_pid  # type: ignore[attr-defined]
+        made._imported = made._waiting.submit(made._fork_once)
+        return made
+
+    def branch(self, modules: Sequence[str]) -> _Server:
+        """Starts a server as a fork of this one, once that is ready; it imports further modules."""
+        made = _Server()
+        made._imported = made._waiting.submit(made._begin_from, self, modules)
+        return made
 
     def ensure_running(self) -> None:
         """Does nothing: connecting fails once the server has ended."""
@@ -143,12 +164,44 @@ class _Server(forkserver.ForkServer):
             failing.pop_all()
             return fork
 
-    def close(self) -> None:
-        """Ends the server; its forks go on."""
+    def kill(self) -> None:
+        """Ends the server, if it is known by now; its forks go on."""
+        if not self._pid:
+            return
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
+        if self._end is None:
+            os.waitpid(self._pid, 0)
+        else:
+            with suppress(EOFError):  # the trunk has ended
+                forkserver.read_signed(self._end)
+            os.close(self._end)
+
+    def close(self) -> None:
+        """Lets go of all that was here for the server; one that was not known ends by that."""
         self._waiting.shutdown()
-        self._stop()  # type: ignore[attr-defined]
+        if self._forkserver_alive_fd is not None:
+            os.close(self._forkserver_alive_fd)
+            os.unlink(self._forkserver_address)
+
+    def _begin_from(self, trunk: _Server, modules: Sequence[str]) -> None:
+        trunk._imported.result()
+        with socket.socket(socket.AF_UNIX) as listener:
+            address = connection.arbitrary_address("AF_UNIX")
+            listener.bind(address)
+            listener.listen()
+            alive, self._forkserver_alive_fd = os.pipe()
+            self._forkserver_address = address
+            try:
+                status, data = trunk.connect_to_new_process([listener.fileno(), alive])
+            finally:
+                os.close(alive)
+        self._pid, self._end = forkserver.read_signed(status), status
+        key = self._forkserver_authkey = os.urandom(32)  # which Python 3.14 wants
+        with open(data, "wb") as line:
+            pickle.dump({}, line)
+            pickle.dump(fork_host.Branch(tuple(modules), key), line)
+        self._fork_once()
 
     def _fork_once(self) -> None:
         """Waits for the first fork, which has no program and ends: then all is imported."""
