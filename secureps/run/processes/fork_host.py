@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from inspect import signature
 from multiprocessing import forkserver, process, resource_tracker
 from pathlib import Path
+from typing import Any
 
 from setproctitle import setproctitle
 
@@ -64,12 +65,13 @@ class Branch:
         os.close(parent_sentinel)
         _leave_server()
         preload(list(self.modules))
+        serve: Any = forkserver.main
         own: dict[str, int] = {}
-        if "authkey_r" in signature(forkserver.main).parameters:
+        if "authkey_r" in signature(serve).parameters:
             own["authkey_r"], line = os.pipe()
             os.write(line, self.key)
             os.close(line)
-        forkserver.main(*inherited, [], **own)  # type: ignore[arg-type]
+        serve(*inherited, [], **own)
 
 
 @dataclass(frozen=True)

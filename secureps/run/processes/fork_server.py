@@ -187,7 +187,7 @@ class _Server(forkserver.ForkServer):
     def _begin_from(self, trunk: _Server, modules: Sequence[str]) -> None:
         trunk._imported.result()
         with socket.socket(socket.AF_UNIX) as listener:
-            address = connection.arbitrary_address("AF_UNIX")
+            address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
             listener.bind(address)
             listener.listen()
             alive, self._forkserver_alive_fd = os.pipe()
