@@ -2,7 +2,7 @@
 
 It tells the power of two at or above its number once the plan is known, for under record-level
 privacy even that must come from a public number; and takes one bound of each group, for good.
-What must not live here: counting (`client.worker`), weights (`codec.weight`).
+What must not live here: counting (`client.worker`).
 """
 
 from __future__ import annotations
