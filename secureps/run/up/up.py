@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import chdir
+from contextlib import AbstractContextManager, chdir
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -105,7 +105,7 @@ def up(order: Order, console: Console) -> Path:
         own = (order.unsafe_seed, order.copies, order.standby, order.pin)
         with full_disk_named(root, "begin the run anew in another folder"):
             Origin.of(order.plan, *own).write(folder)
-        with claimed(folder.root):
+        with claimed(folder.root), _resumable(folder):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
 
@@ -156,11 +156,16 @@ def resume(
         spawner(plan, script, order.processes) as spawns,
         chdir(origin.directory),
         claimed(folder.root),
+        _resumable(folder),
     ):
         # before any clock of the run starts
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
+
+
+def _resumable(folder: RunFolder) -> AbstractContextManager[None]:
+    return full_disk_named(folder.root, f"go on: secureps resume {folder.root}")
 
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
@@ -177,7 +182,6 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         terminable(),
         told_how_to_go_on(folder.root, extras.arguments, console),
         noted(folder),
-        full_disk_named(folder.root, f"go on: secureps resume {folder.root}"),
         programs.order.beside(folder.root),
         Sinks(opened, warn) as sinks,
     ):
