@@ -10,7 +10,6 @@ live here: which packages are worth it.
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import signal
 import socket
@@ -19,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import connection, forkserver
+from multiprocessing import connection, forkserver, reduction
 from types import TracebackType
 from typing import IO, Self
 
@@ -154,9 +153,9 @@ class _Server(forkserver.ForkServer):
                 status, data = self.connect_to_new_process(files)
             failing.callback(os.close, status)
             with open(data, "wb") as line:
-                pickle.dump({}, line)
+                reduction.dump({}, line)
                 own = (program.arguments[3:], dict(program.environment), os.getcwd())
-                pickle.dump(fork_host.Order(*own, program.inherits), line)
+                reduction.dump(fork_host.Order(*own, program.inherits), line)
             pid = forkserver.read_signed(status)
             if not ours.recv(1):
                 raise EOFError
@@ -199,8 +198,8 @@ class _Server(forkserver.ForkServer):
         self._pid, self._end = forkserver.read_signed(status), status
         key = self._forkserver_authkey = os.urandom(32)  # which Python 3.14 wants
         with open(data, "wb") as line:
-            pickle.dump({}, line)
-            pickle.dump(fork_host.Branch(tuple(modules), key), line)
+            reduction.dump({}, line)
+            reduction.dump(fork_host.Branch(tuple(modules), key), line)
         self._fork_once()
 
     def _fork_once(self) -> None:
