@@ -423,8 +423,7 @@ PrivacySection = Annotated[
 class FederationSection(Table):
     """Who takes part when one machine plays all parties (`up`): script, count and settings.
 
-    `baselines` says whether the run is compared with training alone and centrally. `drop` names
-    what a Flower app's ServerApp asks for and cannot have here, and is given up. `site` is the
+    `baselines` says whether the run is compared with training alone and centrally. `site` is the
     policy of all the data holders' sites, a file beside the plan. Below `checkpoint_copies`, a URL,
     each run has a place that is called as its folder. `memory` is each shard's, as in its own file.
     """
@@ -433,7 +432,6 @@ class FederationSection(Table):
     clients: int = Field(ge=1)
     settings: dict[str, Scalar] = Field(default={})
     baselines: bool = True
-    drop: tuple[str, ...] = ()
     site: str | None = None
     checkpoint_copies: str | None = None
     memory: str | None = Field(default=None, pattern=MEMORY)
