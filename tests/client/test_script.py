@@ -31,7 +31,8 @@ def _modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_its_command_line_has_none_of_our_arguments(tmp_path: Path) -> None:
     path = tmp_path / "ward.py"
     path.write_text(CODE)
-    assert Script(path).make({}) == "ward"
+    made: object = Script(path).make({})
+    assert made == "ward"
     assert [str(path)] == sys.modules["ward"].SEEN
     assert sys.argv[1] == "join"
 
@@ -40,7 +41,8 @@ def test_one_of_the_same_name_takes_its_place(tmp_path: Path) -> None:
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "ward.py").write_text(f"def make(settings): return {place!r}\n")
-        assert Script(tmp_path / place / "ward.py").make({}) == place
+        made: object = Script(tmp_path / place / "ward.py").make({})
+        assert made == place
         assert sys.path[0] == str(tmp_path / place)
 
 
