@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,7 +24,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from secureps.errors import ConfigError
-from secureps.file_access import open_to_others, owned_by_others
+from secureps.file_access import open_to_others, owned_by_others, user
 from secureps.messages.encoding import digest
 
 try:
@@ -93,22 +95,37 @@ def kernel_folder() -> Path:
     Raises:
         ConfigError: it cannot be made, or somebody else owns it or may write to it.
     """
-    top = _KEPT.wanted or Path.home() / ".cache" / "secureps" / "kernels"
-    folder = top / digest("secureps-kernels", *(s.read_bytes() for s in _sources())).hex()[:16]
-    try:
-        top.parent.mkdir(parents=True, exist_ok=True)
-        for each in (top, folder):
-            each.mkdir(mode=0o700, exist_ok=True)
-            found = each.stat()
-            if owned_by_others(found) or open_to_others(found, 0o022):
-                raise ConfigError(
-                    f"{each} belongs to others or can be written to by them, and what is kept "
-                    "there is executed: chmod 700 it, or name another folder (--kernels)"
-                )
-    except OSError as error:
-        raise ConfigError(
-            f"compiled kernels cannot be kept in {top}: {error}; name another folder (--kernels)"
-        ) from error
+    name = digest("secureps-kernels", *(s.read_bytes() for s in _sources())).hex()[:16]
+    tops = list(_tops()) if _KEPT.wanted is None else [_KEPT.wanted]
+    for top in tops:
+        try:
+            return _made(top, name)
+        except OSError as error:
+            refused = error
+    raise ConfigError(
+        f"compiled kernels cannot be kept in {tops[-1]}: {refused}; name another folder (--kernels)"
+    ) from refused
+
+
+def _tops() -> Iterator[Path]:
+    """A folder of the user's; a temporary one for who has no home, or none to write to."""
+    with suppress(RuntimeError):  # neither HOME nor an entry in the system's list of users
+        yield Path.home() / ".cache" / "secureps" / "kernels"
+    yield Path(tempfile.gettempdir()) / f"secureps-kernels-{user()}"
+
+
+def _made(top: Path, name: str) -> Path:
+    """A folder in `top`, both this user's alone; ConfigError if they are not."""
+    top.parent.mkdir(parents=True, exist_ok=True)
+    folder = top / name
+    for each in (top, folder):
+        each.mkdir(mode=0o700, exist_ok=True)
+        found = each.stat()
+        if owned_by_others(found) or open_to_others(found, 0o022):
+            raise ConfigError(
+                f"{each} belongs to others or can be written to by them, and what is kept "
+                "there is executed: chmod 700 it, or name another folder (--kernels)"
+            )
     return folder
 
 

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from secureps.run import cli
 from secureps.run.up.programs import Order
 from secureps.run.warm import EVERY_RING, warm, warm_once
 from tests.kits.federations import Walker
+from tests.kits.nursery import ROOT
 
 USE = """
 import numpy as np
@@ -153,6 +155,33 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
     keep_in(tmp_path / "file" / "kernels")
     with pytest.raises(ConfigError, match="name another folder"):
         kernel_folder()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root becomes another")
+def test_a_user_without_a_home_has_a_folder() -> None:
+    """In a container: neither HOME nor an entry of the user's number; or a home that is root's."""
+    nobody = 54321
+    code = f"""
+import os
+from secureps.compiled import kernel_folder
+os.setgroups([])
+os.setgid({nobody})
+os.setuid({nobody})
+print(kernel_folder())
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o1777)
+        kept = Path(folder) / f"secureps-kernels-{nobody}"
+        for home in ({}, {"HOME": "/nonexistent"}, {"HOME": "/"}):
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                env={"PYTHONPATH": str(ROOT), "TMPDIR": folder, **home},
+                cwd="/",
+                capture_output=True,
+                text=True,
+            )
+            assert Path(done.stdout.strip()).parent == kept, done.stderr
+            assert kept.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.usefixtures("shelf")

@@ -40,7 +40,7 @@ from secureps.errors import (
     naming,
 )
 from secureps.gpu.choice import sealing_backend
-from secureps.messages.run import COORDINATOR, each_address
+from secureps.messages.run import COORDINATOR, demand_address
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import Halt
@@ -51,6 +51,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.limits import no_core_dumps
 from secureps.service.logs import FORMATS, logging_as
+from secureps.service.output import ignore_output_errors
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, await_certificates, link_of, run_process
 from secureps.store.budget import BudgetLedger, default_ledger
@@ -232,9 +233,7 @@ class Joining:
         return self.site.records_of(self.records)
 
     def __post_init__(self) -> None:
-        for host, _, port in (each.rpartition(":") for each in each_address(self.server)):
-            if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-                raise ConfigError(f"server {self.server}: expected HOST:PORT, the coordinator's")
+        demand_address(self.server)
         if self.threads < 1:
             raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")
         if self.sealing not in SEALING:
@@ -359,6 +358,7 @@ def run(
     """Runs a script as `run_client` does, for trainers that need the joining options too."""
     if _looked_at.get():
         return
+    ignore_output_errors()
     dump_crashes()
     try:
         given = _given(sys.argv[1:] if arguments is None else arguments)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.machinery import SOURCE_SUFFIXES, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -153,6 +154,16 @@ class Script:
             return None if made is None else taken_evaluation(made)
 
 
+@contextmanager
+def own_arguments(path: Path) -> Iterator[None]:
+    """Gives a script the command line that it would have without arguments: ours is not for it."""
+    before, sys.argv = sys.argv, [str(path)]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
 class _Uncached(SourceFileLoader):
     """Compiles the very file: no compiled one beside it may stand in for what was looked at."""
 
@@ -166,23 +177,43 @@ def _load(path: Path) -> ModuleType:
         raise ConfigError(f"{path}: no such script")
     if path.suffix not in SOURCE_SUFFIXES:
         raise ConfigError(f"{path}: not a Python script")
-    name = f"secureps_script_{path.stem}"
+    name = path.stem
+    _refuse_name(path, name)
     loader = _Uncached(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # a dataclass of the script looks itself up there
+    # By this name processes that the script starts import it, from the first folder of sys.path.
+    sys.modules[name] = module
     beside = str(path.parent.resolve())
-    if beside not in sys.path:
-        sys.path.insert(0, beside)  # as for a script that Python runs
+    if sys.path[:1] != [beside]:
+        sys.path.insert(0, beside)
     told_of("its import")
     try:
-        with looked_at(), from_extras():
+        with looked_at(), from_extras(), own_arguments(path):
             loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, SecurepsError):
             raise
-        text = f"{path}: does not import: {told(error)} ({where(error)})"
+        hint = "; what it needs comes as settings" if isinstance(error, SystemExit) else ""
+        text = f"{path}: does not import: {told(error)} ({where(error)}){hint}"
         raise ScriptFailed(f"{text}; mend the script, or install what it imports") from error
     return module
+
+
+def _refuse_name(path: Path, name: str) -> None:
+    """Refuses a name by which no other process could import the script (ConfigError)."""
+    known = sys.modules.get(name)
+    if known is not None and not isinstance(known.__loader__, _Uncached):
+        file = getattr(known, "__file__", None)
+        if file is None or not Path(file).exists() or not path.samefile(file):
+            raise ConfigError(
+                f"{path}: processes that this script starts import it as {name!r}, and Python has "
+                f"another module of that name ({file or 'built in'}): rename the script"
+            )
+    if "." in name:
+        raise ConfigError(
+            f"{path}: processes that this script starts import it as {name!r}, and Python takes "
+            f"the dot for a package: rename it to {name.replace('.', '_')}{path.suffix}"
+        )

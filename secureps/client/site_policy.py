@@ -62,6 +62,7 @@ class SitePolicy:
             )
         if script.is_dir():  # what Python keeps of what it compiles would be there the next time
             sys.dont_write_bytecode = True
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # nor do processes that it starts
 
     def demand_running(self) -> None:
         """ConfigError unless the script that Python was started with may run as it does."""

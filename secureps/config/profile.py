@@ -30,8 +30,15 @@ class ProfilesSection(Table):
 
 
 def profile_file() -> Path:
-    """Where profiles lie."""
-    return Path.home() / ".config" / "secureps" / "config.toml"
+    """Where profiles lie; ConfigError for a user without a home folder."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            "--profile: this user has no home folder to keep profiles in: set HOME, or give "
+            "--server, --kit and --name instead"
+        ) from None
+    return home / ".config" / "secureps" / "config.toml"
 
 
 def read_profile(name: str) -> dict[str, str]:

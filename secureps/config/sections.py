@@ -7,6 +7,7 @@ What must not live here: any single section (`config`).
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import os
@@ -325,7 +326,7 @@ def _key(key: str) -> str:
 def read_toml(path: File) -> Tables:
     """The tables of a TOML file; ConfigError when it is missing or does not parse."""
     try:
-        text = path.read_bytes().decode()
+        text = _decoded(path.read_bytes())
         return Tables(tomllib.loads(text), positions(text))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
@@ -335,3 +336,9 @@ def read_toml(path: File) -> Tables:
         raise ConfigError(f"{path}: no TOML file: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _decoded(data: bytes) -> str:
+    """The text of a file: UTF-8, or what the byte order mark says that Windows puts before it."""
+    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if utf16 else "utf-8-sig")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from secureps.errors import ConfigError
 from secureps.messages.encoding import digest
 from secureps.messages.schema import Schema
 
@@ -24,6 +25,21 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 def each_address(address: str) -> tuple[str, ...]:
     """The addresses of a server: HOST:PORT, or with its standby's HOST:PORT,HOST:PORT."""
     return tuple(address.split(","))
+
+
+def demand_address(address: str, what: str = "server") -> None:
+    """Refuses what is no HOST:PORT, nor those of a coordinator and its standby (ConfigError).
+
+    Args:
+        what: names the option or the key that says it.
+    """
+    for each in each_address(address):
+        host, _, port = each.rpartition(":")
+        if host and "/" not in host and port.isdigit() and 1 <= int(port) <= 65535:
+            continue
+        host, _, port = each.rpartition("://")[2].partition("/")[0].partition(":")
+        right = f"{host or 'HOST'}:{port if port.isdigit() and 1 <= int(port) <= 65535 else 'PORT'}"
+        raise ConfigError(f"{what} {address}: expected HOST:PORT, the coordinator's, as in {right}")
 
 
 def on_loopback(address: str) -> bool:

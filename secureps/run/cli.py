@@ -46,6 +46,7 @@ from secureps.run.options import (
 from secureps.run.shards import shards
 from secureps.run.tool import Tool
 from secureps.service.limits import no_core_dumps
+from secureps.service.output import ignore_output_errors
 from secureps.wording import one_line
 
 app = Tool(
@@ -209,6 +210,7 @@ def up(
     curves, model.safetensors. Ctrl-C stops all of it.
     """
     settle_environment()
+    ignore_output_errors()
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
@@ -240,6 +242,7 @@ def resume(
     happened.
     """
     settle_environment()
+    ignore_output_errors()
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
@@ -271,6 +274,7 @@ def simulate(
     Noise is seeded: no privacy.
     """
     settle_environment()
+    ignore_output_errors()
     from secureps.run.report.trackers import Extras
     from secureps.run.simulate.simulate import simulate as play
 
@@ -472,6 +476,7 @@ def _complain(error: SecurepsError) -> None:
 @contextmanager
 def _as_a_party() -> Iterator[None]:
     """For whoever starts processes again: which errors no restart mends (`errors.exit_status`)."""
+    ignore_output_errors()
     try:
         yield
     except SecurepsError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting], pin: s
     dump_crashes()
     pin_process(pin, joining.name, joining.threads)
     joining.site.demand_script(script)  # before anything of it runs
+    sys.argv = [str(script)]  # it may read its command line, and so may processes that it starts
     if not joining.site.network:
         with cut_off(script, settings, joining.state, joining.name) as trainer:
             return take_part(joining, trainer).reason

@@ -216,11 +216,11 @@ def _clock(ahead: float) -> Finding:
 def _reached(what: str, address: str) -> Finding:
     host, _, port = address.rpartition(":")
     began = time.perf_counter()
+    if "/" in host or not port.isdigit():
+        return Finding(what, "no", f"{address} is not HOST:PORT")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), TRIED):
             took = duration(time.perf_counter() - began)
-    except ValueError:
-        return Finding(what, "no", f"{address} is not HOST:PORT")
     except socket.gaierror as error:
         text = f"nobody knows an address of {host} ({error.strerror}): is its name right?"
         return Finding(what, "no", text)

@@ -14,7 +14,7 @@ from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
 from secureps.files.objects import ObjectStore, is_url
-from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
+from secureps.messages.run import COORDINATOR, ShardAddress, demand_address, on_loopback
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.coordinator.standby import BEGINS, TAKES_OVER
@@ -120,12 +120,15 @@ class Serving:
     @property
     def addresses(self) -> dict[str, str]:
         """The coordinator's address, or addresses, by its name; for itself, those of the other."""
-        if self.section.name == COORDINATOR:
-            other = self.section.standby or self.section.coordinator
-            return {} if other is None else {COORDINATOR: other}
-        if self.section.coordinator is None:
+        own, known = self.section.name == COORDINATOR, self.section.coordinator
+        if own:
+            known = self.section.standby or known
+        elif known is None:
             raise ConfigError(f"{self.where}: coordinator: HOST:PORT of the coordinator is missing")
-        return {COORDINATOR: self.section.coordinator}
+        if known is None:
+            return {}
+        demand_address(known, f"{self.where}: coordinator")
+        return {COORDINATOR: known}
 
 
 def serve(

@@ -14,7 +14,7 @@ from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.acts import Act
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Retire, Status, Welcome
-from secureps.messages.run import COORDINATOR, RunInfo, each_address
+from secureps.messages.run import COORDINATOR, RunInfo, demand_address, each_address
 from secureps.store.keyring import find_observer, load_private, load_public
 from secureps.store.passphrases import Passphrases
 from secureps.store.tls_files import TlsFiles
@@ -50,6 +50,7 @@ class StatusClient:
         insecure: bool = False,
         passphrases: Passphrases | None = None,
     ) -> None:
+        demand_address(server)
         self._places = len(each_address(server))
         public = load_public(kit)
         name = find_observer(kit, public.roster) if name is None else name

@@ -6,6 +6,7 @@ What must not live here: closing the process's parts (`service.process`).
 from __future__ import annotations
 
 import faulthandler
+import os
 import select
 import signal
 import socket
@@ -32,6 +33,9 @@ class Shutdown:
     would do but on Windows, which neither writes to one there nor waits for one.)
 
     In other threads than the main one, where Python allows no handlers, only `ring` ends the wait.
+
+    A process that a script forks in the `with` inherits handlers and socket: a signal to that
+    process would ring here, and would not end that process. It gets the handlers of before.
     """
 
     def __init__(self) -> None:
@@ -48,6 +52,7 @@ class Shutdown:
             self._fd_before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, _nothing)
+            _open.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,7 +66,8 @@ class Shutdown:
             before_threads(partial(_end_after, self._hurries))
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self._signalled else handler)
-        if self._before:
+        if self in _open:
+            _open.remove(self)
             signal.set_wakeup_fd(self._fd_before)
         self._reader.close()
         self._writer.close()
@@ -82,6 +88,12 @@ class Shutdown:
             self._hurries = seconds
             _end_after(seconds)
 
+    def leave_to_parent(self) -> None:
+        """Puts back the handlers of before, in a process that was forked in the `with`."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
     def wait(
         self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None
     ) -> signal.Signals | None:
@@ -100,6 +112,38 @@ class Shutdown:
                     return signal.Signals(number)
                 if number == _INSIDE:
                     return None
+
+
+_open: list[Shutdown] = []
+"""Those in whose `with` this process is and whose handlers it has; the innermost last."""
+
+_forking = threading.local()
+"""The signals that a thread held back before it began to fork."""
+
+
+def _hold_back() -> None:
+    """Before a fork: a signal that comes to the child at once must not meet our handlers."""
+    if _open:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _let_through() -> None:
+    mask = vars(_forking).pop("mask", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _become_child() -> None:
+    for each in reversed(_open):
+        each.leave_to_parent()
+    _let_through()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(
+        before=_hold_back, after_in_parent=_let_through, after_in_child=_become_child
+    )
 
 
 def before_threads(action: Callable[[], object]) -> None:

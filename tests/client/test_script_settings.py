@@ -15,6 +15,7 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_text, toml_value
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.policy.plan import load_plan
+from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import Cast, RunFolder
 from secureps.run.up.programs import Order, Programs
 
@@ -117,11 +118,25 @@ def test_a_missing_setting_is_a_key_error_of_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "server", ["ps.example", "ps.example:0", "ps.example:70000", ":7600", "a,ps.example:1"]
+    ("server", "right"),
+    [
+        ("ps.example", "ps.example:PORT"),
+        ("ps.example:0", "ps.example:PORT"),
+        ("ps.example:70000", "ps.example:PORT"),
+        (":7600", "HOST:7600"),
+        ("a,ps.example:1", "a:PORT"),
+        ("http://ps.example:7600", "ps.example:7600"),
+        ("https://ps.example/run:1", "ps.example:PORT"),
+        ("ps.example:7600/", "ps.example:7600"),
+    ],
 )
-def test_a_server_has_a_host_and_a_port(server: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"server {server}: expected HOST:PORT"):
+def test_a_server_has_a_host_and_a_port(server: str, right: str, tmp_path: Path) -> None:
+    """Whoever joins and whoever asks for the status hears the right form."""
+    told = f"^server {server}: expected HOST:PORT, the coordinator's, as in {right}$"
+    with pytest.raises(ConfigError, match=told):
         Joining(server, tmp_path, "me", tmp_path)
+    with pytest.raises(ConfigError, match=told):
+        StatusClient(tmp_path, "me", server)
 
 
 DECLARES = "SETTINGS = ('alpha', 'rows')\ndef make(settings): return settings.get('alpha', 1.0)\n"

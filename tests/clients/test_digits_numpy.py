@@ -41,7 +41,7 @@ def test_it_reads_its_records_once_however_many_messages_come(
     """Flower makes a client for each: a hundred holders took minutes to read the same file."""
     trainer = Script(SCRIPT).make({"partition": "1", "partitions": "7"})
     start, read = trainer.parameters(0), list[object]()
-    module = sys.modules["secureps_script_digits_numpy"]
+    module = sys.modules["digits_numpy"]
     load = module.load_digits
 
     def counted(**given: bool) -> object:

@@ -56,6 +56,15 @@ def test_a_file_or_a_profile_that_is_not_right(file: Path) -> None:
         read_profile("trial")
 
 
+def test_a_user_without_a_home_has_no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    with pytest.raises(ConfigError, match="this user has no home folder to keep profiles in"):
+        read_profile("trial")
+
+
 def test_commands_take_it_and_options_beat_it(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ from secureps.config.sections import (
     memory_text,
     parse,
     placed,
+    read_toml,
     refuse_misplaced,
 )
 from secureps.config.serve import ServeSection
@@ -201,3 +202,16 @@ def test_what_was_given_is_told_as_it_was(text: str) -> None:
     assert memory_stated(memory_bytes(text)) == text
     assert memory_stated(memory_bytes("1.5 GiB")) == "1536 MiB"
     assert memory_stated(1234) == memory_text(1234)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_may_have_the_byte_order_mark_that_windows_writes(
+    encoding: str, tmp_path: Path
+) -> None:
+    mark = "\ufeff" if encoding.startswith("utf-16-") else ""
+    (tmp_path / "plan.toml").write_bytes(
+        f"{mark}name = 'Zürich'\r\nversions = 3\r\n".encode(encoding)
+    )
+    read = read_toml(tmp_path / "plan.toml")
+    assert read == {"name": "Zürich", "versions": 3}
+    assert read.lines[("versions",)] == 2

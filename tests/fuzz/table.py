@@ -93,11 +93,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.simulate.ray_cluster:_unpacked",
         "run.simulate.ray_cluster:called",
     ),
-    PIPE: (
-        "run.processes.fork_host:serve",
-        "run.processes.fork_server:ForkServer._take",
-        "service.wave_socket:refuse_reader",
-    ),
+    PIPE: ("service.wave_socket:refuse_reader",),
     "asked of running servers (`tests/fuzz/servers.py`)": ("wire.grpc.health:Health._question",),
 }
 """Parsers that are tried by no target, by the reason."""

@@ -16,6 +16,7 @@ import logging
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -81,14 +82,21 @@ class Nursery:
 
     def __init__(self, root: Path = ROOT, home: Path | None = None) -> None:
         own = {} if home is None else {"HOME": str(home)}
+        self._files, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.kits.nursery"],
+            [sys.executable, "-W", "error", "-m", "tests.kits.nursery", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", **own},
         )
+        theirs.close()
+
+    def hand(self, file: int) -> None:
+        """Hands over an open file, for the process that is asked for next."""
+        socket.send_fds(self._files, [b"-"], [file])
 
     def ask(self, question: Any) -> Any:
         assert self._process.stdin is not None
@@ -101,6 +109,7 @@ class Nursery:
 
     def close(self) -> None:
         self._process.communicate()
+        self._files.close()
 
 
 @cache
@@ -122,6 +131,7 @@ def spawn(
     log: Path,
     environment: Mapping[str, str] | None = None,
     of: Nursery | None = None,
+    inherits: int | None = None,
 ) -> Child:
     """Starts what `python ARGUMENTS` runs, in a folder; what it says is appended to a file.
 
@@ -129,11 +139,14 @@ def spawn(
         arguments: "-m" and a module, or a script's path, and what it is given.
         environment: its own, with a process group of its own; the nursery's if None.
         of: another nursery than this process's own.
+        inherits: an open file that it has by the same number.
     """
     log.touch()
     own = None if environment is None else dict(environment)
     begun = nursery() if of is None else of
-    return Child(begun, begun.ask([list(arguments), str(folder), str(log), own]))
+    if inherits is not None:
+        begun.hand(inherits)
+    return Child(begun, begun.ask([list(arguments), str(folder), str(log), own, inherits]))
 
 
 def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
@@ -151,7 +164,9 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
         log = Path(given["stdout"].name)
         own = dict(os.environ) if given["env"] is None else given["env"]
         rest = arguments[first + 1 :]
-        child = spawn(rest[1:] if rest[0] == "-P" else rest, Path.cwd(), log, own)
+        inherits = next(iter(given["pass_fds"]), None)
+        words = rest[1:] if rest[0] == "-P" else rest
+        child = spawn(words, Path.cwd(), log, own, inherits=inherits)
         child.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
         return child
 
@@ -164,7 +179,7 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
 # --- in the nursery ---------------------------------------------------------------
 
 
-def _serve() -> list[str]:
+def _serve(files: socket.socket) -> list[str]:
     """Forks on demand; returns, in a fork alone, what it is to run. Ends with its parent."""
     for line in sys.stdin:
         match json.loads(line):
@@ -173,10 +188,18 @@ def _serve() -> list[str]:
                 answer: Any = None if status is None else os.waitstatus_to_exitcode(status)
             case str(module):
                 answer = bool(importlib.import_module(module))
-            case arguments, folder, log, environment:
+            case arguments, folder, log, environment, inherits:
+                handed = [] if inherits is None else socket.recv_fds(files, 1, 1)[1]
                 if not (answer := os.fork()):
                     _settle(folder, log, environment)
+                    files.close()
+                    for file in handed:
+                        os.dup2(file, inherits)
+                        if file != inherits:
+                            os.close(file)
                     return list(arguments)
+                for file in handed:
+                    os.close(file)
                 if environment is not None:  # here too: whoever is answered may signal the group
                     os.setpgid(answer, answer)
         print(json.dumps(answer), flush=True)
@@ -217,4 +240,4 @@ if __name__ == "__main__":
     os.fsync = os.fdatasync = lambda fd: None  # as in `conftest`
     importlib.import_module("secureps.store.journal").SYNCHRONOUS = "OFF"  # type: ignore[attr-defined]
     gc.freeze()
-    _run(_serve())
+    _run(_serve(socket.socket(fileno=int(sys.argv[1]))))

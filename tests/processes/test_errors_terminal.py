@@ -89,7 +89,9 @@ BEFORE = {
     "no number": FITTED["raise"] + THE_SCRIPTS,
     "no setting": FITTED["raise"] + THE_SCRIPTS,
     VERBOSE: FITTED["raise"] + THE_SCRIPTS,
-    "no port": "server ...: expected HOST:PORT, the coordinator's (the operator's fault)",
+    "no port": (
+        "server ...: expected HOST:PORT, the coordinator's, as in ... (the operator's fault)"
+    ),
     "no budget": "a budget is a finite epsilon above 0, got ... (the operator's fault)",
     "budget": (
         "budget: the plan trains without privacy, and this client has a budget of its own: nothing "

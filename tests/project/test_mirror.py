@@ -136,7 +136,6 @@ ELSEWHERE = {
         "client/flower/mods",
         "client/flower/settings",
         "client/flower/trainer",
-        "client/script",
     ),
     "run/test_server_app.py": ("client/flower/served",),
     "flower/test_strategy.py": (

@@ -103,3 +103,24 @@ def test_in_another_thread_it_is_rung_from_inside_alone() -> None:
     thread.start()
     thread.join()
     assert ended == [None]
+
+
+def test_a_signal_to_a_forked_child_is_the_childs_alone() -> None:
+    """A pool ends its workers by SIGTERM: it rang their parent, and they lived on."""
+    with Shutdown() as bell:
+
+        def fork() -> None:
+            for _ in range(50):
+                if not (child := os.fork()):
+                    signal.pause()
+                os.kill(child, signal.SIGTERM)  # it may not have run a line of Python yet
+                _, status = os.waitpid(child, 0)
+                assert os.WTERMSIG(status) == signal.SIGTERM
+            bell.ring()
+
+        forker = threading.Thread(target=fork)
+        forker.start()
+        assert bell.wait() is None
+        forker.join()
+        signal.raise_signal(signal.SIGTERM)
+        assert bell.wait() is signal.SIGTERM, "its own still ring"

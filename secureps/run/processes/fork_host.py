@@ -1,133 +1,155 @@
-"""The process whose forks are programs: `python -m secureps.run.processes.fork_host SOCKET
-MODULE...`.
+"""The fork server's side of `run.processes.fork_server`: what it imports, and how a fork begins.
 
-It imports what it is told to, forks when it is told to, and says how forks end. A fork gets what
-the interpreter would give a new process: a session, the environment, the folder, stdout and
-stderr, random numbers of its own. What must not live here: anything that a fork should not
-inherit, as a thread, an open file or a secret.
+`multiprocessing`'s fork server can only be told to import a module, which is this one. It imports
+the modules that an environment variable names, and leaves nothing that a fork should not inherit:
+a second thread, an open file or the terminal. Imported anywhere else it does nothing.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
-import json
+import importlib
 import os
 import pkgutil
 import runpy
-import select
-import signal
 import socket
 import sys
+import threading
 from contextlib import suppress
+from dataclasses import dataclass
+from inspect import signature
+from multiprocessing import forkserver, process, resource_tracker
 from pathlib import Path
 from typing import Any
 
 from setproctitle import setproctitle
 
-MOST_BYTES = 1 << 16
-"""The longest message of either side."""
+VARIABLE = "SECUREPS_PRELOADS"
+"""Names modules, and functions as MODULE:FUNCTION; set for a fork server alone."""
 _TASKS = Path("/proc/self/task")
 
 
-def serve(channel: socket.socket) -> list[str]:
-    """Does as it is told until the other end of the channel is closed; then the process ends.
+def preload(names: list[str]) -> None:
+    """Imports what is named; ends the process if that started a thread.
 
-    Returns:
-        in a fork alone: the module that it is to run, and the module's arguments.
+    Another thread may hold a lock, and would be missing in a fork.
     """
-    woken, wakes = socket.socketpair()
-    wakes.setblocking(False)
-    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    while True:
-        readable, _, _ = select.select([channel, woken], [], [])
-        if woken in readable:
-            woken.recv(MOST_BYTES)
-            _tell_ends(channel)
-        if channel not in readable:
-            continue
-        data, files, _, _ = socket.recv_fds(channel, MOST_BYTES, 2)
-        if not data:
-            os._exit(0)
-        match json.loads(data):
-            case {"import": name}:
-                _import(name)
-                _send(channel, {"imported": name})
-            case {"run": list(arguments), "environment": environment, "folder": folder}:
-                if len(list(_TASKS.iterdir())) > 1:
-                    os._exit(1)  # another thread may hold a lock, and would be missing in a fork
-                if not os.fork():
-                    signal.set_wakeup_fd(-1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    woken.close()
-                    wakes.close()
-                    log, begins = files
-                    _become(channel, log, begins, environment, folder)
-                    setproctitle(" ".join((sys.executable, "-P", "-m", *arguments)))
-                    return arguments
-                for file in files:
-                    os.close(file)
-
-
-def _import(name: str) -> None:
-    with suppress(Exception):  # whoever needs it fails at it, and says so
-        found = pkgutil.resolve_name(name)
-        if ":" in name:
-            found()
+    os.setsid()  # a signal of the terminal is for whoever started the run
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    os.close(nothing)
+    for name in names:
+        with suppress(Exception):  # whoever needs it fails at it, and says so
+            found = pkgutil.resolve_name(name)
+            if ":" in name:
+                found()
+    if len(list(_TASKS.iterdir())) > 1:
+        os._exit(1)
     gc.collect()
     gc.freeze()  # forks share what is not touched
 
 
-def _tell_ends(channel: socket.socket) -> None:
-    """Ends what is left of sessions whose first process has ended, and tells of each.
+@dataclass(frozen=True)
+class Branch:
+    """A fork server that a fork is to become, with further modules; `key`: of Python 3.14's."""
 
-    It is reaped after that: until then its number, which is its group's too, is nobody else's.
+    modules: tuple[str, ...]
+    key: bytes
+
+    def _bootstrap(self, parent_sentinel: int) -> None:
+        """Serves until nobody is left who could ask."""
+        inherited = forkserver.get_inherited_fds()
+        assert inherited is not None
+        os.close(parent_sentinel)
+        _leave_server()
+        preload(list(self.modules))
+        serve: Any = forkserver.main
+        own: dict[str, int] = {}
+        if "authkey_r" in signature(serve).parameters:
+            own["authkey_r"], line = os.pipe()
+            os.write(line, self.key)
+            os.close(line)
+        serve(*inherited, [], **own)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A program that a fork is to run; `multiprocessing` calls its `_bootstrap` there.
+
+    Args:
+        arguments: the module's name, and the module's arguments.
+        environment, folder: of the process.
+        inherits: the number of a file that it inherits beside stdout and stderr; None: of none.
     """
-    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    with suppress(ChildProcessError):
-        while (found := os.waitid(os.P_ALL, 0, options)) is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(found.si_pid, signal.SIGKILL)
-            _, status = os.waitpid(found.si_pid, 0)
-            ended = {"ended": found.si_pid, "status": os.waitstatus_to_exitcode(status)}
-            _send(channel, ended)
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str
+    inherits: int | None
+
+    def _bootstrap(self, parent_sentinel: int) -> int:
+        """Becomes a process like any other, runs the program, and returns its exit status."""
+        os.setsid()
+        inherited = forkserver.get_inherited_fds()
+        assert inherited is not None
+        log, begins, *files = inherited
+        with socket.socket(fileno=begins) as line:
+            line.send(b"\n")
+            if not line.recv(1):  # whoever asked for it has ended
+                return 1
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        for file in (log, parent_sentinel, sys.stdin.fileno()):
+            os.close(file)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  it stays open
+        _leave_server()
+        for file in files:
+            assert self.inherits is not None
+            os.dup2(file, self.inherits)
+            if file != self.inherits:
+                os.close(file)
+        os.chdir(self.folder)
+        setproctitle(" ".join((sys.executable, "-P", "-m", *self.arguments)))  # which needs environ
+        os.environ.clear()
+        os.environ.update(self.environment)
+        if "numpy.random" in sys.modules:  # Python's own generator sees to this by itself
+            import numpy as np
+
+            np.random.seed()
+        return _run(*self.arguments)
 
 
-def _become(
-    channel: socket.socket, log: int, begins: int, environment: dict[str, Any], folder: str
-) -> None:
-    """Makes a fork a process of its own, which goes on when it is told to."""
-    os.setsid()
-    _send(channel, {"began": os.getpid()})
-    channel.close()
-    if not os.read(begins, 1):  # whoever asked for it has ended
-        os._exit(1)
-    os.close(begins)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    os.chdir(folder)
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    if "numpy.random" in sys.modules:  # Python's own generator sees to this by itself
-        import numpy as np
-
-        np.random.seed()
+def _leave_server() -> None:
+    """Gives pools of the program a fork server, a resource tracker and a key of their own."""
+    alive: int = forkserver._forkserver._forkserver_alive_fd  # type: ignore[attr-defined]
+    for file in (alive, resource_tracker.getfd()):
+        assert file is not None
+        os.close(file)
+    importlib.reload(resource_tracker)
+    importlib.reload(forkserver)
+    process.current_process().authkey = os.urandom(32)
 
 
-def _send(channel: socket.socket, said: dict[str, Any]) -> None:
-    with suppress(ConnectionError):  # nobody listens: the next message says so
-        channel.send(json.dumps(said).encode())
+def _run(module: str, *arguments: str) -> int:
+    """Runs a module as `python -m` would, with what the interpreter does at its end."""
+    sys.argv = [module, *arguments]
+    code: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+    if isinstance(code, int):
+        return code
+    print(code, file=sys.stderr)
+    return 1
 
 
-if __name__ == "__main__":
-    to_supervisor = socket.socket(fileno=int(sys.argv[1]))
-    for each in sys.argv[2:]:
-        _import(each)
-    _send(to_supervisor, {"imported": sys.argv[2:]})
-    module, *rest = serve(to_supervisor)
-    sys.argv = [module, *rest]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+if (_named := os.environ.pop(VARIABLE, None)) is not None:
+    preload(_named.split())

@@ -25,7 +25,7 @@ class Program:
     Without an environment it has this process's own. One that is `preloaded` starts when all that
     it is likely to import is there, if anything imports for it. One that has died is started again
     after `rests` seconds, if it says so. The others go on without one that `may_fail`: it runs a
-    data holder's script.
+    data holder's script. An open file that it `inherits` keeps its number.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Program:
     rests: float | None = None
     done: str = ""
     may_fail: bool = False
+    inherits: int | None = None
 
 
 class Process(Protocol):
@@ -80,6 +81,7 @@ class Subprocess:
             stderr=subprocess.STDOUT,
             env=None if program.environment is None else dict(program.environment),
             start_new_session=True,
+            pass_fds=() if program.inherits is None else (program.inherits,),
         )
         self.pid = self._process.pid
 

@@ -1,4 +1,4 @@
-"""The process of a script for `up` and `check`: `python -m secureps.run.script.host`.
+"""The process of a script for `up` and `check`: `python -m secureps.run.script.host FD`.
 
 It answers `run.script.process`, and names every function of the script before calling it: if this
 process dies, the other one knows where. While nothing is asked, holders are trained alone, ahead of
@@ -31,6 +31,7 @@ from secureps.policy.plan import Plan
 from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors
 from secureps.run.script.scoring import Judge, Look
+from secureps.service.output import ignore_output_errors
 from secureps.tracebacks import dump_crashes, is_foreign, told, where
 
 Answer = tuple[Record, Tensors]
@@ -162,6 +163,7 @@ def host(channel: Channel) -> None:
     first = channel.receive()
     if first is None:
         return
+    sys.argv = [first[0]["script"]]  # the script may read its command line
     entering(lambda what: channel.send({"at": what}))
     made = ScriptHost(first[0], lambda text: channel.send({"say": text}))
     while True:
@@ -181,10 +183,11 @@ def host(channel: Channel) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Connects to the socket named in `arguments`, and answers."""
+    """Answers on the open socket whose number is in `arguments`."""
+    ignore_output_errors()
     dump_crashes()
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(arguments[0])
+    connection = socket.socket(fileno=int(arguments[0]))
+    connection.set_inheritable(False)  # a program that the script starts does not speak for it
     with suppress(BrokenPipeError):  # whoever asked has gone
         host(Channel(connection))
 

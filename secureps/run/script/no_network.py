@@ -55,6 +55,7 @@ def serve(channel: Channel) -> None:
         record, tensors = asked
         try:
             if trainer is None:
+                sys.argv = [record["script"]]  # the script may read its command line
                 script = Script(Path(record["script"]))
                 trainer = script.make(record["settings"], Path(record["state"]), record["name"])
                 has = [name for name in OPTIONAL if callable(getattr(trainer, name, None))]

@@ -11,13 +11,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from secureps.client.trainer import Setting
-from secureps.errors import InternalError, OperatorError, ScriptFailed, SecurepsError, from_wire
+from secureps.errors import ScriptFailed, SecurepsError, from_wire
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
@@ -30,8 +29,6 @@ from secureps.tracebacks import crashed
 
 NAME = "script"
 
-START_SECONDS = 120.0
-"""Seconds until the process must have connected: it imports nothing of the script's before."""
 END_SECONDS = 10.0
 """Seconds from the loss of the connection to the end of the process."""
 
@@ -78,22 +75,17 @@ def script_process(
     assignment: Assignment, logs: Path, spawner: Spawner | None = None
 ) -> Iterator[ScriptProcess]:
     """Runs the process while the `with` lasts; its output goes to `script.log` in `logs`."""
-    with ExitStack() as stack:
-        supervisor = stack.enter_context(Supervisor(logs, restarts=0, spawner=spawner))
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="secureps-")))
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+    ours, theirs = socket.socketpair()
+    with Supervisor(logs, restarts=0, spawner=spawner) as supervisor, ours, theirs:
+        file = theirs.fileno()
+        arguments = (sys.executable, "-P", "-m", "secureps.run.script.host", str(file))
+        own = (NAME, arguments, assignment.environment)
+        supervisor.start(Program(*own, preloaded=True, inherits=file))
+        process = ScriptProcess(assignment, (ours, theirs), supervisor, logs / f"{NAME}.log")
         try:
-            listener.bind(str(folder / NAME))
-        except OSError as error:
-            raise OperatorError(
-                f"{folder}: the script's process cannot be dialled: {error}"
-            ) from None
-        listener.listen(1)
-        arguments = (sys.executable, "-P", "-m", "secureps.run.script.host", str(folder / NAME))
-        supervisor.start(Program(NAME, arguments, assignment.environment, preloaded=True))
-        process = ScriptProcess(assignment, listener, supervisor, logs / f"{NAME}.log")
-        stack.callback(process.close)
-        yield process
+            yield process
+        finally:
+            process.close()
 
 
 class ScriptProcess:
@@ -103,10 +95,14 @@ class ScriptProcess:
     """
 
     def __init__(
-        self, assignment: Assignment, listener: socket.socket, supervisor: Supervisor, log: Path
+        self,
+        assignment: Assignment,
+        ends: tuple[socket.socket, socket.socket],
+        supervisor: Supervisor,
+        log: Path,
     ) -> None:
         self._assignment = assignment
-        self._listener = listener
+        self._ours, self._theirs = ends
         self._supervisor = supervisor
         self._log = log
         self._channel: Channel | None = None
@@ -185,7 +181,7 @@ class ScriptProcess:
         if self._gone:
             raise ScriptFailed(self._gone)
         if self._channel is None:
-            self._channel = self._dialled()
+            self._channel = self._connected()
             self._send(self._assignment.record())
         self._send(record, tensors)
         while (got := self._channel.receive()) is not None:
@@ -207,19 +203,13 @@ class ScriptProcess:
         except OSError:
             raise self._ended() from None
 
-    def _dialled(self) -> Channel:
-        until = time.monotonic() + START_SECONDS
-        self._listener.settimeout(_TICK)
-        while time.monotonic() < until:
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                if self._supervisor.ended(NAME) is not None:
-                    raise self._ended() from None
-                continue
-            connection.settimeout(None)
-            return Channel(connection)
-        raise InternalError(f"the script's process does not dial after {START_SECONDS:g} s")
+    def _connected(self) -> Channel:
+        """Waits until the process has been started, which alone has the other end from then on."""
+        while self._supervisor.starting():
+            self._supervisor.ended(NAME)
+            time.sleep(_TICK)
+        self._theirs.close()
+        return Channel(self._ours)
 
     def _ended(self) -> SecurepsError:
         """The error that says how the process ended, and in which function of the script."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
 
-from secureps.errors import SecurepsError
+from secureps.errors import OperatorError, SecurepsError
 from secureps.run.report.terminal import Progress
 from secureps.run.up.folder import RunFolder
 from secureps.store.atomic_file import replace_text
+from secureps.store.journal_height import NO_SPACE
 
 
 @contextmanager
@@ -38,8 +39,27 @@ def noted(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except SecurepsError as error:
-        replace_text(folder.failed, " ".join(str(error).split()))
+        with suppress(OSError):  # the disk may be what failed
+            replace_text(folder.failed, " ".join(str(error).split()))
         raise
+
+
+@contextmanager
+def full_disk_named(root: Path, then: str) -> Iterator[None]:
+    """Says of a disk that is full what to do, and that the run is not lost (OperatorError).
+
+    Args:
+        root: the run's folder; then: what to do once there is space.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        where = error.filename or root
+        raise OperatorError(
+            f"{where}: {error.strerror}: make room on the disk, and {then}"
+        ) from None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from secureps.crypto.cipher import Opening
 from secureps.policy.plan import Plan
-from secureps.run.processes.fork_server import ForkServer, can_fork
+from secureps.run.processes.fork_server import ForkServers, can_fork
 from secureps.run.processes.spawning import Spawner, Subprocesses
 
 _SERVERS = (
@@ -51,7 +51,10 @@ def spawner(
     """
     if not can_fork(environment):
         return nullcontext(Subprocesses())
-    return ForkServer(tuple(of_all(plan)), tuple(of_script(plan, script)), environment)
+    try:
+        return ForkServers(tuple(of_all(plan)), tuple(of_script(plan, script)), environment)
+    except OSError:  # the path of its socket is too long under this TMPDIR
+        return nullcontext(Subprocesses())
 
 
 def of_all(plan: Plan) -> Iterator[str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import chdir
+from contextlib import AbstractContextManager, chdir
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,12 @@ from secureps.run.up.folder import (
     default_root,
     make_folder,
 )
-from secureps.run.up.interruption import noted, told_how_to_go_on, told_that_it_stops
+from secureps.run.up.interruption import (
+    full_disk_named,
+    noted,
+    told_how_to_go_on,
+    told_that_it_stops,
+)
 from secureps.run.up.preloads import spawner
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs
 from secureps.run.up.resume_state import ResumeState
@@ -97,8 +102,9 @@ def up(order: Order, console: Console) -> Path:
             founding.tell(console)
             plan = founding.write(folder.root)
         own = (order.unsafe_seed, order.copies, order.standby, order.pin)
-        Origin.of(order.plan, *own).write(folder)
-        with claimed(folder.root):
+        with full_disk_named(root, "begin the run anew in another folder"):
+            Origin.of(order.plan, *own).write(folder)
+        with claimed(folder.root), _resumable(folder):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
 
@@ -149,11 +155,16 @@ def resume(
         spawner(plan, script, order.processes) as spawns,
         chdir(origin.directory),
         claimed(folder.root),
+        _resumable(folder),
     ):
         # before any clock of the run starts
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
+
+
+def _resumable(folder: RunFolder) -> AbstractContextManager[None]:
+    return full_disk_named(folder.root, f"go on: secureps resume {folder.root}")
 
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
@@ -185,7 +196,7 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     why_no_curves = undrawable()
     if not why_no_curves:
         sheet = _sheet(plan, baselines, programs.unsafe)
-        draw_curves(metrics.lines, sheet, folder.report / CURVES)
+        _try(partial(draw_curves, metrics.lines, sheet, folder.report / CURVES), warn)
     ends = {
         "model": folder.model,
         "best": folder.best,
@@ -237,7 +248,7 @@ def _federate(
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
         if programs.federation.baselines:
             baselines = script.baselines(versions, version_0(folder), progress.doing)
-        drawing.result()
+        _try(drawing.result, lambda text: progress.say(text, "yellow"))
         notes = outcome.notes + _lost(outcome) + baselines.notes
         return outcome, replace(baselines, notes=notes)
 
@@ -251,6 +262,14 @@ def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[
     drawing = pool.submit(draw, lines, sheet, report)
     pool.shutdown(wait=False)
     return drawing
+
+
+def _try(drawing: Callable[[], object], warn: Callable[[str], None]) -> None:
+    """Draws; a disk that refuses pictures does not end the run."""
+    try:
+        drawing()
+    except OSError as error:
+        warn(f"no curves were drawn: {error}")
 
 
 def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None:

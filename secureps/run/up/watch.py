@@ -142,6 +142,7 @@ class Watch:
         self._few: frozenset[str] | None = frozenset()
         self._unprotected = math.inf if watched.plan.section.privacy is None else None
         self._ahead = watched.compared
+        self._unkept = False
 
     def __enter__(self) -> Watch:
         return self
@@ -154,7 +155,13 @@ class Watch:
     def _keep(self) -> None:
         """Writes down the state that `secureps resume` needs."""
         seconds = time.monotonic() - self._began
-        ResumeState(seconds, self._metrics.gathered).write(self._watched.folder)
+        try:
+            ResumeState(seconds, self._metrics.gathered).write(self._watched.folder)
+        except OSError as error:  # of a full disk: what it leaves out is times and curves
+            if not self._unkept:
+                text = f"what `secureps resume` shows of these versions is not kept: {error}"
+                self._progress.say(text, "yellow")
+            self._unkept = True
 
     def until_over(self) -> Outcome:
         """Watches until the run has finished, or cannot go on.

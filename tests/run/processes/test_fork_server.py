@@ -6,15 +6,16 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from secureps.run.processes.fork_server import MODULE, Fork, ForkServer, can_fork
+from secureps.run.processes.fork_server import MODULE, Fork, ForkServers, can_fork
 from secureps.run.processes.spawning import Process, Program, Subprocess
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
+from tests.kits.nursery import ROOT
 from tests.kits.polling import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are of Linux alone")
@@ -37,12 +38,11 @@ print(json.dumps(facts), flush=True)
 print("to stderr", file=sys.stderr)
 """
 ENDS = """
-import os, signal, subprocess, sys, time
+import os, signal, sys, time
 match sys.argv[1]:
     case "exit": sys.exit(int(sys.argv[2]))
     case "raise": raise KeyError("rows")
     case "kill": os.kill(os.getpid(), signal.SIGKILL)
-    case "leave": subprocess.Popen(["sleep", sys.argv[2]])
     case "stay": print("up", flush=True); time.sleep(600)
 """
 
@@ -55,16 +55,19 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "ends": ENDS,
         "heavy": "import numpy.random",
         "broken": "raise OSError('no such library')",
+        "held": f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): "
+        "time.sleep(0.005)",
         "threads": "import threading, time\n"
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
     }.items():
         (tmp_path / f"{name}.py").write_text(code)
-    return {**os.environ, "PYTHONPATH": str(tmp_path), "EVERYBODYS": "1", "OMP_NUM_THREADS": "1"}
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    return {**os.environ, "PYTHONPATH": path, "EVERYBODYS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
-def server(environment: dict[str, str]) -> Iterator[ForkServer]:
-    with ForkServer(("heavy",), (), environment) as made:
+def server(environment: dict[str, str]) -> Iterator[ForkServers]:
+    with ForkServers(("heavy",), (), environment) as made:
         yield made
 
 
@@ -72,13 +75,13 @@ def program(environment: dict[str, str], *arguments: str, preloaded: bool = Fals
     return Program(arguments[0], (*MODULE, *arguments), environment, True, preloaded)
 
 
-def spawned(server: ForkServer, given: Program, log: Path) -> Process:
+def spawned(server: ForkServers, given: Program, log: Path) -> Process:
     until(lambda: server.ready(given))
     with log.open("ab") as file:
         return server.spawn(given, file)
 
 
-def ended(server: ForkServer, environment: dict[str, str], log: Path, *arguments: str) -> int:
+def ended(server: ForkServers, environment: dict[str, str], log: Path, *arguments: str) -> int:
     process = spawned(server, program(environment, *arguments), log)
     assert isinstance(process, Fork)
     process.begin()
@@ -86,7 +89,7 @@ def ended(server: ForkServer, environment: dict[str, str], log: Path, *arguments
 
 
 def test_a_fork_is_as_a_process_that_began_anew(
-    server: ForkServer,
+    server: ForkServers,
     environment: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -127,7 +130,7 @@ def test_a_fork_is_as_a_process_that_began_anew(
 def test_it_is_known_how_a_fork_ended(
     arguments: tuple[str, ...],
     status: int,
-    server: ForkServer,
+    server: ForkServers,
     environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
@@ -137,20 +140,20 @@ def test_it_is_known_how_a_fork_ended(
 
 
 def test_a_fork_runs_when_somebody_knows_of_it(
-    server: ForkServer, environment: dict[str, str], tmp_path: Path
+    server: ForkServers, environment: dict[str, str], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     waiting = spawned(server, program(environment, "ends", "stay"), log)
     assert isinstance(waiting, Fork)
     assert waiting.poll() is None
     assert os.getpgid(waiting.pid) == waiting.pid
-    os.close(waiting._begins)  # as where whoever asked for it has been killed
+    waiting._line.close()  # as where whoever asked for it has been killed
     assert waiting.wait() == 1
     assert log.read_text() == ""
 
 
 def test_a_command_line_shows_which_fork_it_is(
-    server: ForkServer, environment: dict[str, str], tmp_path: Path
+    server: ForkServers, environment: dict[str, str], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     process = spawned(server, program(environment, "ends", "stay"), log)
@@ -166,21 +169,8 @@ def test_a_command_line_shows_which_fork_it_is(
     assert process.wait() == -signal.SIGTERM
 
 
-def test_what_a_fork_leaves_over_ends_with_it(
-    server: ForkServer, environment: dict[str, str], tmp_path: Path
-) -> None:
-    mark = f"600.{os.getpid()}"
-    assert ended(server, environment, tmp_path / "log", "ends", "leave", mark) == 0
-
-    def asleep() -> Sequence[object]:
-        found = [p.info for p in psutil.process_iter(["cmdline", "status"])]
-        return [e for e in found if mark in (e["cmdline"] or []) and e["status"] != "zombie"]
-
-    until(lambda: not asleep())
-
-
 def test_what_is_no_module_begins_anew(
-    server: ForkServer, environment: dict[str, str], tmp_path: Path
+    server: ForkServers, environment: dict[str, str], tmp_path: Path
 ) -> None:
     for arguments, own in (
         ((sys.executable, "-c", "print('here')"), environment),
@@ -197,10 +187,11 @@ def test_who_is_preloaded_waits_for_it_and_others_do_not(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     """What cannot be imported is left to the program."""
-    with ForkServer((), ("broken", "heavy"), environment) as server:
+    with ForkServers((), ("broken", "held", "heavy"), environment) as server:
         early, late = program(environment, "tells"), program(environment, "tells", preloaded=True)
         until(lambda: server.ready(early))
         assert not server.ready(late)
+        (tmp_path / "go").touch()
         for given, log in ((early, "early"), (late, "late")):
             process = spawned(server, given, tmp_path / log)
             process.begin()
@@ -211,18 +202,22 @@ def test_who_is_preloaded_waits_for_it_and_others_do_not(
         assert [each["preloaded"] for each in told.values()] == [False, True]
 
 
-@pytest.mark.parametrize("how", ["killed", "a second thread"])
+@pytest.mark.parametrize(
+    ("preloads", "end"), [((), signal.SIGKILL), (("threads",), signal.SIGTERM)]
+)
 def test_programs_begin_anew_once_it_is_lost(
-    how: str, environment: dict[str, str], tmp_path: Path
+    preloads: tuple[str, ...],
+    end: signal.Signals,
+    environment: dict[str, str],
+    tmp_path: Path,
 ) -> None:
-    """A fork of a process with threads could hang. Those that are there go on."""
-    with ForkServer((), ("threads",), environment) as server:
+    """It is killed, or has a second thread; forks could hang then. Those that are there go on."""
+    with ForkServers((), preloads, environment) as server:
         before = spawned(server, program(environment, "ends", "stay"), tmp_path / "before")
         before.begin()
         until((tmp_path / "before").read_text)
-        if how == "killed":
-            server._host.kill()
-            until(lambda: not psutil.pid_exists(server._host.pid) or server._host.poll())
+        if not preloads:
+            os.kill(server._full._pid, signal.SIGKILL)
         after = spawned(
             server, program(environment, "ends", "exit", "7", preloaded=True), tmp_path / "after"
         )
@@ -232,14 +227,14 @@ def test_programs_begin_anew_once_it_is_lost(
         assert before.poll() is None
         assert psutil.pid_exists(before.pid)
         os.kill(before.pid, signal.SIGTERM)
-        assert before.wait() == -signal.SIGKILL, "nobody knows how"
+        assert before.wait() == -end, "of one whose server is lost nobody knows how"
 
 
 def test_a_supervisor_restarts_forks_and_leaves_none(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("secureps.run.processes.supervisor.RESTART_DELAY", 0.0)
-    with ForkServer((), ("heavy",), environment) as server:
+    with ForkServers((), ("heavy",), environment) as server:
         with Supervisor(tmp_path, spawner=server) as supervisor:
             supervisor.start(program(environment, "ends", "stay", preloaded=True))
             assert supervisor.starting()
@@ -257,7 +252,7 @@ def test_a_supervisor_restarts_forks_and_leaves_none(
             (second,) = (each.process for each in supervisor._running.values())
             assert isinstance(second, Fork)
         assert not psutil.pid_exists(second.pid)
-    assert not psutil.pid_exists(server._host.pid)
+    assert not psutil.pid_exists(server._full._pid)
 
 
 @pytest.mark.parametrize(("changed", "can"), [({}, True), ({"OMP_NUM_THREADS": "4"}, False)])

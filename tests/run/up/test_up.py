@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -540,6 +541,52 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
     plan.write_text(plan.read_text().partition("[federation]")[0])
     with pytest.raises(ConfigError, match="federation: `up` needs this section"):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
+
+
+def full(*given: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "sofar.json")
+
+
+@pytest.mark.timeout(120)
+def test_a_disk_that_is_full_loses_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is only told is left out; where the end cannot be written `resume` writes it."""
+    out, plan = tmp_path / "run", write_plan(tmp_path / "plan.toml", script=WALKERS)
+    plan.write_text(UNACCOUNTED.format(cipher="plain", script=WALKERS))
+    monkeypatch.setenv("COLUMNS", "400")
+    supervise_children(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr("secureps.run.up.resume_state.replace_text", full)
+        patch.setattr("secureps.run.up.up.replace_text", full)
+        patch.setattr("secureps.run.up.up.draw", full)
+        assert run(monkeypatch, "up", plan, "--out", out) == 1
+    told = capsys.readouterr()
+    assert told.out.count("of these versions is not kept: [Errno 28] No space left") == 1, told.out
+    assert "no curves were drawn" in told.out
+    reason = "error: sofar.json: No space left on device: make room on the disk, and go on: "
+    assert f"{reason}secureps resume {out} (the operator's fault)" in told.err
+    assert "Traceback" not in told.out + told.err
+    model = (out / "model.safetensors").read_bytes()
+    assert run(monkeypatch, "resume", out) == 0
+    assert (out / "model.safetensors").read_bytes() == model
+    assert (out / "report" / "summary.json").exists()
+
+
+@pytest.mark.timeout(120)
+def test_a_run_outlives_its_own_output(tmp_path: Path) -> None:
+    out, plan = tmp_path / "run", tmp_path / "plan.toml"
+    plan.write_text(UNACCOUNTED.format(cipher="plain", script=WALKERS))
+    with open("/dev/full", "w") as full_disk:
+        done = subprocess.run(
+            [sys.executable, "-m", "secureps", "up", str(plan), "--out", str(out)],
+            env={**ENV, "PYTHONPATH": str(ROOT)},
+            stdout=full_disk,
+            stderr=full_disk,
+        )
+    assert done.returncode == 0
+    assert (out / "model.safetensors").exists()
+    assert (out / "report" / "summary.json").exists()
 
 
 def test_who_interrupts_baselines_has_curves(
