@@ -30,6 +30,7 @@ from secureps.errors import InternalError, SecurepsError
 from secureps.policy.plan import Plan
 from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors
+from secureps.run.script.rehearsal import Rehearsal, rehearse
 from secureps.run.script.scoring import Judge, Look
 from secureps.tracebacks import dump_crashes, told
 
@@ -69,6 +70,8 @@ class ScriptHost:
                 return self._answer_look()
             case "count":
                 return self._count(), {}
+            case "rehearse":
+                return asdict(self._rehearse(tensors)), {}
             case "judge":
                 return {"note": self._judge.note}, {}
             case "score":
@@ -122,6 +125,13 @@ class ScriptHost:
             if self._plan.section.tables and name != self._plan.evaluator:
                 touching.update(self._look.touched(self._plan, trainer))
         return {"examples": examples, "touching": touching}
+
+    def _rehearse(self, start: Tensors) -> Rehearsal:
+        def evaluator() -> Trainer:
+            own = self._holders.get(self._plan.evaluator)
+            return self._first if own is None else self._script.make(own)
+
+        return rehearse(self._plan, self._look, self._first, evaluator, start)
 
     def step(self) -> None:
         """Trains a holder alone for one version, ahead, until steps are too long for that.

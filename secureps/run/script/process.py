@@ -25,6 +25,7 @@ from secureps.run.processes.spawning import Program, Spawner
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.channel import Channel, Record
+from secureps.run.script.rehearsal import Rehearsal
 from secureps.run.script.scoring import Score, Tensors
 from secureps.tracebacks import crashed
 
@@ -137,6 +138,18 @@ class ScriptProcess:
         answer = self._ask({"do": "count"})
         found = answer["examples"]
         return () if None in found else tuple(found), answer["touching"]
+
+    def rehearse(self, start: Tensors) -> Rehearsal:
+        """Has the first holder train and evaluate once, as far as the plan has numbers for it.
+
+        Args:
+            start: the plan's file of version 0, if it has one.
+
+        Raises:
+            ScriptFailed, PlanRefused: as `rehearsal.rehearse`.
+        """
+        answer = self._ask({"do": "rehearse"}, start)
+        return Rehearsal(answer["lengths"], tuple(answer["notes"]))
 
     def prepare(self) -> None:
         """Has the script make its evaluator; a failure is noted."""
