@@ -93,15 +93,12 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
         schema = schema_of(initial)
     with blamed("touches"):
         rows = touched_rows(site.trainer, schema)
-    with blamed("examples"):
-        examples = counted(site.trainer)
     return MemberSettings(
         site.name,
         kit.roster,
         schema,
         terms,
         rows,
-        examples,
         site.records,
         initial_digest(site.trainer),
         digests_of(initial),

@@ -50,6 +50,7 @@ from secureps.policy.checks.privacy import (
 from secureps.policy.checks.replicas import refuse_replicas
 from secureps.policy.checks.row_blocks import refuse_small, touched
 from secureps.policy.checks.scaling import most_shards, refuse_unsound_scaling
+from secureps.policy.counting import refuse_unbounded
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
@@ -480,6 +481,7 @@ def _refuse_unsound(plan: Plan) -> None:
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:
     section, privacy = plan.group(name), plan.section.privacy
+    refuse_unbounded(section)
     refuse_codec(section, plan.bounds(name).rounds, plan.versions(name), privacy)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)

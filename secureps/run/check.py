@@ -193,7 +193,17 @@ def list_unknown(
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
-    """Refuses a plan whose groups wait for more clients than train (ConfigError)."""
+    """Refuses a federation of fewer clients than a group waits for, or than have records stated.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if federation.records and len(federation.records) != federation.clients:
+        raise ConfigError(
+            f"{path}: federation.records: {len(federation.records)} numbers for "
+            f"{counted(federation.clients, 'client')}: state one of each, or leave it out for "
+            "privacy.records"
+        )
     trainers = federation.clients - (plan.evaluator != "")
     for name in (*plan.groups, *plan.all_groups):  # the evaluation's is often the model's
         start = plan.bounds(name).start
@@ -206,11 +216,15 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of a plan: script, number and settings, from a [federation] or a scenario."""
+    """The clients of a plan: script, number and settings, from a [federation] or a scenario.
+
+    `records` is by which number each counts, empty where they have none of their own.
+    """
 
     script: Path
     count: int
     settings: Mapping[str, Any]
+    records: tuple[int, ...] = ()
 
 
 def service(plan: Plan, clients: int | None = None) -> Service:
@@ -256,7 +270,7 @@ def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan
     if permit.run_script:
         refuse_misplaced(federation.settings, path)
         refuse_privacy(script, plan)
-    return plan, Clients(script, federation.clients, federation.settings)
+    return plan, Clients(script, federation.clients, federation.settings, federation.records)
 
 
 @dataclass(frozen=True)
@@ -321,11 +335,13 @@ def model(
     settings = {**clients.settings, "partitions": clients.count}
     if plan.section.initial is not None and speaks_flower(clients.script):
         settings["initial"] = plan.section.initial
-    exact, asked = counts(plan.section), clients.count <= MOST_ASKED
+    exact = counts(plan.section) or plan.section.privacy is None
+    asked = clients.count <= MOST_ASKED
     asked = asked and (exact or bool(plan.section.tables))
     numbers = range(clients.count if asked else 1)
     holders = {f"client-{number:02d}": {**settings, "partition": number} for number in numbers}
-    assignment = Assignment(clients.script, plan, holders, settings, {}, None, None)
+    own = dict(zip(holders, clients.records, strict=False))
+    assignment = Assignment(clients.script, plan, holders, settings, {}, None, None, own)
     with (
         TemporaryDirectory(prefix="secureps-") as logs,
         script_process(assignment, Path(logs)) as script,

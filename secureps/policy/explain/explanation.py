@@ -19,7 +19,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
-from secureps.policy.counting import bits_left, by_public_number, few, shares_of
+from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
 from secureps.policy.envelope_size import bytes_up
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
@@ -223,8 +223,10 @@ def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
 
 def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
     """By which number each client counts, ascending; empty if it is not known."""
-    privacy = plan.section.privacy
+    privacy, federation = plan.section.privacy, plan.section.federation
     if isinstance(privacy, RecordPrivacySection) and by_public_number(plan.section):
+        if federation is not None and federation.records:
+            return tuple(sorted(federation.records))
         most = max(plan.bounds(name).minimum for name in plan.all_groups)
         return (privacy.records,) * most if privacy.records else ()
     return tuple(sorted(examples))
@@ -243,12 +245,23 @@ def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
 
 def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
     """What small clients should know before they are beside large ones."""
-    for name in plan.groups:
-        left, section = _left(plan, name, numbers), plan.group(name)
+    for name in _one_of_each(plan):
+        left, section, most = _left(plan, name, numbers), plan.group(name), bound(plan.group(name))
+        if section.weighting == "uniform" and plan.section.privacy is None:
+            if name != EVALUATION and numbers and numbers[0] != numbers[-1]:
+                yield (
+                    f"{plan.head(name)}all clients count alike, with {numbers[0]:,} to "
+                    f"{numbers[-1]:,} examples: most_examples = {numbers[-1]} weighs them by these"
+                )
+        elif numbers and numbers[-1] > most and name != EVALUATION:
+            yield (
+                f"{plan.head(name)}a client counts as {most:,} examples at most (most_examples), "
+                f"and the largest has {numbers[-1]:,}"
+            )
         if left is not None and few(left, section.bits):
             yield (
                 f"{plan.head(name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
-                "a mean of the smallest clients: leave most_examples out, or take more bits"
+                "a mean of the smallest clients: take a smaller most_examples, or more bits"
             )
 
 

@@ -88,7 +88,8 @@ def choose(
                 f"{counted(asked, 'version')}{refused}; take fewer versions, or a larger epsilon"
             )
         made = with_noise(found)
-        lines = ("[privacy]", f"noise_multiplier = {found / HUNDREDTHS:g}", f"budget = {epsilon:g}")
+        noise = found / HUNDREDTHS
+        lines = ("[privacy]", f"noise_multiplier = {noise:g}", f"budget = {epsilon:g}")
         return made, _told(made, epsilon, spends(made), lines, "")
     privacy = plan.section.privacy
     assert privacy is not None
@@ -110,11 +111,11 @@ def choose(
             f"{epsilon:g}, of {adjacency(plan)}{louder and f'; {louder}'}"
         )
     made = _changed(plan, epsilon, noise, versions)
-    rest: tuple[str, ...] = ()
+    lines = (f"versions = {versions}", "[privacy]", f"budget = {epsilon:g}")
     evaluation = plan.section.evaluation
     if evaluation is not None and evaluation.every > versions:
-        rest = ("[evaluation]", f"every = {versions}")
-    lines = (f"versions = {versions}", "[privacy]", f"budget = {epsilon:g}", *rest)
+        judged = ("[evaluation]", f"every = {versions}")
+        return made, _told(made, epsilon, spends(made), (*lines, *judged), louder)
     return made, _told(made, epsilon, spends(made), lines, louder)
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -52,6 +52,7 @@ class Assignment:
         local: the folders of the clients' local tensors, by name.
         unsafe_seed: of the holders' trainings, or None.
         environment: of the process; None for this one's.
+        records: the public number that a data holder counts by, by its name; empty for the plan's.
     """
 
     script: Path
@@ -61,6 +62,7 @@ class Assignment:
     local: Mapping[str, Path]
     unsafe_seed: int | None
     environment: Mapping[str, str] | None
+    records: Mapping[str, int] = field(default_factory=dict)
 
     def record(self) -> Record:
         """The assignment as plain values for JSON."""
@@ -71,6 +73,7 @@ class Assignment:
             "pooled": dict(self.pooled),
             "local": {name: str(folder.absolute()) for name, folder in self.local.items()},
             "unsafe_seed": self.unsafe_seed,
+            "records": dict(self.records),
         }
 
 

@@ -20,8 +20,8 @@ from secureps.client.trainer import (
     SECRET_BYTES,
     EvaluateResult,
     FitConfig,
+    RecordPrivacy,
     Trainer,
-    record_privacy,
 )
 from secureps.errors import PlanRefused
 from secureps.messages.orders import GroupVersion
@@ -50,12 +50,18 @@ class Rehearsal:
 
 
 def rehearse(
-    plan: Plan, look: Look, trainer: Trainer, evaluator: Callable[[], Trainer], start: Tensors
+    plan: Plan,
+    look: Look,
+    trainer: Trainer,
+    privacy: RecordPrivacy | None,
+    evaluator: Callable[[], Trainer],
+    start: Tensors,
 ) -> Rehearsal:
     """Calls `evaluate` if the plan evaluates, and `fit` without noise if it is private.
 
     Args:
-        trainer: of the first holder; evaluator: gives that of the one who evaluates.
+        trainer: of the first holder, and privacy its record-level mechanism; evaluator: gives the
+            trainer of the one who evaluates.
         start: the plan's file of version 0; empty: the trainer's fresh model.
 
     Raises:
@@ -64,13 +70,16 @@ def rehearse(
     """
     model = {name: start.get(name, array) for name, array in look.initial.items()}
     notes = () if plan.section.evaluation is None else tuple(_evaluated(plan, evaluator(), model))
-    lengths = {} if plan.section.privacy is None else _lengths(plan, look, trainer, model)
+    lengths = {}
+    if plan.section.privacy is not None:
+        lengths = _lengths(plan, look, trainer, privacy, model)
     return Rehearsal(lengths, notes)
 
 
-def _lengths(plan: Plan, look: Look, trainer: Trainer, model: Tensors) -> dict[str, float]:
+def _lengths(
+    plan: Plan, look: Look, trainer: Trainer, privacy: RecordPrivacy | None, model: Tensors
+) -> dict[str, float]:
     """The length of one holder's update; running statistics are in no clip, and not in it."""
-    privacy = record_privacy(plan)
     config = FitConfig(
         versions=dict.fromkeys(plan.groups, 0),
         seed=0,
