@@ -454,7 +454,8 @@ def _price(price: Price | None) -> Table | Text:
                 (
                     "noise on a coordinate" + (f" of {name}" if len(price.noise) > 1 else ""),
                     f"standard deviation {price.deviation[name]:.3g} in the smallest cohort's "
-                    f"mean: all of it is {noise:.3g} times as long as {price.update[name]}",
+                    f"mean: all of it is {noise:.3g} times as long as {price.update[name]}, and "
+                    f"over all versions {price.noise_run[name]:.3g} times",
                 )
                 for name, noise in price.noise.items()
             ),

@@ -87,8 +87,8 @@ class Price:
         versions: how many the budget allows, at most the plan's; None as above.
         deviation: standard deviation of the noise on one coordinate of the smallest cohort's
             mean update, in the model's units; by group. Empty if the plan does not tell.
-        noise: how many times as long all of it is as an update, likewise.
-        update: that update, in words.
+        noise: how many times as long all of it is as an update, likewise; noise_run: that of all
+            versions as all their updates; update: that update, in words.
         metrics: standard deviation of the noise on each metric of the smallest cohort's mean, in
             the metric's units; beside it the metric's largest magnitude. Empty without noise.
     """
@@ -102,6 +102,7 @@ class Price:
     versions: int | None
     deviation: Mapping[str, float]
     noise: Mapping[str, float]
+    noise_run: Mapping[str, float]
     update: Mapping[str, str]
     metrics: Mapping[str, tuple[float, float]]
 
@@ -343,10 +344,14 @@ def _price(
         if told
         else None,
         deviation=deviation,
-        noise={
-            name: sigma * math.sqrt(laid[name].size) / updates[name].length
-            for name, sigma in deviation.items()
-        },
+        noise=(
+            noise := {
+                name: sigma * math.sqrt(laid[name].size) / updates[name].length
+                for name, sigma in deviation.items()
+            }
+        ),
+        # noise of versions is independent, and their updates may all go one way
+        noise_run={name: each / math.sqrt(plan.versions(name)) for name, each in noise.items()},
         update={name: updates[name].words for name in deviation},
         metrics=_metrics(plan),
     )
@@ -468,24 +473,18 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
 
 
 def _drowned(plan: Plan, price: Price | None) -> Iterator[str]:
-    """Says where the noise of all versions is longer than all their updates one after another.
-
-    Noise of versions is independent: of n it is sqrt(n) times as long, and updates at most n times.
-    """
+    """Says where the noise of all versions is longer than all their updates together."""
+    if price is None:
+        return
+    record = isinstance(plan.section.privacy, RecordPrivacySection)
+    what = "more records, a higher sample_rate" if record else "a clip no longer than updates are"
     for name in _one_of_each(plan):
-        noise = 0.0 if price is None else price.noise.get(name, 0.0)
-        versions = plan.versions(name) if name in plan.groups else 1
-        if price is None or noise <= (lasting := math.sqrt(versions)):
+        if (lasting := price.noise_run.get(name, 0.0)) <= 1:
             continue
-        record = isinstance(plan.section.privacy, RecordPrivacySection)
-        what = (
-            "clients with more records, a higher sample_rate"
-            if record
-            else "a clip no longer than updates are"
-        )
+        versions, noise = plan.versions(name), price.noise[name]
         together = (
-            f", and over {versions} versions still {noise / lasting:.3g} times as long as all of "
-            "their updates together"
+            f", and over {versions} versions {lasting:.3g} times as long as all of their updates "
+            "together"
         )
         yield (
             f"{plan.head(name)}the noise is {noise:.3g} times as long as {price.update[name]}, in "
