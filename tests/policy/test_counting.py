@@ -17,6 +17,7 @@ from secureps.policy.counting import bits_left, publishes, remarks, shares_of
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from tests.kits.cheats import journalled
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.roles_kit import PRIVACY
 
@@ -59,17 +60,9 @@ def simulation(folder: Path, made: Plan, late: str = "") -> Simulation:
 
 def of_cohorts(played: Simulation) -> dict[str, int]:
     """By what the members of all cohorts of a run count."""
-    found: dict[str, int] = {}
-    apply = played.coordinator.apply
-
-    def seen(at: float, record: Any) -> None:
-        if isinstance(record, CohortClosed):
-            found.update({m.id.client: m.examples for m in record.cohort.members})
-        apply(at, record)
-
-    played.coordinator.apply = seen  # type: ignore[method-assign]
-    played.run()
-    return found
+    played.run(lambda: played.versions() == {"all": played.plan.section.versions})
+    closed = journalled(played, CohortClosed)
+    return {m.id.client: m.examples for record in closed for m in record.cohort.members}
 
 
 # --- which bound ------------------------------------------------------------------
