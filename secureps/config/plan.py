@@ -248,7 +248,7 @@ class GroupSection(Table):
     codec: tuple[Stage, ...] = ()
     feedback: bool = False
     pull_bits: int | None = Field(default=None, ge=2, le=8)
-    weighting: Literal["examples", "uniform"] = "examples"
+    weighting: Literal["examples", "uniform"] = "uniform"
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
@@ -515,7 +515,5 @@ def _counting(group: dict[str, Any], records: Any) -> dict[str, Any]:
         return group
     stated = group.get("most_examples")
     if (most := records if stated is None else stated) is not None:
-        return {**group, "most_examples": most}
-    if "weighting" not in group or "most_examples" in group:
-        return {**group, "weighting": "uniform"}
-    return group
+        return {**group, "weighting": "examples", "most_examples": most}
+    return group if "most_examples" not in group else {**group, "weighting": "uniform"}
