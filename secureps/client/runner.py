@@ -93,6 +93,8 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
         schema = schema_of(initial)
     with blamed("touches"):
         rows = touched_rows(site.trainer, schema)
+    with blamed("examples"):
+        counted(site.trainer)  # a number that no update could count by is refused at once
     return MemberSettings(
         site.name,
         kit.roster,
