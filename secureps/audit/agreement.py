@@ -17,7 +17,10 @@ PAIRS = (
     ("holder", ("opening granted", "share given"), "coordinator", "cohort closed"),
     ("coordinator", ("update received",), "client", "update sealed"),
 )
-"""What one role tells with a digest, and where another one tells the same."""
+"""What one role tells with a digest, and where another one tells the same.
+
+Audit logs up to format 4 say "opening granted".
+"""
 
 
 def demand_agreement(logs: Sequence[AuditLog]) -> None:

@@ -268,7 +268,8 @@ class PrivateSum:
             except (torch.OutOfMemoryError, PlanRefused):
                 raise
             except Exception:
-                usable = self._passing(batch, part)
+                rewind()
+                usable = part[:0] if len(part) == 1 else self._passing(batch, part)
                 if len(usable) == len(part):  # no record of these fails alone
                     raise
             else:

@@ -28,7 +28,7 @@ from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
 from secureps.crypto.suite import on_backend
-from secureps.errors import InternalError, KitError, Refused
+from secureps.errors import BudgetSpent, InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import UpdateReleased
@@ -44,7 +44,7 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.spending import Fact
-from secureps.privacy.ledger import OWN_DELTA
+from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate, SealedUpdate
 from secureps.roles.pinned_run import Pinned
@@ -189,7 +189,9 @@ class OutboxSealer:
         return self._ledger.release(rows, OWN_DELTA if privacy is None else privacy.delta)
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
-        """Checks that the budget over all runs covers a task, before the task is done.
+        """Checks that the plan's budget and that over all runs cover a task, before it is done.
+
+        The plan's is held against the ledger, which outlives a state folder that was lost.
 
         Returns:
             what its data holder is to know of that budget.
@@ -204,8 +206,14 @@ class OutboxSealer:
             aims: tuple[Aim, ...] = () if task.aim is None else (task.aim,)
         else:  # without aims it counts its examples: by the training of the first ones
             aims = task.aims or tuple(Aim(at.group, at.version, 0) for at in task.model)
-        ahead = Budget(pinned.plan, client, None).planned(pinned.layout, aims)
-        self._ledger.look(pinned.run.id, ahead, privacy.delta)
+        budget, run = Budget(pinned.plan, client, None), pinned.run.id
+        ahead = budget.planned(pinned.layout, aims)
+        own = [each for of, each in self._ledger.facts() if (of, each.party) == (run, client)]
+        places = {(each.group, each.version, each.step) for each in own}
+        new = [each for each in ahead if (each.group, each.version, each.step) not in places]
+        if excess := budget.excess(Ledger(own), new):
+            raise BudgetSpent(f"another version {excess}: this client stops")
+        self._ledger.look(run, ahead, privacy.delta)
         return tuple(filter(None, (self._ledger.warning(),)))
 
     def standing(self, pinned: Pinned) -> str:

@@ -449,7 +449,7 @@ class ClientWorker(Worker):
         return sealed
 
     def _name(self, aim: Aim, integers: bytes) -> bytes:
-        """What the coordinator knows an update by: it tells nothing of the integers to who guesses.
+        """Names an update to the coordinator, which cannot test a guess of its integers by it.
 
         Equal names mean equal integers, by their digest.
         """

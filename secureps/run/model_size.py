@@ -1,4 +1,4 @@
-"""How large a model is, as whoever asks about a plan says it: by numbers of values or by shapes."""
+"""Reads how large a model is from the command line: numbers of values, or a file of shapes."""
 
 from __future__ import annotations
 

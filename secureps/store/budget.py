@@ -89,7 +89,7 @@ class _Read:
         places: by place, the update that may leave, and the model that it came of.
         bases: by run, client, group and model, the version and step under which it was trained
             from first.
-        unnamed: runs of which a version of before wrote what left, and not which updates.
+        unnamed: runs whose rows an older version wrote: they count updates and do not name them.
     """
 
     rows: Rows = field(default_factory=list)

@@ -361,7 +361,7 @@ def _manifest_text(manifest: Manifest) -> bytes:
 
 
 def _text_of(plain: dict[str, Any]) -> bytes:
-    """A manifest's file: its plain form, which may have names of before, and the digest of it."""
+    """A manifest's file: its plain form, which an older format may have named, and its digest."""
     own = digest("secureps-manifest", canonical_plain(Manifest, plain)).hex()
     return json.dumps({"digest": own, **plain}, indent=1).encode() + b"\n"
 

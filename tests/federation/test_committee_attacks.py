@@ -58,7 +58,7 @@ def everybody(holders: int) -> list[tuple[int, ...]]:
 def test_two_cohorts_that_differ_in_one_member_never_both_open(
     holders: int, threshold: int, corrupt: tuple[int, ...]
 ) -> None:
-    """However holders are asked: f <= min(t - 1, 2t - n - 1) corrupt ones do not suffice."""
+    """However holders are asked: f <= 2t - n - 1 corrupt ones do not suffice."""
     for first in everybody(holders):
         _, _, larger, smaller = answers(holders, threshold, first, corrupt)
         assert len(larger) < threshold or len(smaller) < threshold

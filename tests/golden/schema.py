@@ -20,7 +20,7 @@ from secureps.roles.coordinator.receipts import OpenFold
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.timeline import TimelineFold
 from secureps.roles.fold import shape
-from secureps.roles.holder.grants import HolderFold
+from secureps.roles.holder.fold import HolderFold
 from secureps.roles.member.state import MemberState
 from secureps.roles.shard.state import ShardFold
 from secureps.store import journal

@@ -42,7 +42,7 @@ class CommitteeWorld(StreamWorld):
         self.offenders = offenders
         self.keys: dict[str, set[tuple[int, int]]] = {name: set() for name in MANY}
         rules = HolderRules(MINIMUM)
-        self.grants = HolderLedger(KEYS[0], COMMITTEE_ROSTER, rules, blind=True)
+        self.ledger = HolderLedger(KEYS[0], COMMITTEE_ROSTER, rules, blind=True)
         self._committee = plan.committee(KEYS)
         self._zeros = bytes(4 * key_length(plan.cipher_parameters))
         super().__init__(plan)
@@ -78,15 +78,15 @@ class CommitteeWorld(StreamWorld):
     def reply(self, to: str, order: Any) -> Any:
         match order:
             case orders.Configure() if to == KEYS[0]:
-                self.grants.configure(order)
+                self.ledger.configure(order)
                 return None
             case orders.Examine(_, receipt):
                 return requests.Examined(to, receipt.id, "", receipt_digest(receipt))
             case orders.Open(_, cohort):
                 if to == KEYS[0]:
-                    self.grants.check(order)
-                    self.grants.release(Step(), order)
-                about = self.grants.about(order)
+                    self.ledger.check(order)
+                    self.ledger.release(Step(), order)
+                about = self.ledger.about(order)
                 return requests.KeyShare(to, cohort.group, cohort.number, self._zeros, about)
             case orders.Prepare(_, cohort, _, key) if self._spoilt(cohort):
                 assert key is not None

@@ -232,7 +232,7 @@ def test_two_cohorts_that_differ_in_one_member_never_both_open(
 def test_past_the_bound_the_difference_is_the_victims_update(
     run: RogueRun, corrupt: tuple[int, ...]
 ) -> None:
-    """One more corrupt holder than f <= min(t - 1, 2t - n - 1), and the same attack succeeds."""
+    """One more corrupt holder than f <= 2t - n - 1, and the same attack succeeds."""
     succeeded = 0
     for first in ways(run, corrupt):
         loot = differencing(run, first, corrupt)

@@ -153,7 +153,7 @@ ELSEWHERE = {
         "service/worker",
     ),
     "service/test_logs.py": ("service/log_lines",),
-    "federation/test_folds.py": ("roles/holder/grants", "roles/member/state"),
+    "federation/test_folds.py": ("roles/holder/fold", "roles/member/state"),
     "store/test_journal.py": ("store/journal_rows",),
     "service/test_limits.py": ("service/disk_faults",),
     "processes/test_shard_memory.py": ("service/malloc",),

@@ -324,6 +324,30 @@ def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> N
         sealer.release(pinned, [UpdateReleased(pinned.run.id, "c0", "all", 0, 0, b"", b"")])
 
 
+def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
+    """A client that lost its state has nothing else that says what the run has spent."""
+    from secureps.crypto.identity import Identity
+    from secureps.roles.member.tasks import Aim, Contribute
+    from secureps.roles.pinned_run import Pinned
+    from secureps.store.spool import MemorySpool
+    from tests.kits.roles_kit import make_plan, make_run
+
+    privacy = PRIVATE["privacy"] | {"budget": cost(2)}
+    plan = make_plan("plain", **PRIVATE | {"privacy": privacy})
+    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    ledger = BudgetLedger(tmp_path / "own.db")
+    sealer = OutboxSealer(Identity.generate(), {}, lambda *_: None, MemorySpool(), ledger)  # type: ignore[arg-type]
+    own = [row(pinned.run.id, spent(version)) for version in (0, 1)]
+    others = [row(TWO, spent(2)), row(pinned.run.id, dataclasses.replace(spent(2), party="b"))]
+    assert sealer.release(pinned, [*own[:1], *others]) == [""] * 3
+    tasks = [Contribute((), (), (Aim("all", version, 0),)) for version in range(3)]
+    assert sealer.afford(pinned, "client-00", tasks[1]) == ()
+    assert sealer.release(pinned, own[1:]) == [""]
+    assert sealer.afford(pinned, "client-00", tasks[1]) == (), "it is on record"
+    with pytest.raises(BudgetSpent, match=r"another version would bring epsilon to .* the budget"):
+        sealer.afford(pinned, "client-00", tasks[2])
+
+
 def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
     """Not even a ledger with a budget counts it; later it might be what was trained."""
     from secureps.crypto.identity import Identity

@@ -129,7 +129,13 @@ def across_versions(plan: Plan) -> list[str]:
     if not bare:
         return []
     what = " and of ".join(bare)
-    return [
+    steps = max(plan.bounds(name).ahead for name in plan.groups)
+    said = [
+        f"up to {steps + 1} updates of one client may come of one model, step after step: an "
+        f"aggregator subtracts the sums of {what} of two steps whose cohorts differ, and only "
+        "noise bounds what that tells of whoever is in one of them alone"
+    ]
+    return (said if steps and private is None else []) + [
         f"two versions that are almost one model, an ulp apart, tell the difference of their "
         f"cohorts: an aggregator that publishes them subtracts the sums of {what}, and has those "
         "of whoever is in one of them alone; clients refuse a model that is exactly equal, and "

@@ -12,7 +12,7 @@ from __future__ import annotations
 from secureps.config.plan import CipherSection
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.roles.holder.grants import KeyFold
+from secureps.roles.holder.fold import KeyFold
 
 KEPT = 24 * 3600.0
 """Seconds after which a key that was replaced is erased at the latest."""

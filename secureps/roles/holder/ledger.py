@@ -51,7 +51,7 @@ from secureps.policy.cohorts.overlap import (
     places,
 )
 from secureps.roles.fold import Fold, from_state, to_state
-from secureps.roles.holder.grants import HolderFold, OpenedCohort, Standing
+from secureps.roles.holder.fold import HolderFold, OpenedCohort, Standing
 from secureps.roles.holder.key_rotation import KeyRotation
 from secureps.roles.holder.spans import Spans
 from secureps.roles.machine import Call, Locate, Record, Step
@@ -90,11 +90,11 @@ class Opening(Protocol):
 
     @property
     def cohort(self) -> Cohort:
-        """Which one."""
+        """The cohort."""
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
-        """Those of its members, in their order."""
+        """The receipts of its members, in the order of members."""
 
 
 class HolderLedger:

@@ -20,7 +20,7 @@ class Spans:
         self.spans: dict[str, dict[bytes | None, tuple[int, int]]] = {}
 
     def add(self, cohort: Cohort) -> None:
-        """A cohort was granted."""
+        """Notes the bases of a cohort that counts as opened."""
         known = self.spans.setdefault(cohort.group, {})
         versions = [member.version for member in cohort.members]
         versions += known.get(cohort.committee, ())

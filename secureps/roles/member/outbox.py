@@ -141,11 +141,11 @@ class Outbox:
         self.again[order.id.group] = order
 
     def forget_order(self, group: str) -> None:
-        """What an order to seal anew asked for is asked for no more."""
+        """Drops the order to seal anew of a group: an invitation has replaced it."""
         self.again.pop(group, None)
 
     def follow(self, client: str, desk: Desk, step: Step) -> Reseal | None:
-        """What is sealed anew, if an order or an invitation asks for it; None if none does.
+        """Returns what is to be sealed anew for an order or an invitation; None if nothing is.
 
         An update from a base has one form for ever. What is still here of it is sealed again, and
         nothing is trained for it; what an order asks for and is not here any more is declined.

@@ -27,8 +27,8 @@ from secureps.roles.pinned_run import Pinned, check_run
 from secureps.wording import named
 
 STATE_GONE = (
-    "this client took part in this run before, and its state is gone: what it spent then counts "
-    "in its ledger over all runs alone (--ledger)"
+    "this client took part in this run before, and its state is gone: what it spent then is in its "
+    "ledger (--ledger), which still holds it to the plan's budget"
 )
 """What its data holder has to know."""
 

@@ -12,6 +12,7 @@ from tests.kits.committee_plans import committee_plan
 from tests.kits.explained import explain
 from tests.kits.privacy_kit import private_plan as of_clients
 from tests.kits.roles_kit import make_plan, private_plan
+from tests.kits.streams import SSP, stream_plan
 
 JUDGED = {"every": 1, "metrics": {"loss": 1.0}}
 
@@ -110,3 +111,9 @@ def test_what_almost_equal_models_tell_is_said_where_no_noise_bounds_it(
     said = [each for each in explain(plan, {"all": 60}).remarks if "an ulp apart" in each]
     assert len(said) == bool(what)
     assert not what or f"subtracts the sums of {what}, and has" in said[0]
+
+
+@pytest.mark.parametrize(("plan", "steps"), [(make_plan(), 0), (stream_plan("plain", SSP), 3)])
+def test_that_steps_of_a_version_come_of_one_model_is_said(plan: Plan, steps: int) -> None:
+    said = [each for each in explain(plan, {"all": 60}).remarks if "come of one model" in each]
+    assert [each.partition(" updates")[0] for each in said] == [f"up to {steps}"] * bool(steps)

@@ -91,19 +91,19 @@ class Ledger:
     def __init__(
         self, journal: tuple[Any, ...] = (), roster: Roster = ROSTER, name: str = "holder"
     ) -> None:
-        self.grants = HolderLedger(name, roster, HolderRules(2), blind=True)
+        self.real = HolderLedger(name, roster, HolderRules(2), blind=True)
         self.journal: list[Any] = []
         pinned = records.RunPinned(RUN, make_placement(PLAN), ADDRESSES)
         for record in journal or (pinned,):
-            self.grants.apply(record)
+            self.real.apply(record)
             self.journal.append(record)
 
     def gives(self, order: orders.Open) -> str:
         """Why it gives no share; empty if it does."""
         step = Step()
         try:
-            self.grants.check(order)
-            self.grants.release(step, order)
+            self.real.check(order)
+            self.real.release(step, order)
         except Refused as error:
             return str(error)
         finally:
@@ -113,10 +113,10 @@ class Ledger:
     def restarted(self, roster: Roster = ROSTER) -> Ledger:
         """One that has the fold of this one's journal, as after a compaction, and nothing else."""
         again = Ledger(tuple(self.journal), roster)
-        fold = again.grants.folded()
-        assert fold == self.grants.folded()
-        again.grants = HolderLedger("holder", roster, HolderRules(2), blind=True)
-        again.grants.unfold(Fold(fold.records, json.loads(json.dumps(fold.state))))
+        fold = again.real.folded()
+        assert fold == self.real.folded()
+        again.real = HolderLedger("holder", roster, HolderRules(2), blind=True)
+        again.real.unfold(Fold(fold.records, json.loads(json.dumps(fold.state))))
         return again
 
 
@@ -234,16 +234,16 @@ def test_the_same_sum_is_opened_as_often_as_it_is_asked_for_in_the_same_memory()
     few = CLIENTS[:LEAST]
     for _ in range(3 * REMEMBERED):
         assert ledger.gives(opening(asks.cohort(few))) == ""
-    assert {len(each.released) for each in ledger.grants._standings.values()} == {1}
+    assert {len(each.released) for each in ledger.real._standings.values()} == {1}
 
 
-def test_what_was_granted_and_never_answered_counts_as_opened() -> None:
+def test_what_was_checked_and_never_answered_counts_as_opened() -> None:
     """A coordinator may say that a cohort came to nothing, and have it sealed again without one."""
     ledger, asks = Ledger(), Coordinator()
     order = opening(asks.cohort(CLIENTS))
-    ledger.grants.check(order)
+    ledger.real.check(order)
     step = Step()
-    ledger.grants.release(step, order)
+    ledger.real.release(step, order)
     ledger.journal += step.records
     for each in (ledger, ledger.restarted()):
         less = each.gives(opening(asks.cohort(CLIENTS[1:])))
@@ -354,9 +354,9 @@ def evaluating() -> HolderLedger:
     """Of a holder in a run whose clients evaluate."""
     metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
     plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
-    grants = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
-    grants.apply(records.RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
-    return grants
+    ledger = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
+    ledger.apply(records.RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    return ledger
 
 
 def metrics_of(clients: Iterable[str]) -> Cohort:
@@ -366,11 +366,11 @@ def metrics_of(clients: Iterable[str]) -> Cohort:
 
 
 def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
-    grants, cohort = evaluating(), metrics_of(CLIENTS[:1])
-    (member,), run = cohort.members, grants.pinned.run.id
+    ledger, cohort = evaluating(), metrics_of(CLIENTS[:1])
+    (member,), run = cohort.members, ledger.pinned.run.id
     old = Receipt(run, member.id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
     with pytest.raises(Refused, match="none more than 0 behind version 2"):
-        grants._check_receipt(cohort, member, old)
+        ledger._check_receipt(cohort, member, old)
 
 
 def test_metrics_hide_among_as_many_clients_as_updates() -> None:
@@ -446,11 +446,11 @@ def test_memory_does_not_grow_with_versions() -> None:
     sizes = set()
     for version in range(1, 3 * REMEMBERED):
         assert ledger.gives(opening(asks.cohort(CLIENTS[:4], version))) == ""
-        standings = ledger.grants._standings.values()
+        standings = ledger.real._standings.values()
         kept = sum(len(standing.released) for standing in standings)
-        sizes.add((len(standings), kept, min(len(ledger.grants._opened["all"]), REMEMBERED)))
+        sizes.add((len(standings), kept, min(len(ledger.real._opened["all"]), REMEMBERED)))
     assert {(clients, kept) for clients, kept, _ in sizes} == {(4, 4)}
-    assert len(ledger.grants._opened["all"]) == REMEMBERED
+    assert len(ledger.real._opened["all"]) == REMEMBERED
 
 
 # --- several holders --------------------------------------------------------------

@@ -41,7 +41,7 @@ def sealed_for(receipt: Receipt, committee: bytes) -> Receipt:
 def test_with_key_holders_whose_last_roster_expired_nothing_is_opened() -> None:
     for unix, said in ((100.0, ""), (100.5, "the last roster with these key holders expired")):
         ledger = Ledger(roster=FIRST)
-        ledger.grants.follower.read(Step(), KitRead(unix))
+        ledger.real.follower.read(Step(), KitRead(unix))
         assert said in ledger.gives(opening(Coordinator().cohort(CLIENTS)))
         assert said or ledger.journal[1:]
 
@@ -60,7 +60,7 @@ def test_members_are_sealed_for_one_committee() -> None:
     receipts = list(order.receipts)
     receipts[3] = sealed_for(receipts[3], SECOND.committee)
     ledger = Ledger(roster=SECOND)
-    ledger.grants.follower.apply(records.RosterFollowed(FIRST.to_bytes().decode()))
+    ledger.real.follower.apply(records.RosterFollowed(FIRST.to_bytes().decode()))
     said = ledger.gives(dataclasses.replace(order, receipts=tuple(receipts)))
     assert said == "its members are sealed for different key holders"
 
@@ -71,7 +71,7 @@ def test_after_a_committee_comes_none_for_its_versions_restarted_or_not() -> Non
     assert first.gives(opening(Coordinator().cohort(CLIENTS))) == ""
     follow = records.RosterFollowed(SECOND.to_bytes().decode())
     for ledger in (first, first.restarted(FIRST)):
-        ledger.grants.apply(follow)
+        ledger.real.apply(follow)
         bare = Coordinator(5).cohort(CLIENTS)
         order = opening(dataclasses.replace(bare, committee=SECOND.committee))
         signed = tuple(sealed_for(each, SECOND.committee) for each in order.receipts)
@@ -105,12 +105,12 @@ def test_nobody_but_a_client_is_in_a_cohort() -> None:
     bare = dataclasses.replace(receipt, id=SubmissionId("holder", "all", 1))
     signature = _identity("holder").sign(*signing_bytes(bare))
     with pytest.raises(Refused, match="holder is not a client"):
-        ledger.grants.check_author(dataclasses.replace(bare, signature=signature))
+        ledger.real.check_author(dataclasses.replace(bare, signature=signature))
 
 
 def test_so_many_receipts_are_remembered_as_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "VERIFIED", 3)
     ledger = Ledger()
     for receipt in opening(Coordinator().cohort(CLIENTS)).receipts:
-        ledger.grants.check_author(receipt)
-    assert len(ledger.grants._verified) == 3
+        ledger.real.check_author(receipt)
+    assert len(ledger.real._verified) == 3
