@@ -68,14 +68,16 @@ def of_cohorts(played: Simulation) -> dict[str, int]:
 # --- which bound ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("most", [None, 100])
 @pytest.mark.parametrize("late", client_names(6))
-def test_weights_do_not_depend_on_who_starts_first(late: str, tmp_path: Path) -> None:
+def test_weights_do_not_depend_on_who_starts_first(
+    late: str, most: int | None, tmp_path: Path
+) -> None:
     """Whoever of six begins last, the others count as if all had been there."""
-    group = {"clip": 3.0, "range": 1.0, "rule": {"quorum": 5, "deadline": 10.0}}
-    made = plan(group=[group | {"most_examples": 100}], versions=1)
-    played = simulation(tmp_path, made, late=late)
-    closed = of_cohorts(played)
-    assert closed == {name: min(n, 100) for name, n in NUMBERS.items() if name != late}
+    group: dict[str, Any] = {"clip": 3.0, "range": 1.0, "rule": {"quorum": 5, "deadline": 10.0}}
+    group |= {} if most is None else {"most_examples": most}
+    closed = of_cohorts(simulation(tmp_path, plan(group=[group], versions=1), late=late))
+    assert closed == {name: min(n, most or 1) for name, n in NUMBERS.items() if name != late}
 
 
 def test_all_count_alike_where_the_plan_names_no_bound(tmp_path: Path) -> None:
