@@ -281,8 +281,6 @@ def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> 
     with naming("sealing", ConfigError):
         backend = sealing_backend(joining.sealing)
     terms, ledger, records = joining.insists, joining.charged, joining.counted
-    if objection := terms.of(getattr(trainer, "messages", tuple)()):
-        raise ConfigError(f"messages: {objection}")
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)

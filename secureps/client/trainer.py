@@ -245,8 +245,7 @@ class Trainer(Evaluator, Protocol):
     `evaluation.reports` names: an `EvaluateResult` of what this holder says beside its evaluation,
     with how many records it is of; None if it has nothing to say, and then it sends no
     evaluation of that version either. It leaves this client as a mean
-    over a cohort, weighted by those records, as metrics do. And `messages() -> Sequence[str]`:
-    which types of messages of an app's own the trainer will take, which its site has to allow.
+    over a cohort, weighted by those records, as metrics do.
 
     Another is `refuse_settings(settings, privacy)`, of a `FitConfig`: it raises ConfigError for
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this

@@ -424,8 +424,7 @@ PrivacySection = Annotated[
 class FederationSection(Table):
     """Who takes part when one machine plays all parties (`up`): script, count and settings.
 
-    `baselines` says whether the run is compared with training alone and centrally. `drop` names
-    what a Flower app's ServerApp asks for and cannot have here, and is given up. `site` is the
+    `baselines` says whether the run is compared with training alone and centrally. `site` is the
     policy of all the data holders' sites, a file beside the plan. Below `checkpoint_copies`, a URL,
     each run has a place that is called as its folder. `memory` is each shard's, as in its own file.
     `records` is, for each client in turn, the public number that it counts by in place of the
@@ -437,7 +436,6 @@ class FederationSection(Table):
     settings: dict[str, Scalar] = Field(default={})
     records: tuple[Annotated[int, Field(ge=1, le=1 << 40)], ...] = ()
     baselines: bool = True
-    drop: tuple[str, ...] = ()
     site: str | None = None
     checkpoint_copies: str | None = None
     memory: str | None = Field(default=None, pattern=MEMORY)

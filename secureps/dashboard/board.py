@@ -15,6 +15,8 @@ from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import HolderView, OwnLedger
 from secureps.dashboard.observation import Seen
 from secureps.dashboard.officer_view import LogCheck
+from secureps.dashboard.scores import Report
+from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
 from secureps.store.act_lines import ActLine
 
@@ -26,6 +28,9 @@ class Facts:
     Args:
         asks: the coordinator is asked, so that there is a run to be shown.
         owner: the client whose own page there is; empty if there is none.
+        planned: the run that the plan is of; empty: of none that was founded.
+        recalled: the status by the coordinator's journal, read where it gives none itself.
+        report: what `up` wrote of its run's versions.
         acts: what was done from here; None where nothing may be; offered: what may.
         troubles: by the source, why it cannot be read.
     """
@@ -34,8 +39,11 @@ class Facts:
     owner: str = ""
     seen: Seen = field(default_factory=Seen)
     plan: Plan | None = None
+    planned: bytes = b""
     explanation: Mapping[str, object] | None = None
     course: Course | None = None
+    recalled: Status | None = None
+    report: Report | None = None
     own: HolderView | None = None
     ledgers: Mapping[str, OwnLedger] = field(default_factory=dict)
     logs: tuple[LogCheck, ...] | None = None

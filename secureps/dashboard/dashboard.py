@@ -30,12 +30,15 @@ from secureps.dashboard.sources import (
     HolderSource,
     LedgersSource,
     LogsSource,
+    PlanSource,
+    ReportSource,
     Source,
     StatusSource,
     fed,
 )
 from secureps.errors import ConfigError, KitError
 from secureps.messages.run import LOOPBACK, on_loopback
+from secureps.run.report.sinks import METRICS
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
 from secureps.service.host_names import host_names
@@ -200,7 +203,10 @@ def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iter
     if looking.state is not None:
         states = (looking.state,)
     if states:
-        yield Source("the coordinator's state", CourseSource(*states).look, FILES_EVERY)
+        yield Source("the coordinator's state", CourseSource(kit, *states).look, FILES_EVERY)
+    if folder is not None:
+        yield Source("the plan", PlanSource(folder.plan).look, FILES_EVERY)
+        yield Source("report", ReportSource(folder.report / METRICS).look, FILES_EVERY)
     beside_kit = default_ledger(kit, viewer.name).parent
     ledgers = looking.ledger or (None if folder is None else beside_kit)
     if ledgers is not None:

@@ -24,7 +24,6 @@ from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.leaving import Departure
 from secureps.store.budget import RunSpent, without_privacy
 from secureps.store.journal_rows import Row
-from secureps.wording import finite
 
 KEPT = 100
 """Updates that are listed: the newest."""
@@ -44,22 +43,16 @@ class SentUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RunSpending:
-    """What one run spent of the records; `this`: the one that the page is of.
-
-    `exact`: its updates had no privacy, and were so many at most.
-    """
+    """What one run spent of the records, in words; `this`: the one that the page is of."""
 
     run: str
-    updates: int
-    epsilon: float | None
+    told: str
     this: bool
-    exact: bool
 
     @classmethod
     def of(cls, spent: RunSpent, this: bytes) -> RunSpending:
         """What the ledger says of a run; `this`: the id of the page's own."""
-        updates, run = spent.facts + spent.exact, spent.run
-        return cls(run.hex()[:16], updates, finite(spent.epsilon), run == this, bool(spent.exact))
+        return cls(spent.run.hex()[:16], spent.told, spent.run == this)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +63,14 @@ class OwnLedger:
         runs: in the order in which they began.
         epsilon: of all private runs together, at `delta`; None if nothing bounds it.
         budget: the data holder's own; None: it has none.
-        trouble: why the ledger cannot be read.
+        trouble: why the ledger cannot be read; missing: it is not there, and this is where.
     """
 
     runs: tuple[RunSpent, ...] = ()
     epsilon: float | None = 0.0
     budget: float | None = None
     trouble: str = ""
+    missing: str = ""
 
     @property
     def exact(self) -> str:
@@ -189,7 +183,7 @@ class OwnRows:
             exact=ledger.exact,
             own_budget=ledger.budget,
             own_delta=OWN_DELTA,
-            ledger_trouble=ledger.trouble,
+            ledger_trouble=ledger.trouble or (ledger.missing if self._sent else ""),
             runs=tuple(RunSpending.of(each, run.id) for each in ledger.runs),
             updates=tuple(islice(reversed(self._sent.values()), KEPT)),
             count=len(self._sent),

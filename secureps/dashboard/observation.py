@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator import status as status_words
 from secureps.roles.coordinator.telemetry import UP
 from secureps.run.report.totals import DOWN, SECONDS, Totals
 
@@ -18,6 +19,7 @@ KEPT = 40
 """Changes, and versions of a group, that are kept: the newest."""
 
 HERE, AWAY, AWAITED, SILENT = "here", "away", "awaited", "silent"
+ENDED, NOT_KNOWN = status_words.ENDED, status_words.NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Seen:
         silent: why no answer came to the last question; empty if one did.
         silent_since: when the first question had none.
         over: no answer will come any more.
+        recalled: the status is the journal's, which does not say who is there now.
         since: by party, since when it is as it is.
         changes: newest first; costs: oldest first.
         up, down: bytes of all versions.
@@ -62,11 +65,29 @@ class Seen:
     silent: str = ""
     silent_since: float | None = None
     over: bool = False
+    recalled: bool = False
     since: Mapping[str, float] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     costs: tuple[Cost, ...] = ()
     up: float = 0.0
     down: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether nobody plays the run any more, or it has finished."""
+        return self.over or (self.status is not None and bool(self.status.finished))
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the status is of now: only then it says who is there."""
+        return not (self.status is None or self.silent or self.recalled or self.ended)
+
+
+def with_journal(seen: Seen, recalled: Status | None) -> Seen:
+    """The journal's status where the coordinator gave none, or gave its last before the end."""
+    if recalled is None or (seen.status is not None and not seen.over):
+        return seen
+    return replace(seen, status=recalled, recalled=True)
 
 
 def presence(status: Status) -> dict[str, tuple[str, str]]:
@@ -133,14 +154,21 @@ class Observation:
         self.seen = replace(self.seen, since=known, changes=tuple(changes[:KEPT]))
 
     def _costs(self, status: Status) -> tuple[Cost, ...]:
-        return tuple(
+        """Of versions that somebody reported of: what others cost is not known, and not 0."""
+        found = (
             self._cost(group.name, version)
             for group in status.groups
             for version in range(max(1, group.version - KEPT + 1), group.version + 1)
         )
+        return tuple(each for each in found if each is not None)
 
-    def _cost(self, group: str, version: int) -> Cost:
+    def _cost(self, group: str, version: int) -> Cost | None:
         sums = self._totals.of_version(group, version)
-        seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
         spent = self._totals.spent(group, version)
-        return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), spent)
+        return cost_of(group, version, sums, spent) if sums or spent is not None else None
+
+
+def cost_of(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:
+    """The cost of a version by its figures (`run.report.totals`), summed over the parties."""
+    seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
+    return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), epsilon)

@@ -1,4 +1,4 @@
-"""What an operator sees: for whom a run waits, its six steps, parties, bytes, burnt cohorts.
+"""What an operator sees: scores, for whom a run waits, its six steps, parties, bytes.
 
 From what was seen and what the coordinator's journal says to what a page shows: functions without
 I/O. Who may not know clients' names gets none of them. What must not live here: asking
@@ -8,11 +8,22 @@ I/O. Who may not know clients' names gets none of them. What must not live here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from secureps.dashboard.course import Course
-from secureps.dashboard.observation import AWAITED, AWAY, HERE, SILENT, Change, Cost, Seen
+from secureps.dashboard.observation import (
+    AWAITED,
+    AWAY,
+    ENDED,
+    HERE,
+    NOT_KNOWN,
+    SILENT,
+    Change,
+    Cost,
+    Seen,
+)
+from secureps.dashboard.scores import Report, ScoresView, costs_of, scores_view
 from secureps.messages.moves import Holding
 from secureps.messages.records import starts
 from secureps.messages.requests import (
@@ -84,11 +95,11 @@ class PartyRow:
 
 @dataclass(frozen=True, slots=True)
 class ClientRow:
-    """A client, as `secureps status` has it."""
+    """A client, as `secureps status` has it; `live` is None where nobody knows or the run ended."""
 
     name: str
     state: str
-    live: bool
+    live: bool | None
     since: float | None
     updates: int
     epsilon: str
@@ -100,18 +111,25 @@ class OperatorView:
 
     Args:
         headline: in one line, what the run does or waits for; `over`: it does nothing any more.
-        blocking: servers first; empty if nobody is waited for but by plan.
+        calm: what is said of waiting where nobody is to blame for it.
+        fresh: the coordinator has just said who is there; asked: it is known how the run stands.
+        blocking: servers first; empty if nobody is waited for but by plan, or nobody knows.
         clients: empty for who may not know their names; states: how many are how.
         timeline: of the newest cohorts; None before there is a run. `burnt` are all that the
             coordinator's journal has, where it is at hand, or else those of the timeline.
+        up, down: bytes of `costs_of`: of all versions, if `whole`, or else of those since this
+            page's server began to look; None where nobody knows.
         paused: that an operator has the run wait, and why.
         move: how far blocks are that move between shards, in a line; empty: none do.
     """
 
     run: str
     headline: str
+    calm: str
     over: bool
+    fresh: bool
     asked: bool
+    scores: ScoresView
     blocking: tuple[Blocking, ...]
     steps: tuple[str, ...]
     groups: tuple[GroupRow, ...]
@@ -121,8 +139,9 @@ class OperatorView:
     states: Mapping[str, int]
     changes: tuple[Change, ...]
     costs: tuple[Cost, ...]
-    up: float
-    down: float
+    up: float | None
+    down: float | None
+    whole: bool
     timeline: tuple[CohortSteps, ...] | None
     burnt: tuple[CohortSteps, ...] | None
     burnt_in_all: int
@@ -132,16 +151,22 @@ class OperatorView:
 
 
 def operator_view(
-    seen: Seen, course: Course | None, plan: Plan | None, names: bool
+    seen: Seen,
+    course: Course | None,
+    plan: Plan | None,
+    names: bool,
+    report: Report | None = None,
 ) -> OperatorView:
     """The page, for somebody who may know clients' names, or not.
 
     Args:
+        seen: with the journal's status where the coordinator's is missing.
         course: None where the coordinator's journal is not at hand.
         plan: None before the run is founded.
+        report: of a run of `up`, by itself.
     """
     if not names and seen.silent:  # whose words they are, and whom they name, nobody knows
-        seen = replace(seen, silent="it is over" if seen.over else "the coordinator is silent")
+        seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
     status = seen.status
     clients = frozenset(m.name for m in status.members) if status is not None else frozenset()
 
@@ -150,22 +175,29 @@ def operator_view(
 
     members = status.members if status is not None else ()
     known = _known(course, status)
+    blockers, costs = blocking(seen, plan), costs_of(seen, report)
+    up, down = (seen.up, seen.down) if report is None else (report.up, report.down)
+    counted_bytes = report is not None or bool(costs) or seen.fresh
     return OperatorView(
         run=status.run.hex()[:16] if status is not None else "",
         headline=hide(_headline(seen)),
-        over=seen.over or bool(status is not None and status.finished),
-        asked=status is not None,
-        blocking=tuple(_hidden(each, hide, names) for each in blocking(seen, plan)[:NAMED]),
+        calm=_calm(seen, blockers),
+        over=seen.ended,
+        fresh=seen.fresh,
+        asked=status is not None or course is not None,
+        scores=scores_view(seen, report, hide),
+        blocking=tuple(_hidden(each, hide, names) for each in blockers[:NAMED]),
         steps=STEPS,
         groups=tuple(_group(g, plan, hide, names) for g in (status.groups if status else ())),
         parties=tuple(_parties(seen, hide)),
         clients=tuple(_clients(seen)) if names else (),
         clients_title=ofwhat(status.adjacency, status.delta) if status is not None else "",
-        states=dict(Counter(_word(member) for member in members)),
+        states=dict(Counter(_word(_state(member, seen)) for member in members)),
         changes=tuple(_change(each, hide, names) for each in seen.changes),
-        costs=seen.costs,
-        up=seen.up,
-        down=seen.down,
+        costs=costs,
+        up=up if counted_bytes else None,
+        down=down if counted_bytes else None,
+        whole=report is not None,
         timeline=None if known is None else tuple(_step(each, hide) for each in known.steps),
         burnt=None if known is None else tuple(_step(each, hide) for each in known.burnt),
         burnt_in_all=0 if known is None else known.burnt_in_all,
@@ -195,6 +227,9 @@ def _known(course: Course | None, status: Status | None) -> _Known | None:
     return _Known(status.steps, burnt, status.burnt, status.checkpoint)
 
 
+PRESENT = ("trains", "waits", "gone")
+"""States of a client that say whether it is there."""
+
 BURNT = ("burnt", "spoilt")
 """Ends of a cohort that is charged and never opened."""
 
@@ -206,17 +241,26 @@ def blocking(seen: Seen, plan: Plan | None) -> tuple[Blocking, ...]:
     version 0, any; a client, where a group waits for its update.
     """
     status = seen.status
-    if seen.over or (status is not None and status.finished):
+    if seen.ended:
+        return ()
+    if seen.silent:  # of anybody else it alone could say who is there
+        return (Blocking(COORDINATOR, COORDINATOR, seen.silent, seen.silent_since),)
+    if status is None or not seen.fresh:
         return ()
     found = []
-    if seen.silent:
-        found.append(Blocking(COORDINATOR, COORDINATOR, seen.silent, seen.silent_since))
-    if status is not None:
-        for server in _needed(status, plan):
-            since = seen.since.get(server.name)
-            found.append(Blocking(server.name, server.role, _trouble(server), since))
-        found += _late(seen, status)
-    return tuple(found)
+    for server in _needed(status, plan):
+        since = seen.since.get(server.name)
+        found.append(Blocking(server.name, server.role, _trouble(server), since))
+    return (*found, *_late(seen, status))
+
+
+def _calm(seen: Seen, blockers: Sequence[Blocking]) -> str:
+    """What is said of waiting where nobody is to blame for it; empty where nobody knows."""
+    if seen.ended:
+        return "Nobody is waited for."
+    if not seen.fresh:
+        return ""
+    return "All who are waited for are at work." if blockers else "Nobody keeps it waiting."
 
 
 def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
@@ -248,18 +292,22 @@ def _late(seen: Seen, status: Status) -> Iterator[Blocking]:
         if name not in gone:
             yield Blocking(name, "client", f"owes an update{of}", None, ill=False)
             continue
-        why = f"owes an update{of}, and is {_word(gone[name])}"
+        why = f"owes an update{of}, and is {_word(gone[name].state)}"
         yield Blocking(name, "client", why, seen.since.get(name))
 
 
 def _headline(seen: Seen) -> str:
     status = seen.status
-    if status is not None and status.finished:
-        return f"over: {status.finished}"
+    # who plays a run of `up` knows more of its end: that its report is missing, for one
+    known = not seen.over or seen.silent == (status and status.finished)
+    if status is not None and status.finished and known:
+        return f"{'failed' if status.failure else 'finished'}: {status.finished}"
     if seen.silent:
         return seen.silent
     if status is None:
         return "no status yet"
+    if seen.recalled:
+        return "this is by the coordinator's journal: nobody was asked how the run stands now"
     reasons = dict.fromkeys(group.reason for group in status.groups)
     return " / ".join(reasons) or "waits for the coordinator's plan"
 
@@ -284,42 +332,60 @@ def _group(group: GroupStatus, plan: Plan | None, hide: Hide, names: bool) -> Gr
 
 
 def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
-    state, detail = (SILENT, seen.silent) if seen.silent else (HERE, "")
     status = seen.status
+    ruler = _coordinator(seen)
     if status is None:
-        yield PartyRow(COORDINATOR, COORDINATOR, state, seen.silent_since, hide(detail))
+        yield replace(ruler, detail=hide(ruler.detail))
         return
     trouble = {server.name: server.trouble for server in status.servers}
-    detail = detail or trouble.pop(COORDINATOR, "")
-    detail = detail or starts(status.incarnation)
-    since = seen.silent_since or seen.since.get(COORDINATOR)
-    yield PartyRow(COORDINATOR, COORDINATOR, state, since, hide(detail))
+    detail = ruler.detail or trouble.get(COORDINATOR, "") or starts(status.incarnation)
+    yield replace(ruler, detail=hide(detail))
     held = {holding.shard: holding for holding in status.holdings}
     used = memory_used(status.telemetry)
     for server in status.servers:
         if server.name == COORDINATOR:
             continue
-        state = HERE if server.live else AWAY if server.registered else AWAITED
         parts = [server.trouble]
         if server.role == "shard" and held:
             own = held.get(server.name, Holding(server.name, 0, 0))
             parts.insert(0, counted(own.blocks, "block"))
             parts.insert(1, used[server.name].told if server.name in used else "")
         detail = "; ".join(filter(None, parts))
-        yield PartyRow(server.name, server.role, state, seen.since.get(server.name), hide(detail))
+        state = HERE if server.live else AWAY if server.registered else AWAITED
+        since = seen.since.get(server.name) if seen.fresh else None
+        yield PartyRow(server.name, server.role, _now(state, seen), since, hide(detail))
+
+
+def _coordinator(seen: Seen) -> PartyRow:
+    """The coordinator, which is silent only while its run goes on and somebody asks it."""
+    if seen.silent and not seen.ended:
+        return PartyRow(COORDINATOR, COORDINATOR, SILENT, seen.silent_since, seen.silent)
+    since = seen.since.get(COORDINATOR) if seen.fresh else None
+    return PartyRow(COORDINATOR, COORDINATOR, _now(HERE, seen), since, "")
+
+
+def _now(state: str, seen: Seen) -> str:
+    """Whether a party is there, if that is known and the run goes on."""
+    return ENDED if seen.ended else state if seen.fresh else NOT_KNOWN
 
 
 def _clients(seen: Seen) -> Iterator[ClientRow]:
     members = seen.status.members if seen.status is not None else ()
-    order = sorted(members, key=lambda m: (STATES.index(_word(m)), m.name))
+    states = {member.name: _state(member, seen) for member in members}
+    order = sorted(members, key=lambda m: (STATES.index(_word(states[m.name])), m.name))
     for each in order[:ROWS]:
-        since = seen.since.get(each.name)
-        yield ClientRow(each.name, each.state, each.live, since, each.submissions, spent(each))
+        since, live = (seen.since.get(each.name), each.live) if seen.fresh else (None, None)
+        yield ClientRow(each.name, states[each.name], live, since, each.submissions, spent(each))
 
 
-def _word(member: MemberStatus) -> str:
+def _state(member: MemberStatus, seen: Seen) -> str:
+    """A client's state as it is now: what says whether it is there, only where that is known."""
+    return _now(member.state, seen) if member.state in (*PRESENT, NOT_KNOWN) else member.state
+
+
+def _word(state: str) -> str:
     """A client's state without its reason."""
-    return member.state.partition(":")[0]
+    return state.partition(":")[0]
 
 
 def _change(each: Change, hide: Hide, names: bool) -> Change:

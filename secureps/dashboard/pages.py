@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from secureps.dashboard.access import Viewer
 from secureps.dashboard.board import Facts
-from secureps.dashboard.observation import Seen
+from secureps.dashboard.observation import Seen, with_journal
 from secureps.dashboard.officer_view import officer_view
 from secureps.dashboard.operator_view import ROWS, operator_view
 
@@ -19,15 +19,17 @@ def pages(facts: Facts, viewer: Viewer) -> str:
     own = viewer.role == "client" and viewer.name == facts.owner
     if own and facts.own is not None:
         found["holder"] = asdict(facts.own)
-    if facts.asks:
-        seen = operator_view(facts.seen, facts.course, facts.plan, viewer.names)
-        found["operator"] = asdict(seen)
+    seen, more = with_journal(facts.seen, facts.recalled), (facts.plan, facts.report)
+    if facts.asks or facts.course is not None:
+        shown = operator_view(seen, facts.course, facts.plan, viewer.names, facts.report)
+        found["operator"] = asdict(shown)
     if viewer.names:
-        of = (facts.seen, facts.explanation, facts.course, facts.ledgers, facts.logs)
-        found["officer"] = asdict(officer_view(*of))
+        of = (seen, facts.explanation, facts.course, facts.ledgers, facts.logs)
+        found["officer"] = asdict(officer_view(*of, *more))
     if facts.acts is not None and (own if facts.owner else viewer.names):
         done = [asdict(each) for each in facts.acts]
-        found["acts"] = {"done": done, "offered": facts.offered, "clients": _clients(facts.seen)}
+        offered = ("export",) if facts.seen.over and not own else facts.offered
+        found["acts"] = {"done": done, "offered": offered, "clients": _clients(facts.seen)}
     # what is wrong with a file may name a client
     found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
     return json.dumps(found, allow_nan=False, separators=(",", ":"))

@@ -19,13 +19,15 @@ from secureps.dashboard.course import CourseFold
 from secureps.dashboard.holder_view import OwnLedger, OwnRows
 from secureps.dashboard.observation import Observation
 from secureps.dashboard.officer_view import LogCheck
+from secureps.dashboard.scores import read_report
 from secureps.errors import Conflict, NotReady, Refused, SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.run.audit_log import verify
 from secureps.run.check import record, service
+from secureps.run.journal_status import journal_status
 from secureps.run.status import StatusTarget
 from secureps.run.status_client import StatusClient
 from secureps.store.backup import JOURNAL
@@ -149,15 +151,34 @@ class StatusSource:
 
 def _founded(facts: Facts, run: RunInfo | None) -> Facts:
     """With the run's plan, explained, once it is known."""
-    if run is None or facts.plan is not None:
+    if run is None or facts.planned == run.id:
         return facts
     plan = Plan.from_text(run.plan)
     sizes = {group.name: group.size for group in plan.layout(run.schema).groups}
+    return _explained(replace(facts, planned=run.id), plan, sizes)
+
+
+def _explained(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
     try:
         explanation = record(explain(plan, sizes, service(plan)))
     except SecurepsError:  # the run goes by it all the same
         explanation = None
     return replace(facts, plan=plan, explanation=explanation)
+
+
+class PlanSource:
+    """The plan in the folder of a run of `up`, until the run is founded on it, if it ever is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._files = path, Changing(path)
+
+    def look(self, board: Board) -> None:
+        """Reads it once; raises as `load_plan` does."""
+        if board.facts.plan is not None or not self._files.changed():
+            return
+        with self._files.again():
+            plan = load_plan(self._path)
+        board.put(lambda facts: facts if facts.plan is not None else _explained(facts, plan, None))
 
 
 class Changing:
@@ -241,22 +262,52 @@ class CourseSource:
     """The course of a run, from its coordinator's state folder, and its standby's if it has one.
 
     Either may rule: whose journal has the higher reign tells, and in the same one more rows. A
-    coordinator that a standby took over from may have written more than that one since.
+    coordinator that a standby took over from may have written more than that one since. Where the
+    coordinator gives no status, or will not give another one, the journal has it, too.
     """
 
-    def __init__(self, *states: Path) -> None:
+    def __init__(self, kit: Path, *states: Path) -> None:
+        self._kit, self._states = kit, states
         self._journals = [Followed(state / JOURNAL, CourseFold) for state in states]
-        self._files = Changing(*(file for state in states for file in _files(state)))
+        files = [file for state in states for file in _files(state)]
+        self._files, self._standing = Changing(*files), Changing(*files)
 
     def look(self, board: Board) -> None:
-        """Reads what is new of the journals, if anything is; raises as `read_rows` does."""
+        """Reads what is new of the journals, if anything is.
+
+        Raises as `read_rows` and `journal_status` do.
+        """
         journals = [each for each in self._journals if each.journal.is_file()]
-        if not journals or not self._files.changed():
+        if journals and self._files.changed():
+            with self._files.again():
+                courses = [each.read().told for each in journals]
+                found = max(courses, key=lambda each: (each.reign, each.rows))
+            board.put(lambda facts: _founded(replace(facts, course=found), found.run))
+        seen = board.facts.seen
+        told = seen.status is not None and not seen.over
+        if journals and not told and self._standing.changed():
+            with self._standing.again():
+                status = journal_status(self._states, self._kit)
+            board.put(lambda facts: replace(facts, recalled=status))
+
+
+class ReportSource:
+    """What `up` writes of its run's versions.
+
+    Args:
+        path: of metrics.jsonl.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._files = path, Changing(path)
+
+    def look(self, board: Board) -> None:
+        """Reads it, if it has changed; raises as `read_report` does."""
+        if not self._files.changed() or not self._path.is_file():
             return
         with self._files.again():
-            courses = [each.read().told for each in journals]
-            found = max(courses, key=lambda each: (each.reign, each.rows))
-        board.put(lambda facts: _founded(replace(facts, course=found), found.run))
+            report = read_report(self._path.read_text())
+        board.put(lambda facts: replace(facts, report=report))
 
 
 class HolderSource:
@@ -301,7 +352,7 @@ class KnownLedger:
     def read(self) -> OwnLedger:
         """What it says, or why it cannot be read."""
         if not self._path.is_file():
-            return OwnLedger(budget=self._budget)
+            return OwnLedger(budget=self._budget, missing=f"there is none at {self._path}")
         if self._known is not None:
             with suppress(SecurepsError):  # of another file, as after a restore: from its start
                 return _said(self._known)

@@ -10,23 +10,29 @@ What must not live here: Flower, and processes (`flower.holders`).
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from secureps.client.flower.served import Served, Wishes, write_served
+import numpy as np
+
+from secureps.client.flower.served import Served, write_served
 from secureps.client.trainer import Array
-from secureps.config.plan import PlanSection, RecordPrivacySection
+from secureps.config.optimizer import OptimizerSection
+from secureps.config.plan import GroupSection, PlanSection, RecordPrivacySection, SyncSection
 from secureps.config.sections import toml_tables
 from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, PlanRefused
+from secureps.flower.node_settings import METRICS
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.run_lock import new_folder
-from secureps.run.server_app import MODEL, PLAN, settled
+from secureps.run.server_app import MODEL, PLAN, with_optimizer
 from secureps.store.atomic_file import replace_text
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.kit_host import FLOWER
@@ -40,13 +46,19 @@ class Founder:
 
     Args:
         plan: its own file; rounds: how many versions.
-        wishes: of its strategy; clients: how many nodes there are.
+        optimizer: of its strategy, in the plan's words; None for the mean itself.
+        fraction, least: of the nodes, how many train in a round.
+        clients: how many nodes there are.
+        metrics: of training, by name: the largest magnitude of each.
     """
 
     plan: Path
     rounds: int
-    wishes: Wishes
+    optimizer: Mapping[str, Any] | None
+    fraction: float
+    least: int
     clients: int
+    metrics: Mapping[str, float]
 
     @property
     def name(self) -> str:
@@ -62,7 +74,12 @@ class Founder:
         if (root / PLAN).exists():
             return load_plan(root / PLAN)
         section = load_plan(self.plan).section
-        section, _ = settled(section, self.wishes, self.clients)
+        section, _ = with_optimizer(section, self.optimizer)
+        groups = tuple(map(self._drawn, section.group))
+        if self.metrics:
+            model = {**model, METRICS: np.zeros((2, len(self.metrics)), np.float32)}
+            groups = (_of_metrics(section, groups[0], len(self.metrics)), *groups)
+        section = section.model_copy(update={"group": groups})
         initial = (root / MODEL).resolve()
         update = {"versions": self.rounds, "initial": str(initial)}
         section = section.model_copy(update=update)
@@ -75,6 +92,35 @@ class Founder:
         load_plan(fresh)
         shutil.move(fresh, root / PLAN)
         return load_plan(root / PLAN)
+
+    def _drawn(self, group: GroupSection) -> GroupSection:
+        """The group with the fraction that draws max(int(clients * fraction), least) nodes."""
+        rule, wanted = group.rule, max(int(self.clients * self.fraction), self.least)
+        if not isinstance(rule, SyncSection) or "fraction" in rule.model_fields_set:
+            return group
+        if wanted >= self.clients:
+            return group
+        exact = int(self.clients * self.fraction) == wanted
+        share = self.fraction if exact else (wanted + 0.5) / self.clients
+        return group.model_copy(update={"rule": rule.model_copy(update={"fraction": share})})
+
+
+def _of_metrics(section: PlanSection, first: GroupSection, count: int) -> GroupSection:
+    """The group of the metrics' tensor, which trains with the first group, and steps to the mean.
+
+    Raises:
+        PlanRefused: the plan has noise, which would be charged for the metrics too.
+    """
+    if section.privacy is not None:
+        raise PlanRefused(
+            "train_metrics: under [privacy] they would have noise, and be charged, as the update "
+            "is: leave them out"
+        )
+    step = OptimizerSection(name="sgd", learning_rate=1.0)
+    own: dict[str, Any] = {"name": "train_metrics", "pattern": METRICS, "optimizer": step}
+    bounds = {"range": 2.0, "clip": 2.0 * math.sqrt(2 * count), "bits": 16}
+    plain = {"adaptive": None, "codec": (), "feedback": False, "pull_bits": None}
+    return first.model_copy(update=own | bounds | plain | {"sparse": None, "tier": None})
 
 
 def refuse_unfit(section: PlanSection) -> None:

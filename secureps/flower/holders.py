@@ -8,19 +8,17 @@ keys, which the ServerApp never reads.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
 
+from secureps.flower.names import log
 from secureps.policy.plan import Plan
 from secureps.run.processes.spawning import Program
 from secureps.run.processes.supervisor import Died, Supervisor
 from secureps.run.up.folder import RunFolder, write_holders
 from secureps.run.up.programs import SECUREPS
 from secureps.store.keyring import load_public
-
-log = logging.getLogger("secureps")
 
 DEPLOYED = (*SECUREPS, "serve", "keyholder", "--config")
 SIMULATED = (sys.executable, "-P", "-m", "secureps.flower.simulated_holder")

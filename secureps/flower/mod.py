@@ -100,7 +100,8 @@ def _sealed(
     if settings.simulated:  # this process plays the waves of many nodes
         keep_whole()
     form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
-    trainer = AppTrainer(form, message, lambda asked: call_next(asked, context))
+    tells = policy_of(settings.site).terms.evaluation
+    trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)
     with durability.simulated(settings.simulated):
         told = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
     said = {"ended": told.ended} if told.ended else {"wave": 1}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from types import FrameType
 
 from flwr.app import Error, Message, RecordDict
 from flwr.client.mod import utils
 from flwr.clientapp import ClientApp
+
+log = logging.getLogger("flwr.secureps")
+"""What a ServerApp says goes where Flower's own log goes."""
 
 REFUSED = 2
 """Flower's code of an app that raises."""

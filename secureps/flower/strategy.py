@@ -3,16 +3,17 @@
     strategy = SecureFedAvg(plan="plan.toml")
     result = strategy.start(grid, initial_arrays=arrays, num_rounds=3)
 
-What must not live here: waves (`flower.waves`), and servers (`flower.aggregator`).
+Flower's own loop runs, and says what it always says; its train messages become waves of sealed
+updates (`flower.waves`).
 """
 
 from __future__ import annotations
 
-import logging
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,41 +21,33 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from flwr.supercore.run import Run
 
 from secureps.client.flower.records import FlowerModel
-from secureps.client.flower.server import Heard
-from secureps.client.flower.strategy import examine
+from secureps.client.flower.server import flowers_name, optimizer_of
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.flower.aggregator import Aggregator
 from secureps.flower.federation import Founder, find_plan, simulated_kit
 from secureps.flower.holders import Holders
-from secureps.flower.node_settings import TOLD_KIT, TOLD_SEED
+from secureps.flower.names import log
+from secureps.flower.node_settings import METRICS, TOLD_KIT, TOLD_SEED
 from secureps.flower.post import Said
 from secureps.flower.trainer import FORM, ModelForm
 from secureps.flower.waves import Waves
 from secureps.messages.requests import Status
+from secureps.policy.plan import load_plan
 from secureps.store.kit_host import demand_host
-
-log = logging.getLogger("secureps")
 
 LISTEN = "127.0.0.1:0"
 """Where key holders dial, unless it is said: they are on this machine then."""
-
-
-FLOWERS_OWN = (
-    "aggregate_evaluate",
-    "num_evaluation_clients",
-    "evaluate_metrics_aggr_fn",
-    "accept_failures",
-)
-"""What a strategy says of evaluation, which Flower itself does here."""
 
 
 class SecureFedAvg(FedAvg):
     """Federated averaging of sealed updates, inside Flower's engine.
 
     Rounds are made by the plan's rule, the server's optimizer is the plan's or that of `strategy`,
-    and evaluation is Flower's own: its metrics are not encrypted.
+    and evaluation is Flower's own: its metrics are not encrypted. A subclass may override
+    `aggregate_train` to see the model of each version.
 
     Args:
         plan: its file, in the working folder or among the app's files.
@@ -67,10 +60,12 @@ class SecureFedAvg(FedAvg):
             to them (`secureps-holder` in their --node-config), one more wave a round.
         listen: HOST:PORT at which key holders of other machines reach the coordinator.
         unsafe_seed: makes a simulation repeatable: tests alone, there is no privacy.
+        train_metrics: of what the app says of its training, and the largest magnitude of each:
+            their means, weighted by examples, travel encrypted as the updates do.
         settings: of `FedAvg`.
 
     Raises:
-        ConfigError: a strategy that needs single updates, or does what no plan can say.
+        ConfigError: a strategy that needs single updates, or metrics of single clients.
 
     Examples:
         >>> strategy = SecureFedAvg(plan="plan.toml", strategy=FedAdam(eta=0.01))
@@ -96,6 +91,7 @@ class SecureFedAvg(FedAvg):
         holders: Literal["service", "nodes"] = "service",
         listen: str = LISTEN,
         unsafe_seed: int | None = None,
+        train_metrics: Mapping[str, float] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -110,27 +106,62 @@ class SecureFedAvg(FedAvg):
             raise ConfigError('holders = "nodes": in a simulation there are no nodes of theirs')
         if kit is not None and unsafe_seed is not None:
             raise ConfigError("unsafe_seed: it is for simulations, which make a kit of their own")
+        self.train_metrics = dict(train_metrics or {})
+        if wrong := [name for name, most in self.train_metrics.items() if not 0 < most < math.inf]:
+            raise ConfigError(f"train_metrics: the largest magnitude of {wrong[0]} is a number > 0")
         self.waves = 0
         """Messages that the last run took."""
-        if type(self).aggregate_train is not SecureFedAvg.aggregate_train:
-            raise ConfigError(f"aggregate_train of {type(self).__name__} sees every single update")
+        self._rounds: _Rounds | None = None
         with naming("SecureFedAvg", ConfigError):
-            own = FedAvg(**settings) if strategy is None else strategy
-            self._examined = examine(Heard(None, own), (), FLOWERS_OWN)
+            _refuse_aggregation(self.strategy)
 
     def summary(self) -> None:
         """Logs what the plan and the strategy say."""
-        log.info("secureps: plan %s, strategy %s", self.plan, self._examined.name)
+        log.info("\t├──> secureps: %s by plan %s", flowers_name(self.strategy), self.plan)
+        if self.strategy is self:
+            super().summary()
+        else:
+            self.strategy.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As the strategy does."""
+        if self.strategy is self:
+            return super().configure_train(server_round, arrays, config, grid)
+        return self.strategy.configure_train(server_round, arrays, config, grid)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As the strategy does; a round that was made before this start is not judged again."""
+        if self._rounds is not None and server_round < self._rounds.first:
+            return []
+        if self.strategy is self:
+            return super().configure_evaluate(server_round, arrays, config, grid)
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """As the strategy does."""
+        if self.strategy is self:
+            return super().aggregate_evaluate(server_round, replies)
+        return self.strategy.aggregate_evaluate(server_round, replies)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Never asked: shards aggregate what nobody can read.
+        """Returns what shards have made in a round: the model, and means of training metrics.
+
+        There are no replies. An override sees the model of each version here, and cannot change it.
 
         Raises:
-            ConfigError: always.
+            ConfigError: the round has no version.
         """
-        raise ConfigError("SecureFedAvg aggregates by its own `start`: call that")
+        if self._rounds is None:
+            raise ConfigError("SecureFedAvg aggregates by its own `start`: call that")
+        return self._rounds.made(server_round)
 
     def start(
         self,
@@ -142,7 +173,7 @@ class SecureFedAvg(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Runs the federation, as `Strategy.start` of Flower's does.
+        """Runs the federation in Flower's own loop of rounds.
 
         Args:
             timeout: seconds without any reply or version, after which it ends with an error.
@@ -151,93 +182,122 @@ class SecureFedAvg(FedAvg):
             NotReady: nothing has come for too long; it says what was waited for.
             SecurepsError: whatever else ended the run.
         """
-        self.summary()
         model = FlowerModel.of_record(initial_arrays)
         model.refuse_unsummable("initial_arrays")
-        rounds = _Rounds(self, grid, model, train_config or ConfigRecord(), timeout)
-        result = Result()
-        if evaluate_fn is not None and (found := evaluate_fn(0, initial_arrays)) is not None:
-            result.evaluate_metrics_serverapp[0] = found
+        rounds = _Rounds(self, grid, model, initial_arrays, timeout)
+        self._rounds = rounds
+
+        def judged(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            """Of no round that was made before this start, whose model is not there any more."""
+            again = 0 < number < rounds.first
+            return None if again or evaluate_fn is None else evaluate_fn(number, arrays)
+
         with rounds.begun(num_rounds):
-            for number in range(rounds.first, num_rounds + 1):
-                result.arrays = rounds.version(number)
-                log.info("secureps: version %s is made", number)
-                own = evaluate_config or ConfigRecord()
-                sent = self.strategy.configure_evaluate(number, result.arrays, own, grid)
-                if messages := list(sent):
-                    replies = grid.send_and_receive(messages, timeout=timeout)
-                    metrics = self.strategy.aggregate_evaluate(number, replies)
-                    if metrics is not None:
-                        result.evaluate_metrics_clientapp[number] = metrics
-                if evaluate_fn is not None:
-                    found = evaluate_fn(number, result.arrays)
-                    if found is not None:
-                        result.evaluate_metrics_serverapp[number] = found
+            result = super().start(
+                rounds,
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                None if evaluate_fn is None else judged,
+            )
             rounds.finish()
-            if not result.arrays:
-                result.arrays = rounds.arrays()
+        if num_rounds:
+            rounds.refuse_other(result.arrays)
+        result.arrays = rounds.newest
         self.waves = rounds.sent
         return result
 
 
-class _Rounds:
-    """The rounds of one run: a context begins it, `version` waits for the next."""
+def _refuse_aggregation(strategy: Strategy) -> None:
+    """Refuses a strategy that puts single updates, or their metrics, together itself."""
+    flowers_name(strategy)
+    aggregate = strategy.aggregate_train
+    if not isinstance(strategy, SecureFedAvg) and not aggregate.__module__.startswith("flwr."):
+        raise ConfigError(
+            f"aggregate_train of {type(strategy).__name__} sees every single update; to see the "
+            "model of each version, override it in a subclass of SecureFedAvg"
+        )
+    own = getattr(strategy, "train_metrics_aggr_fn", None)
+    if own is not None and not own.__module__.startswith("flwr."):
+        raise ConfigError("train_metrics_aggr_fn sees the metrics of single clients: leave it out")
+
+
+class _Rounds(Grid):
+    """The rounds of one run: the grid that Flower's loop sends its messages to.
+
+    Train messages become waves until the next version is made; all others go to the nodes.
+    """
 
     def __init__(
         self,
         owner: SecureFedAvg,
         grid: Grid,
         model: FlowerModel,
-        config: ConfigRecord,
+        initial: ArrayRecord,
         timeout: float,
     ) -> None:
-        self._owner, self._grid, self._model = owner, grid, model
-        self._config, self._timeout = config, timeout
-        self._open = ExitStack()
+        self._owner, self._grid, self._model, self._timeout = owner, grid, model, timeout
+        self._seen, self._round = frozenset[int](), 0
         self.first = 1
+        """The first round that is not made yet."""
+        self.newest = initial
+        """The model that the next round begins from."""
+        self._metrics = np.zeros((2, 0))
         self._servers: Aggregator
         self._holders: Holders
         self._waves: Waves
 
-    def begun(self, rounds: int) -> ExitStack:
-        """Starts servers and key holders; the context that ends them."""
-        owner = self._owner
+    @contextmanager
+    def begun(self, rounds: int) -> Iterator[None]:
+        """Starts servers and key holders, and ends them."""
+        owner, strategy = self._owner, self._owner.strategy
         clients = self._nodes()
-        founder = Founder(owner.plan, rounds, owner._examined.wishes, clients)
+        fraction = float(getattr(strategy, "fraction_train", 1.0))
+        least = int(getattr(strategy, "min_train_nodes", 1))
+        optimizer = optimizer_of(strategy)
+        metrics = owner.train_metrics
+        founder = Founder(owner.plan, rounds, optimizer, fraction, least, clients, metrics)
         name = time.strftime(f"{founder.name}-%Y%m%d-%H%M%S")
         root = (owner.run or Path("runs") / name).resolve()
         log.info("secureps: the run's folder is %s", root)
         plan = founder.found(root, self._model.tensors)
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
-        with self._open:
-            listen = owner.listen if owner.holders == "service" else ""
-            simulated = owner.kit is None
-            self._servers = Aggregator(plan, kit, root, listen, simulated, owner.unsafe_seed)
-            demand_host(self._servers.kit.roster, kit)
-            # First: no process is forked beside a server's threads, and they start meanwhile.
-            self._holders = Holders(plan, root, kit, self._servers.address, simulated)
-            self._open.enter_context(self._holders)
-            self._open.enter_context(self._servers)
+        listen = owner.listen if owner.holders == "service" else ""
+        simulated = owner.kit is None
+        self._servers = Aggregator(plan, kit, root, listen, simulated, owner.unsafe_seed)
+        demand_host(self._servers.kit.roster, kit)
+        # First: no process is forked beside a server's threads, and they start meanwhile.
+        self._holders = Holders(plan, root, kit, self._servers.address, simulated)
+        with self._holders, self._servers:
             self._waves = Waves(self._grid, self._servers, self._said(kit), self._timeout)
             self.first = max(0, self._version(self._servers.status())) + 1
-            self._newest = self.arrays()
-            return self._open.pop_all()
+            if self.first > 1:
+                self.newest = self._arrays()
+            yield
 
     def _nodes(self) -> int:
-        """How many nodes there are, once there are as many as the strategy waits for."""
-        least = int(getattr(self._owner.strategy, "min_available_nodes", 1))
+        """How many nodes there are, once there are as many as strategy and plan wait for."""
+        plan = load_plan(self._owner.plan)
+        own = int(getattr(self._owner.strategy, "min_available_nodes", 1))
+        least = max(own, *(plan.bounds(group.name).start for group in plan.section.group))
         until = time.monotonic() + self._timeout
-        while (found := len(list(self._grid.get_node_ids()))) < least:
+        while (found := len(list(self.get_node_ids()))) < least:
             if time.monotonic() > until:
                 raise OperatorError(f"{found} nodes are there, and {least} are waited for")
-            time.sleep(0.2)
+            words = "Waiting for nodes to connect: %d connected (minimum required: %d)."
+            log.info(words, found, least)
+            time.sleep(LOOK)
         return found
 
     def _said(self, kit: Path) -> Said:
         owner, known = self._owner, self._owner.strategy
-        names = [getattr(known, key, default) for key, default in FORM_KEYS.items()]
+        names = (getattr(known, key, default) for key, default in FORM_KEYS.items())
+        arrays, config, weighted_by = names
         zeros = {name: np.zeros_like(each) for name, each in self._model.tensors.items()}
-        form = ModelForm(FlowerModel(zeros, self._model.nameless), *names)
+        model = FlowerModel(zeros, self._model.nameless)
+        form = ModelForm(model, arrays, config, weighted_by, owner.train_metrics)
         said: dict[str, str | int] = {FORM: form.text()}
         if owner.kit is None:
             said[TOLD_KIT] = str(kit)
@@ -245,41 +305,64 @@ class _Rounds:
                 said[TOLD_SEED] = owner.unsafe_seed
         return said
 
-    def version(self, number: int) -> ArrayRecord:
-        """Waits for a version, and returns it."""
-        records, kind = self._order(number, self._newest)
+    # --- rounds -------------------------------------------------------------------
 
-        def made() -> bool:
-            self._holders.look()
-            return self._version(self._servers.status()) >= number
-
-        self._waves.until(made, records, kind)
-        self._newest = self.arrays()
-        return self._newest
-
-    def _order(self, number: int, arrays: ArrayRecord) -> tuple[RecordDict, str]:
-        """What the strategy tells nodes in a round, without the model; and its messages' type.
+    def made(self, number: int) -> tuple[ArrayRecord, MetricRecord | None]:
+        """The model of a round's version, and the means of training metrics.
 
         Raises:
-            ConfigError: it tells nodes of one round different things.
+            ConfigError: nobody was asked to train in that round.
         """
-        strategy = self._owner.strategy
-        sent = list(strategy.configure_train(number, arrays, self._config, self._grid))
-        if not sent:
+        if self._round < number:
             raise ConfigError(f"the strategy has nobody train in round {number}")
-        first = sent[0]
-        if any(each.content != first.content for each in sent if each.content is not first.content):
+        if number < self.first:
+            return self.newest, None
+        parts = zip(self._owner.train_metrics.items(), *self._metrics.tolist(), strict=True)
+        # What a part of the round's nodes told is no mean of the round, and could be one node's.
+        told = {name: part * most for (name, most), part, of in parts if of > 1 - ROUNDING}
+        return self.newest, MetricRecord(told) if told else None
+
+    def _train(self, sent: list[Message]) -> None:
+        """Waits for the next version.
+
+        Raises:
+            ConfigError: the nodes of one round are told different things, or another model.
+        """
+        self._round += 1
+        if self._round < self.first:
+            log.info("secureps: version %s was made before", self._round)
+            return
+        first = sent[0].content
+        if any(each.content != first for each in sent if each.content is not first):
             raise ConfigError(
                 "configure_train tells nodes of one round different things: the plan's rule says "
                 "who trains, and all are told the same"
             )
-        kept = {n: r for n, r in first.content.items() if n not in first.content.array_records}
-        return RecordDict(kept), first.metadata.message_type
+        models = first.array_records
+        self.refuse_other(*models.values())
+        kept = {name: record for name, record in first.items() if name not in models}
 
-    def arrays(self) -> ArrayRecord:
+        def over() -> bool:
+            self._holders.look()
+            return self._version(self._servers.status()) >= self._round
+
+        self._waves.until(over, RecordDict(kept), sent[0].metadata.message_type)
+        self.newest = self._arrays()
+        log.info("aggregate_train: version %s is made of sealed updates", self._round)
+
+    def refuse_other(self, *models: ArrayRecord) -> None:
+        """ConfigError if the app goes on from another model than the newest version."""
+        if list(models) != [self.newest]:
+            raise ConfigError(
+                "the app goes on from another model than the newest version: shards make each "
+                "version, and no code of the app changes it"
+            )
+
+    def _arrays(self) -> ArrayRecord:
         """The newest version as the app has it."""
         found = self._servers.model()
         tensors = self._model.tensors if found is None else found
+        self._metrics = np.asarray(tensors.get(METRICS, np.zeros((2, 0))))
         return self._model.record({name: tensors[name] for name in self._model.tensors})
 
     def finish(self) -> None:
@@ -297,6 +380,57 @@ class _Rounds:
     def _version(status: Status) -> int:
         return min((group.version for group in status.groups), default=-1)
 
+    # --- Grid ---------------------------------------------------------------------
+
+    def set_run(self, run: Run) -> None:
+        """As the grid does."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The grid's."""
+        return self._grid.run
+
+    def create_message(self, *given: Any, **settings: Any) -> Message:
+        """As the grid does."""
+        return self._grid.create_message(*given, **settings)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes that were ever there: Flower waits for as many as it wants, and not for one
+        that is away, without which the plan's rule may make a version.
+        """
+        self._seen |= frozenset(self._grid.get_node_ids())
+        return sorted(self._seen)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """As the grid does."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """As the grid does."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Trains, which has no replies; sends any other message to those nodes that are there."""
+        sent = list(messages)
+        if sent and sent[0].metadata.message_type.partition(".")[0] == "train":
+            self._train(sent)
+            return []
+        here = frozenset(self._grid.get_node_ids())
+        away = [each.metadata.dst_node_id for each in sent if each.metadata.dst_node_id not in here]
+        if away:
+            log.info("away, and not asked: %s", ", ".join(f"node {node}" for node in sorted(away)))
+        present = [each for each in sent if each.metadata.dst_node_id in here]
+        return self._grid.send_and_receive(present, timeout=timeout) if present else []
+
+
+ROUNDING = 0.001
+"""Less than this may be missing of the examples of which a metric was told: it is rounded."""
+
+LOOK = 1.0
+"""Seconds between two looks at which nodes there are, before the run begins."""
 
 FORM_KEYS = {
     "arrayrecord_key": "arrays",

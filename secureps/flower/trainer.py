@@ -7,23 +7,27 @@ live here: waves (`flower.node`), and finding apps.
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from secureps.client.flower.records import FlowerModel
-from secureps.client.flower.server import made
-from secureps.client.flower.trainer import STATISTICS, bound_seed, example_count, lighter
+from secureps.client.flower.trainer import STATISTICS, bound_seed, example_count, lighter, made
 from secureps.client.global_rng import seeded
 from secureps.client.initial_model import schema_of
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
 from secureps.errors import InternalError, Malformed, ScriptFailed, SecurepsError, WrongShape
+from secureps.flower.node_settings import METRICS
 from secureps.flower.post import OURS
 from secureps.messages.schema import Schema
 from secureps.policy.tensor_kinds import Kind
+
+log = logging.getLogger("secureps")
 
 FORM = "model"
 """What the marker says of the app's model."""
@@ -38,27 +42,39 @@ class ModelForm:
     Args:
         model: zeros; arrays, config: names of the records that the app takes.
         weighted_by: the metric that is a reply's weight.
+        metrics: of training, by name, whose means are asked for: the largest magnitude of each.
     """
 
     model: FlowerModel
     arrays: str = "arrays"
     config: str = "config"
     weighted_by: str = "num-examples"
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        """All that travels: the model, and the metrics in a tensor of their own."""
+        own = {METRICS: np.zeros((2, len(self.metrics)), np.float32)} if self.metrics else {}
+        return {**self.model.tensors, **own}
 
     def text(self) -> str:
         """JSON, which `of_text` reads."""
         tensors = [(n, str(a.dtype), list(a.shape)) for n, a in self.model.tensors.items()]
         return json.dumps(
-            [tensors, self.model.nameless, self.arrays, self.config, self.weighted_by]
+            [
+                *(tensors, self.model.nameless, dict(self.metrics)),
+                *(self.arrays, self.config, self.weighted_by),
+            ]
         )
 
     @classmethod
     def of_text(cls, text: str) -> ModelForm:
         """Reads what `text` wrote; Malformed if it did not."""
         try:
-            tensors, nameless, *names = json.loads(text)
+            tensors, nameless, metrics, arrays, config, weighted_by = json.loads(text)
             zeros = {name: _zeros(kind, shape) for name, kind, shape in tensors}
-            made = cls(FlowerModel(zeros, nameless), *names)
+            most = {name: float(value) for name, value in metrics.items()}
+            made = cls(FlowerModel(zeros, nameless), arrays, config, weighted_by, most)
             sound = made.text() == text
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError):
             sound = False
@@ -80,19 +96,20 @@ class AppTrainer:
     Args:
         message: of the wave, whose records go on to the app, but for ours.
         ask: calls the app, and any mods after ours.
+        tells: whether the node's site lets metrics of its training go.
     """
 
-    def __init__(self, form: ModelForm, message: Message, ask: Ask) -> None:
-        self._form, self._message, self._ask = form, message, ask
+    def __init__(self, form: ModelForm, message: Message, ask: Ask, tells: bool = True) -> None:
+        self._form, self._message, self._ask, self._tells = form, message, ask, tells
 
     @property
     def schema(self) -> Schema:
         """Of the app's model."""
-        return schema_of(self._form.model.tensors)
+        return schema_of(self._form.tensors)
 
     def parameters(self, seed: int) -> dict[str, Array]:
         """Zeros in the form of the model: a run inside Flower is founded by its ServerApp."""
-        return {name: array.copy() for name, array in self._form.model.tensors.items()}
+        return {name: array.copy() for name, array in self._form.tensors.items()}
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Sends the app one train message; its config is the ServerApp's, and the plan's over it.
@@ -108,6 +125,7 @@ class AppTrainer:
 
     def _trained(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         form, number = self._form, max(config.versions.values(), default=0) + 1
+        parameters = {name: each for name, each in parameters.items() if name != METRICS}
         given = self._message.content
         records = RecordDict({name: each for name, each in given.items() if name not in OURS})
         before = dict(records.config_records.get(form.config, {}))
@@ -119,7 +137,23 @@ class AppTrainer:
             reply = self._ask(asked)
         if reply.has_error():
             raise WrongShape(f"the app answered with an error: {reply.error.reason}")
-        return self._fitted(reply.content, parameters)
+        result = self._fitted(reply.content, parameters)
+        if form.metrics:
+            result.parameters[METRICS] = self._told(result.metrics)
+        return result
+
+    def _told(self, metrics: Mapping[str, float]) -> Array:
+        """The tensor of the metrics that are asked for; zeros where there is no number to tell."""
+        told = np.zeros((2, len(self._form.metrics)), np.float32)
+        if not self._tells:
+            return told
+        for k, (name, most) in enumerate(self._form.metrics.items()):
+            value = metrics.get(name, math.nan)
+            if not abs(value) <= most:
+                log.warning("train_metrics: %s is %s, and was to be at most %s", name, value, most)
+            if math.isfinite(value):
+                told[:, k] = min(max(value / most, -1.0), 1.0), 1.0
+        return told
 
     def _fitted(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:
         models: Sequence[ArrayRecord] = list(content.array_records.values())

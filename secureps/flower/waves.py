@@ -7,7 +7,6 @@ rounds, and what strategies say (`flower.strategy`).
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from flwr.serverapp import Grid
 from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
+from secureps.flower.names import log
 from secureps.messages.orders import Published
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.wire.waves.batch import (
@@ -33,8 +33,6 @@ from secureps.wire.waves.batch import (
 from secureps.wire.waves.foresight import due, holder_due
 from secureps.wording import named, printable
 
-log = logging.getLogger("secureps")
-
 AGAIN = 60.0
 """Seconds without a node's reply, after which it is asked again, at least."""
 SLOWER = 3.0
@@ -45,6 +43,8 @@ Between these, a tenth of what was waited already. In a simulation always the le
 this process' memory."""
 LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
+QUIET = 30.0
+"""Seconds without news, after which the log says what is waited for, and as often."""
 TRIES = 3
 """Failures in succession after which a node is asked no more in this round."""
 NODE_UNAVAILABLE = 5
@@ -125,6 +125,7 @@ class Waves:
         self._news = time.monotonic()
         least, most = POLL
         asked = pulled = -most
+        told = 0
         while True:
             self._servers.news.clear()
             if self._published() or time.monotonic() - asked >= most:
@@ -140,11 +141,15 @@ class Waves:
                 continue
             pulled = time.monotonic()
             if self._pull():
-                self._news = time.monotonic()
+                self._news, told = time.monotonic(), 0
                 continue
             self._refuse_foreign()
-            if time.monotonic() - self._news > self._timeout:
-                raise NotReady(self._silence())
+            quiet = time.monotonic() - self._news
+            if quiet > self._timeout:
+                raise NotReady(f"nothing has come for {self._timeout:g} s: {self._waited_for()}")
+            if quiet > QUIET * (1 + told):
+                told += 1
+                log.info("secureps waits: %s", self._waited_for())
 
     def _published(self) -> bool:
         """Whether somebody is told of a version that nobody was told of before."""
@@ -354,13 +359,13 @@ class Waves:
                 f"{MOD}"
             )
 
-    def _silence(self) -> str:
+    def _waited_for(self) -> str:
         status = self._servers.status()
         why = "; ".join(f"{group.name}: {group.reason}" for group in status.groups)
         silent = [node.name or str(node.id) for node in self._nodes.values() if node.waiting]
         whom = f"; no answer from {named(sorted(silent), 5)}" if silent else ""
         nodes = f"{len(self._here)} nodes are there"
-        return f"nothing has come for {self._timeout:g} s: {why}{whom}; {nodes}"
+        return f"{why}{whom}; {nodes}"
 
 
 def _words(text: object) -> str:

@@ -321,10 +321,10 @@ def flower(
 ) -> None:
     """Run a Flower app's ServerApp once, where the plan is made, and nowhere else.
 
-    Writes DIR/plan.toml, with what the strategy asks for, and
+    Writes DIR/plan.toml, with the strategy's optimizer, and
     DIR/initial.safetensors: version 0 and what clients are told in every
-    version. Says what became of each setting; what cannot be had is refused by
-    name. `up` and `simulate` do it by themselves, and `check --run-script`.
+    version. Says what was taken; a ServerApp with code of its own is refused.
+    `up` and `simulate` do it by themselves, and `check --run-script`.
     """
     settle_environment()
     from rich.console import Console

@@ -8,16 +8,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from secureps.errors import ConfigError, OperatorError, PeerError
+from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError
 from secureps.messages.requests import Status
+from secureps.messages.run import COORDINATOR
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, standing
+
+OF_SERVERS = frozenset({"servers", "shards"})
+"""Of a status, what is of processes: of a run that nobody plays there are none."""
 
 EVERY = 2.0
 """Seconds between two requests of a watch."""
@@ -70,16 +74,16 @@ def find(
 
 
 def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> None:
-    """Shows the status of a run, once or until it is over.
+    """Shows the status of a run, once or until it is over; of one that nobody plays, its last.
 
     Raises:
-        OperatorError: nobody plays the run of this folder now, and it is not over.
+        OperatorError: the run of this folder is being started.
         PeerError: the coordinator does not answer.
         KitError: nobody can ask with this kit.
     """
     why = whom.why_silent()
     if whom.folder is not None and why:
-        _tell_over(whom.folder, why, as_json, console)
+        _tell_end(whom.folder, why, as_json, console)
         return
     if not whom.server:
         raise OperatorError(f"{whom.folder and whom.folder.root}: its coordinator is being started")
@@ -133,11 +137,38 @@ def watch(
         pause(EVERY)
 
 
-def _tell_over(folder: RunFolder, why: str, as_json: bool, console: Console) -> None:
-    over = folder.summary.exists()
+def _tell_end(folder: RunFolder, why: str, as_json: bool, console: Console) -> None:
+    """Says why nobody plays a run, and how it stands by its coordinator's journal."""
+    over, known = folder.summary.exists(), None
+    if folder.state(COORDINATOR).is_dir():  # else there is nothing to import all this for
+        try:
+            known = _last_status(folder, why)
+        except SecurepsError as error:
+            why = f"{why} (its journal cannot be read: {error})"
     if as_json:
-        text = json.dumps({"finished": why if over else "", "stopped": "" if over else why})
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        from secureps.run.report.status_tables import record
+
+        whole = {} if known is None else record(known)
+        told = {name: each for name, each in whole.items() if name not in OF_SERVERS}
+        told |= {"finished": why if over else "", "stopped": "" if over else why}
+        console.print(json.dumps(told), soft_wrap=True, highlight=False, markup=False)
         return
     text = f"this run is over: {why}; its model is {folder.model}" if over else why
     console.print(Text(text), soft_wrap=True)
+    if known is not None:
+        from secureps.run.report.status_tables import show
+
+        show(known, console)
+
+
+def _last_status(folder: RunFolder, why: str) -> Status | None:
+    """The status of a run that nobody plays, which its journal does not say; None without a run."""
+    from secureps.roles.coordinator.status import ENDED, NOT_KNOWN
+    from secureps.run.journal_status import journal_status
+
+    known = journal_status(folder.rulers, folder.kit)
+    if known is None:
+        return None
+    ended = (replace(m, state=ENDED) if m.state == NOT_KNOWN else m for m in known.members)
+    finished = known.finished or why
+    return replace(known, finished=finished, members=tuple(ended), servers=(), shards=())

@@ -456,12 +456,32 @@ def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
         ConfigError: it is of another format.
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
+    with _reading(path) as (base, own):
+        yield from compaction.rows_since(path, base, since, own)
+
+
+def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
+    """The fold of a journal, if it has one, the rows after it, and the last row's mark.
+
+    From these a machine starts. Some process may be writing the journal; nothing of it changes.
+    Raises as `read_rows`.
+    """
+    with _reading(path) as (base, own):
+        known = compaction.kept(path, base)
+        since = START if known is None else known.mark
+        rows = tuple(rows_after(path, base, since, own))
+        return None if known is None else known.fold, rows, own
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
+    """A journal as it is at one moment, and its last row."""
     height = read_height(height_path(path))  # first: rows that are written meanwhile do no harm
     with read_only(path) as base:
         base.execute("BEGIN")  # head and rows are of one moment
         own = _head(path, base) if _tables(path, base, FORMAT) else START
         refuse_behind(path, own, height or START)
-        yield from compaction.rows_since(path, base, since, own)
+        yield base, own
 
 
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:

@@ -36,6 +36,12 @@ SOON = 2000
 """Milliseconds in which the page has to name who is away."""
 LIMIT = 60_000
 VERSIONS = 4000
+CUT = (
+    "[...document.querySelectorAll('.scroll')]"
+    ".filter((each) => each.checkVisibility() && each.scrollWidth > each.clientWidth + 1)"
+    ".map((each) => each.getAttribute('aria-label'))"
+)
+"""The tables of a page that are wider than their room."""
 SHOTS = os.environ.get("SECUREPS_SHOTS", "")
 """A folder to keep pictures in; none are made without."""
 
@@ -142,9 +148,11 @@ def sound(page: Any, name: str, scheme: str) -> None:
     """Nothing serious is found by axe, and nothing is cut off, on a desk and on a telephone."""
     page.emulate_media(color_scheme=scheme)
     playwright.expect(page.locator("h2").first).to_be_visible()
-    for width in (1280, 400):
+    for width in (1400, 1280, 400):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if width == 1400:
+            assert page.evaluate(CUT) == [], "no table is to be scrolled on a desk"
         shot(page, f"{name}-{scheme}-{width}")
         if not AXE:
             continue
@@ -382,7 +390,7 @@ def test_a_data_holder_sees_itself_alone(chromium: Any, run: tuple[Path, str]) -
 
 
 def test_a_run_is_ended_after_one_more_question(chromium: Any, run: tuple[Path, str]) -> None:
-    """The last of all: there is no run after it."""
+    """The last but one: there is no run after it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "secureps", "dashboard", str(run[0]), "--act"],
         stdout=subprocess.PIPE,
@@ -404,6 +412,7 @@ def test_a_run_is_ended_after_one_more_question(chromium: Any, run: tuple[Path, 
         page = other.new_page()
         page.on("dialog", answer)
         page.goto(process.stdout.readline().split()[-1])
+        trained(page)
         end = page.get_by_role("button", name="End the run in order")
         end.click(timeout=LIMIT)
         assert asked == ["End this run? secureps resume goes on with it."]
@@ -423,3 +432,19 @@ def test_a_run_is_ended_after_one_more_question(chromium: Any, run: tuple[Path, 
         process.terminate()
         with process:
             process.wait(20)
+
+
+def test_what_is_left_of_a_run_is_shown_calmly(chromium: Any, run: tuple[Path, str]) -> None:
+    """The last of all: the run before was ended."""
+    with looking(chromium, str(run[0])) as page:
+        playwright.expect(page.locator("#clients")).to_contain_text("6 ended", timeout=LIMIT)
+        playwright.expect(page.locator("#headline")).to_contain_text("stopped")
+        playwright.expect(page.locator("#scores")).to_contain_text("No version was scored.")
+        playwright.expect(page.locator("main .bad")).to_have_count(0)
+        page.set_viewport_size({"width": 1400, "height": 900})
+        assert page.evaluate(CUT) == []
+        page.evaluate("location.hash = 'officer'")
+        playwright.expect(page.locator("#spent")).to_contain_text("Of one record", timeout=LIMIT)
+        playwright.expect(page.locator("#spent")).not_to_contain_text("Nothing is private")
+        playwright.expect(page.locator("main .bad")).to_have_count(0)
+        sound(page, "ended-officer", "light")

@@ -10,9 +10,11 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +28,13 @@ from secureps.extras import command
 from secureps.messages.charge import Release
 from secureps.roles.member.terms import Terms
 from secureps.run.run_lock import ORIGIN, claimed
-from secureps.run.status import StatusTarget
+from secureps.run.status import StatusTarget, find
+from secureps.run.up.runs import STOPPED
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue, revoke
-from tests.kits.audited import begin
+from tests.kits.audited import begin, play
 from tests.kits.bare import bare
-from tests.kits.dashboards import Browser
+from tests.kits.dashboards import Browser, ended_up
 from tests.kits.ledgers import charge
 from tests.kits.nursery import ROOT
 
@@ -77,9 +80,88 @@ def test_an_officer_reads_journal_ledgers_and_logs(run: Path) -> None:
             told = next(
                 each for each in news if each["officer"]["holders"] and each["officer"]["logs"]
             )
-    assert told.keys() == {"officer", "troubles"}
+    assert told.keys() == {"operator", "officer", "troubles"}
     assert told["officer"]["explanation"]["name"] == "audited"
     assert [each["sound"] for each in told["officer"]["logs"]] == [True]
+
+
+def news(looking: Looking, wanted: Callable[[Any], object]) -> Any:
+    """The page's data, once it has what is wanted."""
+    with dashboard(looking) as address:
+        browser = Browser(address)
+        browser.enter()
+        with browser.news() as told:
+            for each in told:
+                if wanted(each):
+                    return each
+    raise AssertionError("the page does not say it")
+
+
+def of_up(folder: Path) -> Looking:
+    target = find(folder, None, None, None)
+    return Looking(target.kit, None, target)
+
+
+def test_a_private_run_that_ended_is_shown_with_its_end_and_nothing_is_said_to_be_missing(
+    run: Path, tmp_path: Path
+) -> None:
+    """Its coordinator is gone: the journal, the plan and the report tell it all."""
+    told = news(
+        of_up(ended_up(run, tmp_path / "up")),
+        lambda each: each["operator"]["clients"] and each["operator"]["scores"]["judged"],
+    )
+    operator, officer = told["operator"], told["officer"]
+    assert officer["unit"] == "one client's updates replaced by zeros"
+    assert officer["explanation"]["price"]["budget"] == 500.0
+    assert [each["name"] for each in officer["clients"]] == [f"client-0{i}" for i in range(3)]
+    assert all(0 < float(each["epsilon"]) < 500 for each in officer["clients"])
+    assert [cost["epsilon"] for cost in officer["costs"]] == [100.0, 200.0, 300.0]
+    assert operator["headline"] == "finished: all 3 versions are made"
+    assert (operator["blocking"], operator["calm"]) == ([], "Nobody is waited for.")
+    assert {row["name"] for row in operator["parties"]} >= {"coordinator", "holder-0", "shard-0"}
+    rows = operator["parties"] + operator["clients"]
+    assert {row["state"] for row in rows} == {"ended"}, "red is for those who fail"
+    assert [(each["version"], each["held_out"]) for each in operator["scores"]["judged"]] == [
+        (3, {"loss": 2.0 / 3, "accuracy": 0.3 * 3}),
+        (2, {"loss": 1.0, "accuracy": 0.6}),
+    ]
+    assert (operator["up"], operator["down"], operator["whole"]) == (9000.0, 1500.0, True)
+    assert told["troubles"] == {}
+
+
+def test_a_run_that_was_stopped_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
+    play(begin(tmp_path / "run"), versions=1)
+    folder = ended_up(tmp_path / "run", tmp_path / "up", versions=1)
+    shown = news(of_up(folder), lambda each: each["operator"]["clients"])["operator"]
+    assert shown["headline"] == STOPPED
+    assert {row["state"] for row in shown["parties"] + shown["clients"]} == {"ended"}
+
+
+def test_the_plan_of_a_run_that_failed_before_it_was_founded_is_explained(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run")
+    (run / "state" / "coordinator").mkdir(parents=True)
+    folder = ended_up(run, tmp_path / "up", versions=0)
+    (folder / "report" / "failed.txt").write_text("client-00 died")
+    told = news(of_up(folder), lambda each: each["officer"]["explanation"])
+    assert told["officer"]["unit"] == "one client's updates replaced by zeros"
+    price, (group,) = (told["officer"]["explanation"][part] for part in ("price", "groups"))
+    assert (price["budget"], price["epsilon_run"]) == (500.0, None)
+    assert group["values"] is None, "by that the page tells not known from infinite"
+
+
+def test_a_silent_coordinator_alone_is_red_and_of_the_others_nothing_is_known(run: Path) -> None:
+    target = StatusTarget(run / "kit", "coordinator", "127.0.0.1:9", insecure=True)
+    looking = Looking(run / "kit", "coordinator", target)
+    told = news(looking, lambda each: each["operator"]["blocking"])
+    assert [row["state"] for row in told["operator"]["parties"]] == ["silent"]
+    assert (told["officer"]["unit"], told["operator"]["asked"]) == (None, False)
+    assert told["operator"]["scores"]["nothing"].startswith("Not known: ")
+    journal = replace(looking, state=run / "state" / "coordinator")
+    told = news(journal, lambda each: each["operator"]["clients"])
+    assert [row["state"] for row in told["operator"]["parties"][:1]] == ["ended"]
+    other = replace(looking, state=run / "state" / "client-00")
+    (why,) = news(other, lambda each: each["troubles"])["troubles"].values()
+    assert "another party's journal" in why
 
 
 def test_where_it_may_not_be_served_is_said(kit: Path) -> None:

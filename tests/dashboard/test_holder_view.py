@@ -87,21 +87,35 @@ def test_all_runs_are_the_ledgers(rows: list[Row]) -> None:
     ledger = OwnLedger((RunSpent(b"\x02" * 32, 4, 0.5), RunSpent(this, 3, 0.25)), 0.75, 8.0)
     view = holder_view("client-00", rows, ledger, HOLDERS)
     assert view is not None
-    assert [(each.epsilon, each.this) for each in view.runs] == [(0.5, False), (0.25, True)]
+    assert [(each.told, each.this) for each in view.runs] == [
+        ("4 updates  epsilon 0.500", False),
+        ("3 updates  epsilon 0.250", True),
+    ]
     assert (view.own_budget, view.ledger_trouble) == (8.0, "")
 
 
 def test_runs_without_privacy_are_among_them(rows: list[Row]) -> None:
     ledger = OwnLedger(
-        (RunSpent(b"\x02" * 32, 0, math.inf, 30), RunSpent(b"\x03" * 32, 4, 0.5)), 0.5
+        (RunSpent(b"\x02" * 32, 7, math.inf, 30), RunSpent(b"\x03" * 32, 4, 0.5)), 0.5
     )
     view = holder_view("client-00", rows, ledger, HOLDERS)
     assert view is not None
-    assert [(e.updates, e.epsilon, e.exact) for e in view.runs] == [
-        (30, None, True),
-        (4, 0.5, False),
+    assert [each.told for each in view.runs] == [
+        "at most 30 updates with no privacy",
+        "4 updates  epsilon 0.500",
     ]
     assert (view.total, view.exact) == (0.5, "at most 30 updates with no privacy")
+
+
+def test_a_ledger_that_is_not_there_is_not_known_and_not_empty(rows: list[Row]) -> None:
+    missing = OwnLedger(missing="there is none at ledgers/client-00.db")
+    view = holder_view("client-00", rows, missing, HOLDERS)
+    assert view is not None
+    assert view.ledger_trouble == "there is none at ledgers/client-00.db"
+    first = next(n for n, row in enumerate(rows) if isinstance(row.record, Sealed))
+    before = holder_view("client-00", rows[:first], missing, HOLDERS)
+    assert before is not None
+    assert before.ledger_trouble == "", "nothing has left yet"
 
 
 def test_nobody_else_is_on_it(rows: list[Row]) -> None:

@@ -68,4 +68,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(seen.changes) == KEPT
     (group,) = STATUS.groups
     far = replace(STATUS, groups=(replace(group, version=10_000),))
-    assert [cost.version for cost in looks.take(far, 0.0).costs] == list(range(9961, 10_001))
+    assert looks.take(far, 0.0).costs == (), "of versions that nobody reported of it is not known"
+    reports = (Telemetry("c", "all", v, (Figure("bytes_up", 1.0),)) for v in range(9900, 10_001))
+    known = looks.take(replace(far, telemetry=tuple(reports)), 0.0).costs
+    assert [cost.version for cost in known] == list(range(9961, 10_001))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from secureps.dashboard.course import Course, HolderRecord
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import Observation, Seen
 from secureps.dashboard.officer_view import LogCheck, officer_view
 from secureps.store.budget import RunSpent
 from tests.kits.dashboards import STATUS
+from tests.kits.federations import OF_RECORDS, small_plan
 
 
 def seen() -> Seen:
@@ -29,10 +32,25 @@ def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
     told = {each.name: (each.epsilon, each.total, each.trouble) for each in view.clients}
     assert told["client-00"] == ("1.250", 0.5, "")
     assert told["client-01"] == ("1.250", None, "")
-    assert told["somebody"] == ("takes no part", None, "it is damaged")
+    assert told["somebody"] == ("has not joined", None, "it is damaged")
+    assert [each.ledger for each in view.clients] == [True, False, False, True]
     assert view.clients[0].runs[0].run == "07" * 8
     assert (view.unit, view.delta) == (STATUS.adjacency, 1e-5)
     assert [cost.epsilon for cost in view.costs] == [1.25]
+
+
+def test_what_nobody_told_is_not_known_and_not_none() -> None:
+    """Only a plan without privacy makes nothing private."""
+    ledgers = {"client-00": OwnLedger()}
+    view = officer_view(Seen(), None, None, ledgers, None)
+    assert (view.unit, [each.epsilon for each in view.clients]) == (None, ["not known"])
+    plain = officer_view(Seen(), None, None, ledgers, None, small_plan("rlwe"))
+    assert plain.unit == ""
+    private = officer_view(Seen(), None, None, ledgers, None, small_plan("rlwe", **OF_RECORDS))
+    assert (private.unit, private.delta) == ("one record added or removed", 1e-5)
+    ended = replace(STATUS, finished="all 4 versions are made", members=())
+    never = officer_view(Observation().take(ended, 1.0), None, None, ledgers, None)
+    assert [each.epsilon for each in never.clients] == ["never joined"]
 
 
 def test_openings_and_logs_are_told_as_they_are() -> None:

@@ -8,8 +8,16 @@ from dataclasses import asdict, replace
 import pytest
 
 from secureps.dashboard.course import Course
-from secureps.dashboard.observation import Observation, Seen
-from secureps.dashboard.operator_view import AT, NAMED, ROWS, STEPS, blocking, operator_view
+from secureps.dashboard.observation import Observation, Seen, with_journal
+from secureps.dashboard.operator_view import (
+    AT,
+    NAMED,
+    ROWS,
+    STEPS,
+    OperatorView,
+    blocking,
+    operator_view,
+)
 from secureps.messages.moves import Move
 from secureps.messages.requests import MemberStatus, ServerStatus, Status
 from secureps.messages.steps import CohortSteps
@@ -108,6 +116,90 @@ def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nob
     assert operator_view(seen(over), None, PLAN, True).over
 
 
+def states(view: OperatorView) -> set[str]:
+    """Of all parties and clients but the coordinator."""
+    servers = {row.state for row in view.parties if row.name != "coordinator"}
+    return servers | {row.state for row in view.clients}
+
+
+def shown(looks: Seen) -> OperatorView:
+    return operator_view(looks, None, PLAN, True)
+
+
+def test_while_the_coordinator_is_silent_nobody_knows_who_is_there() -> None:
+    looks = Observation()
+    looks.take(without(STATUS, "shard-1", CLIENTS[2]), 1.0)
+    view = shown(looks.miss("no connection to coordinator", 2.0))
+    assert states(view) == {"not known"}
+    assert {row.live for row in view.clients} == {None}
+    assert [(row.state, row.since) for row in view.parties[:1]] == [("silent", 2.0)]
+    assert [each.name for each in view.blocking] == ["coordinator"]
+    assert (view.calm, view.fresh, view.states) == ("", False, {"not known": 3})
+    assert states(shown(looks.take(STATUS, 3.0))) == {"here", "waits"}, "it has answered again"
+
+
+def test_a_run_that_ended_is_calm_whoever_is_there() -> None:
+    gone = without(STATUS, "shard-1", "holder-0", *CLIENTS)
+    looks = Observation()
+    looks.take(gone, 1.0)
+    finished = replace(gone, finished="all 4 versions are made")
+    for ended, headline in (
+        (looks.miss("stopped; secureps resume goes on", 2.0, over=True), "stopped; secureps"),
+        (seen(finished), "finished: all 4 versions are made"),
+        (Seen(finished, over=True, silent="all 4 versions are made", recalled=True), "finished: "),
+        (seen(replace(finished, failure="Refused")), "failed: all 4 versions are made"),
+    ):
+        view = shown(ended)
+        assert states(view) == {"ended"}
+        assert [row.state for row in view.parties[:1]] == ["ended"]
+        assert {row.live for row in view.clients} == {None}
+        assert (view.blocking, view.calm, view.over) == ((), "Nobody is waited for.", True)
+        assert view.headline.startswith(headline)
+
+
+def test_what_a_client_was_told_or_said_stays_known() -> None:
+    said = ("left out: by the operator", "stopped: its budget is spent", "revoked", "gone")
+    members = tuple(
+        replace(each, live=False, state=state)
+        for each, state in zip(
+            (*STATUS.members, replace(STATUS.members[0], name="client-09")), said, strict=True
+        )
+    )
+    status = replace(STATUS, members=members, finished="all 4 versions are made")
+    assert sorted(row.state for row in shown(seen(status)).clients) == sorted((*said[:3], "ended"))
+
+
+def test_by_the_journal_alone_it_is_known_how_a_run_stands_and_not_who_is_there() -> None:
+    view = shown(with_journal(Seen(), without(STATUS, "shard-1", "client-00")))
+    assert states(view) == {"not known"}
+    assert view.parties[0].state == "not known", "nobody asked it"
+    assert (view.blocking, view.calm, view.asked) == ((), "", True)
+    assert view.headline.startswith("this is by the coordinator's journal")
+    assert [row.epsilon for row in view.clients] == ["1.250"] * 3
+    assert (view.up, view.down) == (None, None)
+
+
+def test_before_any_status_nothing_is_said_to_be_well() -> None:
+    view = shown(Seen())
+    assert (view.calm, view.asked, view.up, view.timeline) == ("", False, None, None)
+    assert [(row.name, row.state) for row in view.parties] == [("coordinator", "not known")]
+    unfounded = operator_view(Seen(), replace(COURSE, steps=(), burnt=()), PLAN, True)
+    assert unfounded.asked, "the journal says that no run is founded"
+
+
+def test_the_journals_status_stands_where_the_coordinators_is_missing_or_its_last() -> None:
+    newer = replace(STATUS, incarnation=2)
+    looks = Observation()
+    assert with_journal(looks.seen, newer).status == newer
+    live = looks.take(STATUS, 1.0)
+    assert with_journal(live, newer) is live
+    silent = looks.miss("no connection", 2.0)
+    assert with_journal(silent, newer).status == STATUS, "it may come again"
+    over = looks.miss("stopped", 3.0, over=True)
+    assert with_journal(over, newer).status == newer
+    assert with_journal(over, None) is over
+
+
 def test_every_phase_is_at_a_step_and_steps_go_on() -> None:
     assert {phase.value for phase in Phase} - AT.keys() == {"founding"}
     at = [AT[phase] for phase in ("collecting", "holding", "opening", "preparing", "waiting")]
@@ -183,7 +275,7 @@ def test_words_of_whoever_ended_a_run_are_for_those_who_may_know_names(over: boo
     assert "client-05" in operator_view(silent, None, PLAN, True).headline
     unnamed = operator_view(silent, None, PLAN, False)
     assert "client-05" not in json.dumps(asdict(unnamed))
-    assert unnamed.headline == ("it is over" if over else "the coordinator is silent")
+    assert unnamed.headline == ("it has ended" if over else "the coordinator is silent")
 
 
 def test_a_pause_is_said_and_names_nobody_to_who_may_not_know() -> None:

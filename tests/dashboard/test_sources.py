@@ -13,6 +13,7 @@ import pytest
 
 from secureps.dashboard import sources
 from secureps.dashboard.board import Board, Facts
+from secureps.dashboard.observation import Seen
 from secureps.dashboard.sources import (
     Changing,
     CourseSource,
@@ -21,6 +22,7 @@ from secureps.dashboard.sources import (
     KnownLedger,
     LedgersSource,
     LogsSource,
+    ReportSource,
     Source,
     StatusSource,
     checked,
@@ -39,6 +41,7 @@ from secureps.store.journal_height import Mark
 from secureps.store.journal_rows import Record, Row
 from secureps.store.passphrases import Passphrases
 from tests.kits.audited import begin
+from tests.kits.dashboards import STATUS
 from tests.kits.ledgers import charge
 
 FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
@@ -58,7 +61,7 @@ def test_files_have_changed_at_first_and_when_they_have(tmp_path: Path) -> None:
 
 def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None:
     board = Board()
-    source = CourseSource(run / "state" / "coordinator")
+    source = CourseSource(run / "kit", run / "state" / "coordinator")
     source.look(board)
     assert board.facts.course is not None
     assert [steps.version for steps in board.facts.course.steps] == [1, 2, 3]
@@ -68,6 +71,43 @@ def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None
     known = board.facts.course
     source.look(board)
     assert board.facts.course is known
+
+
+def test_the_journal_gives_the_status_where_the_coordinator_does_not(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = CourseSource(run / "kit", run / "state" / "coordinator")
+    board = Board(Facts(seen=Seen(status=STATUS)))
+    source.look(board)
+    assert board.facts.recalled is None, "it answers"
+    board.put(lambda facts: replace(facts, seen=replace(facts.seen, silent="gone")))
+    source.look(board)
+    assert board.facts.recalled is None, "it may answer again"
+    board.put(lambda facts: replace(facts, seen=replace(facts.seen, over=True)))
+    source.look(board)
+    assert board.facts.recalled is not None
+    assert board.facts.recalled.finished == "all 3 versions are made"
+    monkeypatch.setattr(sources, "journal_status", None)
+    source.look(board)  # it has not grown: it is not read again
+
+
+def test_a_report_is_read_when_it_is_there_and_when_it_grows(tmp_path: Path) -> None:
+    board, path = Board(), tmp_path / "metrics.jsonl"
+    source = ReportSource(path)
+    source.look(board)
+    assert board.facts.report is None
+    line = '{"group": "all", "version": 1, "epsilon": null, "loss": 0.5, "bytes_up": 7.0}\n'
+    path.write_text(line)
+    source.look(board)
+    assert board.facts.report is not None
+    assert board.facts.report.scores == {1: {"loss": 0.5}}
+    path.write_text(line + line.replace("1", "2", 1))
+    source.look(board)
+    assert board.facts.report.up == 14.0
+    path.write_text("{")
+    for _ in range(2):
+        with pytest.raises(DamagedStore):
+            source.look(board)
 
 
 class Seqs:
@@ -145,7 +185,8 @@ def test_the_course_is_that_of_whoever_rules(run: Path, tmp_path: Path) -> None:
     ended, standby = (tmp_path / name for name in ("coordinator", "standby"))
     for state in (ended, standby):
         shutil.copytree(run / "state" / "coordinator", state)
-    board, source = Board(), CourseSource(ended, standby)
+    board = Board(Facts(seen=Seen(status=STATUS)))
+    source = CourseSource(run / "kit", ended, standby)
     source.look(board)
     assert board.facts.course is not None
     before = board.facts.course
@@ -176,7 +217,7 @@ def test_a_plan_that_nobody_can_explain_hides_nothing_else(
 
     monkeypatch.setattr(sources, "explain", refuse)
     board = Board()
-    CourseSource(run / "state" / "coordinator").look(board)
+    CourseSource(run / "kit", run / "state" / "coordinator").look(board)
     assert board.facts.course is not None
     assert board.facts.plan is not None
     assert board.facts.explanation is None
@@ -185,7 +226,7 @@ def test_a_plan_that_nobody_can_explain_hides_nothing_else(
 def test_a_damaged_journal_is_said_for_as_long_as_it_is(run: Path, tmp_path: Path) -> None:
     state = Path(shutil.copytree(run / "state" / "coordinator", tmp_path / "state"))
     (state / "journal.db").write_bytes(b"no journal" * 1000)
-    source = CourseSource(state)
+    source = CourseSource(run / "kit", state)
     for _ in range(2):
         with pytest.raises(DamagedStore):
             source.look(Board())
@@ -200,7 +241,7 @@ def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
 
     charge(BudgetLedger(tmp_path / "client-00.db"), b"\x05" * 32, FACT)
     look = {
-        "read_rows": CourseSource(run / "state" / "coordinator").look,
+        "read_rows": CourseSource(run / "kit", run / "state" / "coordinator").look,
         "verify": LogsSource([run / "coordinator.jsonl"], run / "kit").look,
         "KnownLedger.read": LedgersSource(tmp_path).look,
     }[read]

@@ -192,6 +192,22 @@ def test_what_nobody_expected_says_nothing_of_itself(monkeypatch: pytest.MonkeyP
     assert said == "OSError: the node's log says where"
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_site_that_judges_nothing_tells_no_metrics_of_its_training(
+    tmp_path: Path, allowed: bool
+) -> None:
+    site, grid = tmp_path / "site.toml", whole()
+    site.write_text("" if allowed else "evaluation = false")
+    grid.nodes[11].config |= {
+        "secureps-kit": str(tmp_path / "run" / "kit"),
+        "secureps-name": "client-01",
+        "secureps-site": str(site),
+    }
+    result = play(tmp_path, grid, rounds=1, train_metrics={"loss": 1.0})
+    expected = {1: {"loss": pytest.approx(0.5, abs=1e-3)}} if allowed else {}
+    assert result.train_metrics_clientapp == expected
+
+
 @pytest.mark.parametrize("kind", ["evaluate", "query", "train.other"])
 def test_a_site_keeps_messages_from_its_app(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str

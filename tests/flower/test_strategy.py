@@ -23,9 +23,11 @@ from flwr.serverapp.strategy import (
 from secureps.client.flower.app import FlowerApp
 from secureps.client.flower.trainer import FlowerTrainer
 from secureps.client.trainer import Setting
+from secureps.config.plan import SyncSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, NotReady, PlanRefused
 from secureps.flower import SecureFedAvg, post, secureps_mod, waves
+from secureps.flower.federation import Founder
 from secureps.policy.plan import load_plan
 from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
@@ -389,10 +391,10 @@ def test_an_app_without_the_mod_is_named(tmp_path: Path, caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("strategy", "why"),
     [
-        (Krum(), "needs every single update"),
-        (Bulyan(), "needs every single update"),
-        (FedMedian(), "needs every single update"),
-        (FedTrimmedAvg(), "needs every single update"),
+        (Krum(), "needs single updates"),
+        (Bulyan(), "needs single updates"),
+        (FedMedian(), "needs single updates"),
+        (FedTrimmedAvg(), "needs single updates"),
     ],
 )
 def test_strategies_that_need_single_updates(tmp_path: Path, strategy: Any, why: str) -> None:
@@ -401,13 +403,20 @@ def test_strategies_that_need_single_updates(tmp_path: Path, strategy: Any, why:
     assert why in str(caught.value)
 
 
-def test_an_aggregation_of_ones_own_is_refused(tmp_path: Path) -> None:
-    class Own(SecureFedAvg):
-        def aggregate_train(self, server_round: int, replies: Any) -> Any:
-            return None, None
+class Own(FedAvg):
+    """Would see every reply."""
 
-    with pytest.raises(ConfigError, match="aggregate_train"):
-        Own(write_plan(tmp_path))
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        raise AssertionError("nobody has replies")
+
+
+def test_an_aggregation_of_ones_own_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="aggregate_train of Own sees every single update; to see"
+    ):
+        SecureFedAvg(write_plan(tmp_path), strategy=Own())
+    with pytest.raises(ConfigError, match="train_metrics_aggr_fn sees the metrics of single cl"):
+        SecureFedAvg(write_plan(tmp_path), train_metrics_aggr_fn=lambda replies, weight: replies)
 
 
 @pytest.mark.parametrize("bases", [(FedAdam, SecureFedAvg), (SecureFedAvg, FedAdam)])
@@ -426,6 +435,18 @@ def test_a_servers_optimizer_is_the_strategys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fraction", "least", "members"), [(0.6, 2, 6), (0.1, 7, 7), (0.1, 10, 10), (1.0, 2, 10)]
+)
+def test_as_many_train_as_in_flower(
+    tmp_path: Path, fraction: float, least: int, members: int
+) -> None:
+    founder = Founder(write_plan(tmp_path, clients=5), 1, None, fraction, least, 10, {})
+    rule = founder.found(tmp_path / "run", initial()).section.group[0].rule
+    assert isinstance(rule, SyncSection)
+    assert int(10 * rule.fraction) == members
+
+
+@pytest.mark.parametrize(
     ("more", "why"),
     [
         ("evaluation = { every = 1, metrics = { a = 1.0 } }", "evaluation: inside Flower"),
@@ -438,6 +459,156 @@ def test_plans_that_cannot_be(tmp_path: Path, more: str, why: str) -> None:
     path.write_text(path.read_text().replace("[[group]]", more + "\n[[group]]", 1))
     with pytest.raises(PlanRefused, match=why):
         play(tmp_path, LocalGrid.simulated(make_app(), CLIENTS), plan=path)
+
+
+# --- what a user sees -------------------------------------------------------------
+
+
+def test_flowers_own_log_says_rounds_metrics_and_results(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "flwr")
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    play(tmp_path, grid, fraction_evaluate=1.0, train_metrics={"loss": 2.0})
+    said = "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("flwr"))
+    for words in (
+        f"the run's folder is {tmp_path / 'run'}",
+        "Starting SecureFedAvg strategy:",
+        "[ROUND 1/2]",
+        "configure_train: Sampled 3 nodes (out of 3)",
+        "aggregate_train: version 2 is made of sealed updates",
+        "Aggregated MetricRecord: {'loss': 0.5",
+        "aggregate_evaluate: Received 3 results and 0 failures",
+        "Aggregated MetricRecord: {'size': ",
+        "Strategy execution finished in",
+        "Final results:",
+    ):
+        assert words in said, words
+
+
+def losing(message: Message, context: Any) -> Message:
+    """A training that says a loss of its own each time, and more than is asked for."""
+    reply = train(message, context)
+    partition, number = (
+        context.node_config["partition-id"],
+        message.content["config"]["server-round"],
+    )
+    told = {"num-examples": 10 + partition, "loss": 1.0 * partition / number, "far": 9.0, "x": 1}
+    told |= {"own": 7.0} if partition == 1 else {}
+    reply.content["metrics"] = MetricRecord(told)
+    return reply
+
+
+def test_metrics_of_training_come_as_means_of_what_nobody_reads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    most, models = {"loss": 4.0, "far": 2.0, "absent": 1.0, "own": 10.0}, []
+    for cipher in ("plain", "rlwe"):
+        app = ClientApp(mods=[secureps_mod])
+        app.train()(losing)
+        grid = LocalGrid.simulated(app, CLIENTS)
+        (tmp_path / cipher).mkdir()
+        plan = write_plan(tmp_path / cipher, cipher)
+        result = play(tmp_path / cipher, grid, plan=plan, train_metrics=most)
+        for number in (1, 2):
+            assert result.train_metrics_clientapp[number] == {
+                "loss": pytest.approx((10 * 0 + 11 * 1 + 12 * 2) / 33 / number, abs=1e-3),
+                "far": pytest.approx(2.0, abs=1e-3),
+            }, "no mean of what one node alone told"
+        assert {len(node.seen) for node in grid.nodes.values()} == {1 + 2}, "they cost no wave"
+        for node in grid.nodes.values():
+            assert not any(reply.content.metric_records for reply in node.replies)
+        models.append(tensors(result))
+    same(*models)
+    assert "far is 9.0, and was to be at most 2.0" in caplog.text
+    assert "absent is nan, and was to be at most 1.0" in caplog.text
+    with pytest.raises(ConfigError, match="largest magnitude of loss is a number > 0"):
+        SecureFedAvg(plan, train_metrics={"loss": 0.0})
+    noisy = plan.read_text().replace("[[group]]", NOISE + "[[group]]", 1)
+    plan.write_text(noisy.replace("range = 1.0\nmost_examples = 32", 'weighting = "uniform"'))
+    with pytest.raises(
+        PlanRefused, match=r"train_metrics: under \[privacy\] they would have noise"
+    ):
+        play(tmp_path / "noisy", grid, plan=plan, train_metrics=most)
+
+
+NOISE = """[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 1.0
+delta = 1e-5
+budget = 90.0
+"""
+
+
+def test_an_override_has_the_model_of_each_version_and_cannot_change_it(
+    tmp_path: Path, unharmed: Tensors
+) -> None:
+    seen = []
+
+    class Saving(SecureFedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            assert list(replies) == []
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            assert arrays is not None
+            seen.append((server_round, arrays))
+            return (zeros if changes else arrays), metrics
+
+    def begin(folder: Path, rounds: int = 2) -> Result:
+        folder.mkdir()
+        strategy = Saving(
+            write_plan(folder), run=folder / "run", unsafe_seed=SEED, fraction_evaluate=0.0
+        )
+        grid = LocalGrid.simulated(make_app(), CLIENTS)
+        return strategy.start(grid, record(initial()), rounds, train_config=CONFIG, timeout=60)
+
+    zeros, changes = record({name: np.zeros_like(each) for name, each in initial().items()}), False
+    same(tensors(begin(tmp_path / "seen")), unharmed)
+    assert [number for number, _ in seen] == [1, 2]
+    same({name: each.numpy() for name, each in seen[-1][1].items()}, unharmed)
+    changes = True
+    for rounds in (1, 2):
+        with pytest.raises(ConfigError, match="goes on from another model than the newest version"):
+            begin(tmp_path / f"changed-{rounds}", rounds)
+
+
+def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waves, "LOOK", 0.05)
+    plan = write_plan(tmp_path)
+    text = plan.read_text().replace("quorum = 3", "quorum = 2")
+    text = text.replace("shards = 2", "shards = 2\nlease = 0.5")
+    plan.write_text(text.replace("deadline = 600.0", "deadline = 1.5"))
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+
+    def leaves(number: int, arrays: ArrayRecord) -> None:
+        if number == 1:
+            grid.gone.add(12)
+
+    strategy = SecureFedAvg(
+        plan, run=tmp_path / "run", unsafe_seed=SEED, min_available_nodes=3, fraction_evaluate=1.0
+    )
+    given: dict[str, Any] = {"train_config": CONFIG, "timeout": 60, "evaluate_fn": leaves}
+    result = strategy.start(grid, record(initial()), 3, **given)
+    assert set(result.evaluate_metrics_clientapp) == {1, 2, 3}
+    assert [node.state["fits"]["n"] for node in grid.nodes.values()] == [3, 3, 1]
+
+
+def test_the_log_says_how_many_nodes_are_waited_for_and_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "flwr")
+    monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.01)
+    monkeypatch.setattr(waves, "QUIET", 0.1)
+    monkeypatch.setattr(waves, "AGAIN", 0.5)
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid.gone.add(12)
+    grid.back[12] = 3  # looks until it is there
+    grid.faults[1, 1] = never_came
+    play(tmp_path, grid, rounds=1, min_available_nodes=3)
+    assert "waits: all: 2 of 3 have arrived; waits for client-01; no answer from" in caplog.text
+    assert "Waiting for nodes to connect: 2 connected (minimum required: 3)." in caplog.text
 
 
 # --- apps and nodes that fail -----------------------------------------------------

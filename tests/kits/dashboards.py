@@ -1,12 +1,16 @@
-"""What tests of the dashboard share: statuses, and a browser of a dashboard that is served."""
+"""What tests of the dashboard share: statuses, a run that ended, and a browser of a dashboard."""
 
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +24,13 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.messages.run import ShardAddress
+from secureps.run.report.sinks import METRICS
+from secureps.run.run_lock import ORIGIN
+from secureps.run.up.folder import RunFolder
+from secureps.store.issuing import issue
+
+PATIENCE = 60.0
+"""Seconds in which a dashboard has said whatever a test waits for; beats end a longer silence."""
 
 CLIENTS = ("client-00", "client-01", "hospital-of-st.-anne")
 
@@ -91,11 +102,39 @@ class Browser:
 
     @contextmanager
     def news(self) -> Iterator[Iterator[dict[str, Any]]]:
-        """What is told, piece by piece."""
+        """What is told, piece by piece, for PATIENCE at most."""
+        until = time.monotonic() + PATIENCE
         with closing(self.connection()) as line:
             line.request("GET", "/news", headers={"Host": self.host, "Cookie": self.cookie})
             answer = line.getresponse()
             assert answer.status == 200, answer.read()
             assert answer.headers["content-type"].startswith("text/event-stream")
             lines = (each.decode() for each in iter(answer.readline, b""))
-            yield (json.loads(each[6:]) for each in lines if each.startswith("data: "))
+            early = itertools.takewhile(lambda _: time.monotonic() < until, lines)
+            yield (json.loads(each[6:]) for each in early if each.startswith("data: "))
+
+
+def ended_up(run: Path, folder: Path, versions: int = 3) -> Path:
+    """The folder of a run of `up` of three versions, of one that was played on disk.
+
+    It has ended, or it was stopped where it has fewer.
+    """
+    for name in ("kit", "state", "ledgers"):
+        if (run / name).exists():
+            shutil.copytree(run / name, folder / name)
+    shutil.copyfile(run / "plan.toml", folder / "plan.toml")
+    issue(folder / "kit", "observer", "observer")
+    origin = {"plan": "plan.toml", "directory": ".", "unsafe_seed": None, "began": 0.0}
+    (folder / ORIGIN).write_text(json.dumps(origin))
+    made = RunFolder(folder)
+    made.report.mkdir()
+    lines = [
+        {"group": "all", "version": version, "elapsed": 1.0, "epsilon": 100.0 * version}
+        | ({"bytes_up": 3000.0, "bytes_down": 500.0} if version else {})
+        | ({"loss": 2.0 / version, "accuracy": 0.3 * version} if version > 1 else {})
+        for version in range(versions + 1)
+    ]
+    (made.report / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if versions == 3:
+        made.summary.write_text(json.dumps({"finished": "all 3 versions are made", "versions": {}}))
+    return folder

@@ -131,12 +131,10 @@ def project(folder: Path, package: str, client: str = MESSAGES, server: str = SE
     return folder
 
 
-def founded(
-    path: Path, drop: tuple[str, ...] = (), versions: int = 4, seed: int = 7, **settings: Setting
-) -> Founded:
-    """What the ServerApp of an app decides."""
+def founded(path: Path, versions: int = 4, seed: int = 7, **settings: Setting) -> Founded:
+    """What is taken of the ServerApp of an app."""
     given = {name.replace("_", "-"): value for name, value in settings.items()}
-    found = Script(path).found(given, FoundingOrder(versions, seed, drop))
+    found = Script(path).found(given, FoundingOrder(versions, seed, 6))
     assert found is not None
     return found
 

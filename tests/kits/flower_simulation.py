@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -49,7 +50,8 @@ class _Here(Backend):
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
         assert self._load is not None
         own = context_from_proto(context_to_proto(context))  # an app that fails has changed nothing
-        return self._load()(message, own), own
+        taken = deepcopy(message)  # Ray's actors have a copy: what is done to it is not the store's
+        return self._load()(taken, own), own
 
 
 def simulate(

@@ -129,7 +129,6 @@ ONLY_IMPORTERS = {
         "client/flower/mods.py",
         "client/flower/records.py",
         "client/flower/server.py",
-        "client/flower/strategy.py",
         "client/flower/trainer.py",
         "flower/mod.py",
         "flower/names.py",

@@ -138,7 +138,7 @@ ELSEWHERE = {
         "client/flower/trainer",
         "client/script",
     ),
-    "run/test_server_app.py": ("client/flower/served", "client/flower/strategy"),
+    "run/test_server_app.py": ("client/flower/served",),
     "flower/test_strategy.py": (
         "flower/aggregator",
         "flower/federation",

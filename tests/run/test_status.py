@@ -34,7 +34,9 @@ from secureps.run.up.folder import RunFolder
 from secureps.run.up.runs import STOPPED
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import find_observer, load_public
+from tests.kits.audited import begin, play
 from tests.kits.command import run
+from tests.kits.dashboards import ended_up
 from tests.kits.roles_kit import (
     CA,
     IDENTITIES,
@@ -131,6 +133,39 @@ def test_a_run_that_is_over_says_so_without_a_coordinator(folder: RunFolder) -> 
     assert told_of(folder) == expected
     over = {"finished": "all 3 versions are made", "stopped": ""}
     assert json.loads(told_of(folder, as_json=True)) == over
+
+
+def test_of_a_run_that_ended_its_journal_tells_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(begin(tmp_path / "run"))
+    up = ended_up(tmp_path / "run", tmp_path / "up")
+    assert run(monkeypatch, "status", str(up)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("this run is over: all 3 versions are made; its model is ")
+    assert "epsilon (delta 1e-05) is of one client's updates" in said
+    assert said.count(" ended ") == 3
+    for word in ("away", "gone", "live", "awaited", "not known"):
+        assert word not in said, "nobody plays it: of no party there is more to say"
+    assert run(monkeypatch, "status", str(up), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["finished"], told["stopped"]) == ("all 3 versions are made", "")
+    assert all(0 < member["epsilon"] < 500 for member in told["members"])
+    assert "servers" not in told
+    (up / "state" / "coordinator" / "journal.db").write_bytes(b"no journal" * 1000)
+    assert run(monkeypatch, "status", str(up)) == 0
+    assert "its journal cannot be read: " in " ".join(capsys.readouterr().out.split())
+
+
+def test_of_a_run_that_was_stopped_its_journal_tells_how_far_it_came(tmp_path: Path) -> None:
+    play(begin(tmp_path / "run"), versions=1)
+    up = RunFolder(ended_up(tmp_path / "run", tmp_path / "up", versions=1))
+    said = told_of(up).splitlines()
+    assert said[0] == STOPPED
+    assert said[1].endswith(f": {STOPPED}"), "it does not run"
+    told = json.loads(told_of(up, as_json=True))
+    assert (told["finished"], told["stopped"]) == ("", STOPPED)
+    assert {member["state"] for member in told["members"]} == {"ended"}
 
 
 def test_a_run_that_nobody_plays_is_not_over(folder: RunFolder) -> None:

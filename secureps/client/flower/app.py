@@ -35,6 +35,12 @@ NOTHING = (
 )
 
 
+NO_TRAIN = (
+    "the ClientApp has no train function: give it a client_fn, or register one with @app.train(). "
+    "Means of what it answers to queries, alone, travel encrypted too: docs/flower.md, Analytics"
+)
+
+
 @dataclass(frozen=True)
 class FlowerApp:
     """A Flower app that a client can run.
@@ -58,10 +64,7 @@ class FlowerApp:
 
     def __post_init__(self) -> None:
         if not self.legacy and not self._actions("train"):
-            raise ConfigError(
-                f"{self.where}: the ClientApp has no train function: give it a client_fn, or "
-                "register one with @app.train()"
-            )
+            raise ConfigError(f"{self.where}: {NO_TRAIN}")
         check_mods(self.client, self.where, self.legacy)
 
     # Flower has no public way to ask for what follows; see the pin in pyproject.toml.
@@ -80,7 +83,7 @@ class FlowerApp:
         """The one type of messages that a Message-API app has a function for: "train.mine".
 
         Raises:
-            ConfigError: it has several, and no ServerApp said which.
+            ConfigError: it has several.
         """
         found = self._actions(kind)
         if self.legacy or f"{kind}.default" in found:
@@ -88,7 +91,8 @@ class FlowerApp:
         if len(found) > 1:
             raise ConfigError(
                 f"{self.where}: the ClientApp has {len(found)} functions to {kind} "
-                f"({', '.join(found)}): its ServerApp says which is meant, see `secureps flower`"
+                f"({', '.join(found)}): leave one, or register the one that is meant under "
+                f"@app.{kind}()"
             )
         return found[0] if found else None
 

@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any
 
 from secureps.client.flower.pooled_evaluation import PooledEvaluation
-from secureps.client.flower.served import Fate, Founded, FoundingOrder, Served, Told
+from secureps.client.flower.served import Founded, FoundingOrder, Served, Told
 from secureps.client.flower.settings import Settings
 from secureps.client.global_rng import seeded
 from secureps.client.runner import run
 from secureps.client.trainer import Setting
-from secureps.errors import ConfigError, naming
+from secureps.errors import ConfigError
 from secureps.extras import command
 
 # flwr is kept quiet before it is imported (alembic, which it imports, tells of every plugin) and
@@ -28,12 +28,12 @@ from secureps.extras import command
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
 try:
+    from flwr.app import ConfigRecord, RecordDict
     from flwr.supercore import telemetry
 
     from secureps.client.flower.app import FlowerApp, in_module, in_project, loading, of_object
-    from secureps.client.flower.records import FlowerModel
-    from secureps.client.flower.server import Heard, Round, rehearse
-    from secureps.client.flower.strategy import examine
+    from secureps.client.flower.records import FlowerModel, to_plain
+    from secureps.client.flower.server import optimizer_of, take
     from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, told
 except ImportError as missing:
     raise ConfigError(
@@ -84,13 +84,13 @@ class FlowerScript:
         return "the app has mods, which run in its clients alone" if self._app.has_mods else ""
 
     def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
-        """Runs the app's ServerApp, once for the whole run, and returns its decisions.
+        """Runs the app's ServerApp, once for the whole run, and returns what is taken of it.
 
         If there is no ServerApp, it returns None; if that has no model, the client of `partition` 0
         is asked for one.
 
         Raises:
-            ConfigError: it fails, has no model, or asks for something that secureps does not do.
+            ConfigError: it fails, has no model, or has code of its own.
         """
         where = self._app.where
         try:
@@ -99,59 +99,33 @@ class FlowerScript:
             if server is None:
                 return None
             given = Settings.of(self._app.config, settings, self._app.texts)
-            run = {**given.run}
             rounds = {ROUNDS: order.versions} if ROUNDS in self._app.config else {}
             with seeded(order.seed):  # again: torch, if it was imported only now
-                heard = rehearse(server, {**run, **rounds}, order.versions)
+                taken = take(server, {**given.run, **rounds}, order.versions, order.clients)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
         except Exception as error:
             raise ConfigError(f"{where}: its ServerApp failed: {told(error)}") from error
-        with naming(where, ConfigError):
-            examined = examine(heard, order.drop)
-        model = self._model(settings, heard, order)
-        for action, asked in (("train", heard.fits), ("evaluate", heard.evaluations)):
-            self._refuse(action, asked)
-        nothing = Round("", "", "", "[]")
-        first = next(iter(heard.fits), nothing)
+        if taken.arrays is None or "initial" in settings:
+            own: dict[str, Setting] = {"partition": 0, "partitions": order.clients, **settings}
+            trainer = self.make(own, None)
+            trainer.parameters(order.seed)
+            model = trainer.model
+        else:
+            model = FlowerModel.of_record(taken.arrays)
+            model.refuse_unsummable(where)
+        strategy = taken.strategy
+        config = getattr(strategy, "configrecord_key", "config")
         served = Served(
             names=tuple(model.tensors),
-            train=first.type,
-            evaluate=next(iter(heard.evaluations), nothing).type,
-            arrays=first.arrays or "arrays",
-            config=first.config or "config",
-            weighted_by=examined.weighted_by,
+            arrays=getattr(strategy, "arrayrecord_key", "arrays"),
+            config=config,
+            weighted_by=getattr(strategy, "weighted_by_key", "num-examples"),
             run=rounds,
-            fits=_changes(heard.fits),
-            evaluations=_changes(heard.evaluations),
+            fits=_changes(config, taken.train),
+            evaluations=_changes(config, taken.evaluate),
         )
-        return Founded(
-            model.tensors, served, examined.name, examined.wishes, _told(heard, examined.fates)
-        )
-
-    def _refuse(self, action: str, rounds: Sequence[Round]) -> None:
-        """Refuses messages that this app cannot take, or that are none of this action."""
-        for each in rounds:
-            if each.type.partition(".")[0] != action:
-                raise ConfigError(
-                    f"{self._app.where}: its ServerApp has clients {action} by a {each.type} "
-                    f"message: name it {action}, or {action}.NAME"
-                )
-            if not self._app.legacy and not self._app.has(each.type):
-                raise ConfigError(
-                    f"{self._app.where}: its ServerApp asks for {each.type}, which its ClientApp "
-                    "lacks"
-                )
-
-    def _model(
-        self, settings: Mapping[str, Setting], heard: Heard, order: FoundingOrder
-    ) -> FlowerModel:
-        """The initial model: the plan's own, the ServerApp's, or a client's."""
-        if "initial" not in settings and heard.arrays is not None:
-            model = FlowerModel.of_record(heard.arrays)
-            model.refuse_unsummable(self._app.where)
-            return model
-        trainer = self.make({"partition": 0, **settings}, None)
-        trainer.parameters(order.seed)
-        return trainer.model
+        return Founded(model.tensors, served, type(strategy).__name__, optimizer_of(strategy))
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> PooledEvaluation | None:
         """Pools all clients' evaluations, if the app has one: there is no other held-out set."""
@@ -169,28 +143,14 @@ class FlowerScript:
         )
 
 
-def _changes(rounds: Sequence[Round]) -> tuple[Told, ...]:
-    """The settings that clients are told, at each round where they change."""
+def _changes(key: str, rounds: Sequence[ConfigRecord]) -> tuple[Told, ...]:
+    """What clients are told, at each round where it changes."""
     found = list[Told]()
     for number, each in enumerate(rounds, 1):
-        if not found or found[-1].records != each.records:
-            found.append(Told(number, each.records))
+        records = to_plain(RecordDict({key: each}))[1]
+        if not found or found[-1].records != records:
+            found.append(Told(number, records))
     return tuple(found)
-
-
-def _told(heard: Heard, lost: tuple[Fate, ...]) -> tuple[Fate, ...]:
-    """The fates of what clients are told, and of a server's own evaluation, before those lost."""
-    changes = len(_changes(heard.fits))
-    each = "the same in every round" if changes < 2 else f"{changes} different ones, by the round"
-    fates = [Fate("what clients are told to train", each, "each version's, from this founding")]
-    if heard.evaluations:
-        changes = len(_changes(heard.evaluations))
-        each = "the same in every round" if changes < 2 else f"{changes} different ones"
-        fates.append(Fate("what they are told to evaluate", each, "as above"))
-    if heard.judges:
-        text = "not called: holders judge; `secureps export` gives the model"
-        fates.append(Fate("evaluate_fn", "records of Flower's server", text, True))
-    return (*fates, *lost)
 
 
 def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:

@@ -56,24 +56,12 @@ class Told:
     records: Annotated[str, AfterValidator(_records)]
 
 
-def _of(action: str) -> AfterValidator:
-    """Accepts types of messages of an action, and of no other: what a site allows goes by them."""
-
-    def check(kind: str) -> str:
-        if kind and kind.partition(".")[0] != action:
-            raise ValueError(f"{kind!r:.80} is no message to {action}")
-        return kind
-
-    return AfterValidator(check)
-
-
 @dataclass(frozen=True)
 class Served:
     """The form of a ServerApp's messages; the defaults are those of Flower's FedAvg.
 
     Args:
         names: of the model's arrays, in the app's order; empty: the file's names and order.
-        train, evaluate: types of messages to do that; empty: the ClientApp's own.
         arrays, config: names of the records.
         weighted_by: the metric that is a reply's weight.
         run: its changes to run_config.
@@ -81,8 +69,6 @@ class Served:
     """
 
     names: tuple[str, ...] = ()
-    train: Annotated[str, _of("train")] = ""
-    evaluate: Annotated[str, _of("evaluate")] = ""
     arrays: str = "arrays"
     config: str = "config"
     weighted_by: str = "num-examples"
@@ -149,61 +135,28 @@ def _parsed(text: str) -> Served:
     return TypeAdapter(Served).validate_json(text, strict=True)
 
 
-# --- what a plan takes over -------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fate:
-    """The outcome of one setting of a strategy.
-
-    Args:
-        setting: its name, such as "fraction_train"; app: its value in the app, "0.5"; here: its
-            form in the plan, "rule.fraction = 0.5".
-        lost: whether it was given up, which the plan allows by name.
-    """
-
-    setting: str
-    app: str
-    here: str
-    lost: bool = False
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """The settings of a strategy in the words of a plan; None where it has none.
-
-    Args:
-        optimizer: of all groups.
-        fraction, least: of the clients that train in a round; start: how many must be there.
-        evaluate_fraction, evaluate_least: of those that evaluate.
-        rounds: how many; timeout: seconds of each.
-    """
-
-    optimizer: Mapping[str, Any] | None = None
-    fraction: float | None = None
-    least: int | None = None
-    start: int | None = None
-    evaluate_fraction: float | None = None
-    evaluate_least: int | None = None
-    rounds: int | None = None
-    timeout: float | None = None
+# --- what a founding says ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FoundingOrder:
-    """How a ServerApp is run: the number of versions, a seed, and settings to give up, by name."""
+    """How a ServerApp is run: the number of versions, a seed, and how many clients take part."""
 
     versions: int
     seed: int
-    drop: tuple[str, ...] = ()
+    clients: int
 
 
 @dataclass(frozen=True, eq=False)
 class Founded:
-    """All decisions of a ServerApp: version 0, settings for clients, and words for the plan."""
+    """What is taken of a ServerApp.
+
+    Args:
+        model: version 0; served: what clients are told.
+        strategy: its name; optimizer: in the plan's words, None for the mean itself.
+    """
 
     model: Mapping[str, Array]
     served: Served
     strategy: str
-    wishes: Wishes
-    fates: tuple[Fate, ...]
+    optimizer: Mapping[str, Any] | None

@@ -1,321 +1,217 @@
-"""Runs a ServerApp once, on the plan author's machine, to record the messages that it would send.
+"""Takes from a ServerApp what a plan can say: version 0, what clients are told, the optimizer.
 
-It runs until its strategy would start, or until its first train message; then the strategy is
-asked for every round's messages, which are not sent. Nobody answers. What must not live here: the
-translation of a strategy's settings (`client.flower.strategy`).
+The ServerApp runs once, where the plan is made, until it starts its strategy. That strategy must be
+one of six of Flower's, as Flower has it: then all that it would do follows from its settings. Any
+other code of the app's would alter the training, and is refused.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
-from flwr.app import (
-    DEFAULT_TTL,
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Message,
-    Metadata,
-    RecordDict,
-)
-from flwr.server import SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
+import flwr.server.strategy as old
+import flwr.serverapp.strategy as new
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from secureps.client.flower.records import to_plain
+from secureps.client.flower.trainer import RUN
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 
-RUN = 1
-"""The run id that an app sees; it has no meaning here."""
+MEANS = ("FedAvg", "FedProx", "FedAvgM", "FedAdam", "FedYogi", "FedAdagrad")
+"""Flower's strategies that step along the mean of all updates; Flower has each in two kinds."""
 
-UNKNOWN_MINIMUM = 1024
-"""Nodes that a ServerApp with an unknown minimum sees: it must not wait for more of them."""
+KINDS: tuple[type[Any], ...] = tuple(getattr(home, name) for home in (new, old) for name in MEANS)
 
-START = "start"
-"""A strategy's loop of rounds."""
 
-MINIMA = (
-    "min_available_nodes",
-    "min_train_nodes",
-    "min_evaluate_nodes",
-    "min_available_clients",
-    "min_fit_clients",
-    "min_evaluate_clients",
+def _methods(kind: type[Any]) -> dict[str, Any]:
+    return {name: each for name, each in vars(kind).items() if callable(each)}
+
+
+_FLOWERS = {base: _methods(base) for kind in KINDS for base in kind.__mro__[:-1]}
+"""The methods of these classes as they are before an app is imported, which may assign others."""
+
+MEAN = new.FedAvg().train_metrics_aggr_fn
+"""Flower's own function that puts metrics together: their mean, weighted by examples."""
+
+METRICS = (
+    *("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
+    *("fit_metrics_aggregation_fn", "evaluate_metrics_aggregation_fn"),
 )
+"""A strategy's functions that put the metrics of single clients together."""
+
+LOOKS = 10
+"""How often a ServerApp may count its nodes before it starts: afterwards it waits for more."""
 
 
-def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
-    """Makes a message to a client, as if from Flower's server."""
-    return made(content, Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type))
-
-
-def made(content: RecordDict, metadata: Metadata) -> Message:
-    """A message with metadata of our own: the constructor does it, and its signature says not."""
-    found: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
-    return found
-
-
-@dataclass(frozen=True)
-class Round:
-    """The message to the clients of one round.
-
-    Args:
-        type: of the message; arrays, config: the records' names; empty: there is none.
-        records: those without arrays, as JSON of `client.flower.records.to_plain`.
-    """
-
-    type: str
-    arrays: str
-    config: str
-    records: str
+OTHERS = ("secureps.", "flwr.", "contextlib")
+"""What the names of modules begin with whose code is not the app's."""
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
-    """The record of a ServerApp's rehearsal, in which nobody answers.
+class Taken:
+    """What is taken of a ServerApp.
 
     Args:
-        arrays: the initial model; None if it would ask a client.
-        strategy: of either kind; None: a loop of its own.
-        fits, evaluations: the rounds, from the first one on; one alone of a loop of its own.
-        rounds, timeout: that it asks for.
-        judges: whether it has an evaluation of its own.
-        own: code of the app, by name, that would see single replies; and what it is.
+        arrays: version 0; None if it would ask a client.
+        strategy: one of KINDS.
+        train, evaluate: what clients are told, for each round at which that changes.
     """
 
     arrays: ArrayRecord | None
-    strategy: Any | None = None
-    fits: tuple[Round, ...] = ()
-    evaluations: tuple[Round, ...] = ()
-    rounds: int | None = None
-    timeout: float | None = None
-    judges: bool = False
-    own: tuple[tuple[str, str], ...] = ()
+    strategy: Any
+    train: tuple[ConfigRecord, ...]
+    evaluate: tuple[ConfigRecord, ...]
 
 
-def rehearse(server: ServerApp, config: Mapping[str, Setting], versions: int) -> Heard:
-    """Runs a ServerApp up to its first message, and asks its strategy for those of all rounds.
+def take(server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int) -> Taken:
+    """Runs a ServerApp until it starts its strategy.
 
-    It has a main function under @app.main(), or a server_fn and a strategy of the old kind.
+    Args:
+        config: the app's run_config.
+        versions: of the plan; clients: how many take part, and so how many nodes the app sees.
 
     Raises:
-        ConfigError: it ends before it trains, or sends another message first.
+        ConfigError: it has code of its own, or a strategy that needs single updates.
         Exception: whatever the ServerApp raises.
     """
-    context = Context(RUN, 0, {}, RecordDict(), dict(config))
-    with _rehearsing():
-        if server._main is None:
-            return _of_components(server, context, versions)
+    context, grid = Context(RUN, 0, {}, RecordDict(), dict(config)), _Nowhere(clients)
+    if server._server_fn is not None:
+        return _of_components(server._server_fn(context), versions)
+    if server._main is None:
+        raise own_code("it has no main function")
+    with _stopped_at_start():
         try:
-            server(_Nowhere(UNKNOWN_MINIMUM), context)
-            raise ConfigError("the ServerApp ends before it trains")
-        except (_Started, _TrainMessage) as ended:
-            end = ended
-        if isinstance(end, _Started):
-            return _of_strategy(end, versions)
-        text = "is a loop of its own, which would see every reply"
-        arrays = _only_arrays(end.message.content)
-        only = _round(end.message.metadata.message_type, end.message.content)
-        return Heard(arrays, fits=(only,), own=(("main", text),))
+            server(grid, context)
+        except _Stopped as stopped:
+            end = stopped
+        else:
+            raise own_code("it starts no strategy")
+    if end.error is not None:
+        raise end.error
+    given = end.arguments
+    strategy, arrays = given["self"], given["initial_arrays"]
+    refuse_own_code(strategy)
+    _refuse_second_start(end.__traceback__)
+    if given["grid"] is not grid:
+        raise own_code(f"the grid {type(given['grid']).__name__}")
+    if not isinstance(arrays, ArrayRecord):
+        raise ConfigError("its strategy is started without initial_arrays")
+    more = {"proximal-mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
+    train, evaluate = (dict(given[f"{action}_config"] or {}) for action in ("train", "evaluate"))
+    return Taken(arrays, strategy, (ConfigRecord({**train, **more}),), (ConfigRecord(evaluate),))
 
 
-# --- strategies of messages -------------------------------------------------------
+def _of_components(made: Any, versions: int) -> Taken:
+    """Reads a ServerApp of Flower's old kind, which names its strategy and runs nothing."""
+    for each in (made.server, made.client_manager):
+        if each is not None:
+            raise own_code(type(each).__name__)
+    strategy: Any = old.FedAvg() if made.strategy is None else made.strategy
+    refuse_own_code(strategy)
+    more = {"proximal_mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
+    first, train, evaluate = strategy.initial_parameters, list[ConfigRecord](), list[ConfigRecord]()
+    for number in range(1, versions + 1):
+        fit, judge = strategy.on_fit_config_fn, strategy.on_evaluate_config_fn
+        train.append(ConfigRecord(dict(fit(number) if fit else {}) | more))
+        evaluate.append(ConfigRecord(judge(number) if judge else {}))
+    tensors = {} if first is None else dict(enumerate(first.tensors))
+    arrays = {str(i): Array("", (), first.tensor_type, data) for i, data in tensors.items()}
+    return Taken(ArrayRecord(arrays) if arrays else None, strategy, (*train,), (*evaluate,))
 
 
-class _Started(BaseException):
-    """Raised when a strategy is started.
+# --- what is Flower's, and what is the app's own ----------------------------------
+
+
+def own_code(what: str) -> ConfigError:
+    """The refusal of a ServerApp that does more than a plan can say."""
+    return ConfigError(
+        f"its ServerApp has code of its own, which does not run here ({what}): run the app inside "
+        "Flower's engine, as docs/flower.md says"
+    )
+
+
+def flowers_name(strategy: Any) -> str:
+    """The name of Flower's class that a strategy is, or is derived from.
+
+    Raises:
+        ConfigError: the class steps along anything but the mean of all updates.
+    """
+    bases = type(strategy).__mro__
+    name = next((each.__name__ for each in bases if each.__module__.startswith("flwr.")), "")
+    if name in ("", "Strategy", *MEANS):
+        return name
+    why = "needs single updates, which nobody here sees"
+    if name.startswith(("DifferentialPrivacy", "DPFedAvg")):
+        why = 'adds noise at Flower\'s server: say [privacy] with unit = "client" in the plan'
+    raise ConfigError(f"the strategy {name} {why}; there are {', '.join(MEANS)}")
+
+
+def refuse_own_code(strategy: Any) -> None:
+    """Refuses a strategy unless it is one of KINDS with Flower's own methods and metrics."""
+    flowers_name(strategy)
+    kind = type(strategy)
+    if kind not in KINDS:
+        raise own_code(f"the strategy {kind.__name__}")
+    own = [name for name in vars(strategy) if hasattr(kind, name)]
+    for base in kind.__mro__[:-1]:
+        own += [n for n, method in _methods(base).items() if _FLOWERS[base].get(n) is not method]
+    if own:
+        raise own_code(f"{own[0]} of {kind.__name__}")
+    for name in METRICS:
+        if getattr(strategy, name, None) not in (None, MEAN):
+            raise own_code(f"{name}, which may be left out: means are the plan's [evaluation]")
+
+
+def optimizer_of(strategy: Any) -> dict[str, Any] | None:
+    """The strategy's optimizer in the plan's words; None for the mean itself."""
+    kind = flowers_name(strategy)
+    if kind in ("FedAdam", "FedYogi", "FedAdagrad"):
+        return {
+            "name": kind.lower(),
+            "learning_rate": float(strategy.eta),
+            "betas": (float(strategy.beta_1), float(strategy.beta_2)),
+            "tau": float(strategy.tau),
+        }
+    if kind != "FedAvgM":
+        return None
+    rate, momentum = float(strategy.server_learning_rate), float(strategy.server_momentum)
+    if momentum:
+        return {"name": "momentum", "learning_rate": rate, "momentum": momentum}
+    return {"name": "sgd", "learning_rate": rate}
+
+
+# --- the one run ------------------------------------------------------------------
+
+
+class _Stopped(BaseException):
+    """Ends a ServerApp: its strategy starts, or it wants an answer that nobody gives.
 
     A BaseException, because a ServerApp that catches Exception must not go on after it.
     """
 
-    def __init__(self, strategy: Strategy, own: bool, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Mapping[str, Any], error: ConfigError | None = None) -> None:
         super().__init__()
-        self.strategy, self.own, self.arguments = strategy, own, arguments
-
-
-def _of_strategy(started: _Started, versions: int) -> Heard:
-    strategy, given = started.strategy, started.arguments
-    arrays = given.get("initial_arrays")
-    if not isinstance(arrays, ArrayRecord):
-        raise ConfigError("its strategy is started without initial_arrays")
-    grid = _Nowhere(_nodes(strategy))
-    train, evaluate = (_config(given.get(f"{kind}_config")) for kind in ("train", "evaluate"))
-    fits, evaluations, own = list[Round](), list[Round](), list[tuple[str, str]]()
-    model = arrays
-    for number in range(1, versions + 1):
-        try:
-            sent = list(strategy.configure_train(number, arrays, train, grid))
-        except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            own.append(("configure_train", f"fails in round {number}: {text}"))
-            break
-        if not sent:
-            raise ConfigError(f"its strategy has nobody train in round {number}")
-        if number == 1:
-            model = _only_arrays(sent[0].content)
-        fits.append(_round(sent[0].metadata.message_type, sent[0].content))
-        own += _differing("configure_train", "nodes", [each.content for each in sent])
-        sent = list(strategy.configure_evaluate(number, arrays, evaluate, grid))
-        if sent:
-            evaluations.append(_round(sent[0].metadata.message_type, sent[0].content))
-            own += _differing("configure_evaluate", "nodes", [each.content for each in sent])
-    if started.own:
-        own.append(("start", f"{type(strategy).__name__}.start is the app's own loop"))
-    return Heard(
-        model,
-        strategy,
-        tuple(fits),
-        tuple(evaluations),
-        given.get("num_rounds"),
-        given.get("timeout"),
-        given.get("evaluate_fn") is not None,
-        tuple(dict(own).items()),
-    )
-
-
-def _config(given: object) -> ConfigRecord:
-    return given if isinstance(given, ConfigRecord) else ConfigRecord()
-
-
-def _only_arrays(content: RecordDict) -> ArrayRecord:
-    records = list(content.array_records.values())
-    if len(records) != 1:
-        raise ConfigError(f"it sends {len(records)} ArrayRecords; one of them is the model")
-    return records[0]
-
-
-def _round(kind: str, content: RecordDict) -> Round:
-    """A message without its arrays and the round's number, which each version says anew."""
-    kept = RecordDict({n: r for n, r in content.items() if n not in content.array_records})
-    for name, record in list(kept.config_records.items()):
-        items = {key: value for key, value in record.items() if key != "server-round"}
-        kept[name] = ConfigRecord(items)
-    arrays, config = (next(iter(each), "") for each in (content.array_records, kept.config_records))
-    return Round(kind, arrays, config, to_plain(kept)[1])
-
-
-def _differing(method: str, who: str, told: Sequence[object]) -> list[tuple[str, str]]:
-    """Names a method that tells some of one round different things: no plan can do that."""
-    if all(each is told[0] or each == told[0] for each in told):
-        return []
-    return [(method, f"{method} tells {who} of one round different things")]
-
-
-# --- strategies of the old kind ---------------------------------------------------
-
-
-def _of_components(server: ServerApp, context: Context, versions: int) -> Heard:
-    made: Any = server
-    strategy, config = server._strategy, server._config
-    own_server, manager = server._server, server._client_manager
-    if server._server_fn is not None:
-        made = server._server_fn(context)
-        strategy, config = made.strategy, made.config
-        own_server, manager = made.server, made.client_manager
-    own = list[tuple[str, str]]()
-    if own_server is not None:
-        own.append(("server", f"{type(own_server).__name__} is the app's own server"))
-    if manager is not None and type(manager) is not SimpleClientManager:
-        own.append(("client_manager", f"{type(manager).__name__} chooses clients itself"))
-    rounds, timeout = (None, None) if config is None else (config.num_rounds, config.round_timeout)
-    if strategy is None:
-        return Heard(None, rounds=rounds, timeout=timeout, own=tuple(own))
-    clients = _Clients(_nodes(strategy))
-    found = strategy.initialize_parameters(clients)
-    parameters: Any = found
-    if found is None:
-        from flwr.common import Parameters
-
-        parameters = Parameters(tensors=[], tensor_type="numpy.ndarray")
-    fits, evaluations = list[Round](), list[Round]()
-    for number in range(1, versions + 1):
-        sent = strategy.configure_fit(number, parameters, clients)
-        if not sent:
-            raise ConfigError(f"its strategy has nobody train in round {number}")
-        fits.append(_instructed("train", sent))
-        own += _differing("configure_fit", "clients", [each.config for _, each in sent])
-        judges = strategy.configure_evaluate(number, parameters, clients)
-        if judges:
-            evaluations.append(_instructed("evaluate", judges))
-            told = [each.config for _, each in judges]
-            own += _differing("configure_evaluate", "clients", told)
-    return Heard(
-        None if found is None else _array_record(found),
-        strategy,
-        tuple(fits),
-        tuple(evaluations),
-        rounds,
-        timeout,
-        getattr(strategy, "evaluate_fn", None) is not None,
-        tuple(dict(own).items()),
-    )
-
-
-def _array_record(parameters: Any) -> ArrayRecord:
-    return ArrayRecord(
-        {
-            str(i): Array(dtype="", shape=(), stype=parameters.tensor_type, data=tensor)
-            for i, tensor in enumerate(parameters.tensors)
-        }
-    )
-
-
-def _instructed(kind: str, sent: Sequence[tuple[Any, Any]]) -> Round:
-    return _round(kind, RecordDict({"config": ConfigRecord(sent[0][1].config)}))
-
-
-# --- what a ServerApp sees --------------------------------------------------------
-
-
-def _nodes(strategy: Any) -> int:
-    """The number of nodes to show: as many as a strategy waits for, at least 16."""
-    known = [getattr(strategy, name) for name in MINIMA if hasattr(strategy, name)]
-    return max([16, *known]) if known else UNKNOWN_MINIMUM
-
-
-class _Absent(ClientProxy):
-    """A client that never answers."""
-
-    def _nobody(self, *args: Any, **settings: Any) -> NoReturn:
-        raise ConfigError("the ServerApp waits for a client's answer before it trains")
-
-    get_properties = get_parameters = fit = evaluate = reconnect = _nobody
-
-
-class _Clients(SimpleClientManager):
-    """A manager of clients that never answer."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        for number in range(count):
-            self.register(_Absent(str(number)))
-
-
-class _TrainMessage(BaseException):
-    """Ends a ServerApp's own loop at its first train message; a BaseException, as above."""
-
-    def __init__(self, taken: Message) -> None:
-        super().__init__()
-        self.message = taken
+        self.arguments, self.error = arguments, error
 
 
 class _Nowhere(Grid):
-    """A grid of nodes that never answer."""
+    """A grid of as many nodes as take part, which never answer."""
 
     def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
+        self._nodes, self._looks = nodes, 0
 
     def set_run(self, run: Run) -> None:
         pass
@@ -324,74 +220,101 @@ class _Nowhere(Grid):
     def run(self) -> Run:
         return Run.create_empty(RUN)
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return message(content, message_type, dst_node_id)
-
     def get_node_ids(self) -> Iterable[int]:
+        self._looks += 1
+        if self._looks > LOOKS:
+            text = f"its ServerApp waits for more nodes than the {self._nodes} that take part"
+            raise _Stopped({}, ConfigError(text))
         return range(1, self._nodes + 1)
 
-    def push_messages(self, messages: Iterable[Message]) -> NoReturn:
-        for each in messages:
-            if each.metadata.message_type.partition(".")[0] == "train":
-                raise _TrainMessage(each)
-            raise ConfigError(
-                f"the ServerApp asks its clients to {each.metadata.message_type} before it trains"
-            )
-        raise ConfigError("the ServerApp sends nobody anything in its first round")
+    def _ask(self, *given: Any, **settings: Any) -> NoReturn:
+        raise _Stopped({}, own_code("it sends its clients messages itself"))
 
-    def pull_messages(self, message_ids: Iterable[str]) -> NoReturn:
-        raise ConfigError("the ServerApp waits for answers before it trains")
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> NoReturn:
-        self.push_messages(messages)
+    create_message = push_messages = pull_messages = send_and_receive = _ask
 
 
 @contextmanager
-def _rehearsing() -> Iterator[None]:
-    """Lets a ServerApp make messages, silences its log, and stops strategies at their start."""
-    starts = {kind: kind.__dict__[START] for kind in _strategies(Strategy)}
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    identity = {
-        name: getattr(TaskIdentity, f"_{name}") for name in ("task_id", "run_id", "node_id")
-    }
+def _stopped_at_start() -> Iterator[None]:
+    """Stops every strategy at its start, silences Flower's log, and lets the app make messages."""
+    stopped: Any = Strategy
+    flowers = Strategy.start
+
+    @functools.wraps(flowers)
+    def start(*args: Any, **settings: Any) -> NoReturn:
+        bound = inspect.signature(flowers).bind(*args, **settings)
+        bound.apply_defaults()
+        raise _Stopped(bound.arguments)
+
+    logger, identity = logging.getLogger("flwr"), ("_task_id", "_run_id", "_node_id")
+    level, before = logger.level, [getattr(TaskIdentity, name) for name in identity]
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 0
-    for kind, start in starts.items():
-        setattr(kind, START, _caught(start, kind is not Strategy))
     logger.setLevel(logging.ERROR)
+    stopped.start = start
     try:
         yield
     finally:
+        stopped.start = flowers
         logger.setLevel(level)
-        for kind, start in starts.items():
-            setattr(kind, START, start)
-        for name, value in identity.items():
-            setattr(TaskIdentity, f"_{name}", value)
+        for name, value in zip(identity, before, strict=True):
+            setattr(TaskIdentity, name, value)
 
 
-def _strategies(kind: type[object]) -> Iterator[type[object]]:
-    """Yields a class and its subclasses that have a `start` of their own."""
-    if START in kind.__dict__:
-        yield kind
-    for derived in kind.__subclasses__():
-        yield from _strategies(derived)
+# --- a second start ---------------------------------------------------------------
 
 
-def _caught(start: Callable[..., Any], own: bool) -> Callable[..., Any]:
-    @functools.wraps(start)
-    def started(*args: Any, **settings: Any) -> Any:
-        bound = inspect.signature(start).bind(*args, **settings)
-        bound.apply_defaults()
-        given = dict(bound.arguments)
-        raise _Started(given.pop("self", args[0]), own, given)
+def _refuse_second_start(trace: TracebackType | None) -> None:
+    """Refuses a start in a loop, or one that another start follows: no plan trains twice.
 
-    return started
+    Raises:
+        ConfigError: says where it would train again.
+    """
+    calls = list[tuple[Path, int]]()
+    while trace is not None:
+        if not str(trace.tb_frame.f_globals.get("__name__")).startswith(OTHERS):
+            calls.append((Path(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
+        trace = trace.tb_next
+    starts = {"start"}
+    for file, line in reversed(calls):
+        functions = _functions(file)
+        starts |= {each.name for each in functions if _calls(each, starts)}
+        around = [each for each in functions if _spans(each, line)]
+        innermost = max(around, key=lambda each: each.lineno, default=ast.Module([], []))
+        for each in _later(innermost, line):
+            if _calls(each, starts):
+                raise own_code(f"it trains more than once: {file.name}, line {each.lineno}")
+
+
+def _functions(file: Path) -> list[ast.FunctionDef]:
+    """The functions of a file; none of one that nobody can read."""
+    try:
+        nodes = ast.walk(ast.parse(file.read_bytes()))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [node for node in nodes if isinstance(node, ast.FunctionDef)]
+
+
+def _later(block: ast.AST, line: int) -> Iterator[ast.stmt]:
+    """The statements of a block that run after the one at a line, and the loops around it."""
+    for name in ("body", "orelse", "finalbody", "handlers"):
+        statements = getattr(block, name, [])
+        for at, each in enumerate(statements):
+            if _spans(each, line):
+                yield from _later(each, line)
+                if isinstance(each, ast.For | ast.While):
+                    yield each
+                yield from statements[at + 1 :]
+                return
+
+
+def _spans(node: Any, line: int) -> bool:
+    return bool(node.lineno <= line <= node.end_lineno)
+
+
+def _calls(block: ast.AST, names: set[str]) -> bool:
+    """Whether a block calls one of these functions with arguments, as a strategy's start has."""
+    return any(
+        isinstance(node, ast.Call)
+        and bool(node.args or node.keywords)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+        for node in ast.walk(block)
+    )

@@ -14,19 +14,27 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.app import (
+    DEFAULT_TTL,
+    ConfigRecord,
+    Context,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.common import Code
 
 from secureps.client.flower.app import FlowerApp
 from secureps.client.flower.records import FlowerModel, States, from_plain, single_bytes
 from secureps.client.flower.served import Served, read_served
-from secureps.client.flower.server import RUN, message
 from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
@@ -43,6 +51,9 @@ from secureps.messages.encoding import file_digest, payload_digest
 from secureps.policy.tensor_kinds import Kind
 
 log = logging.getLogger("secureps")
+
+RUN = 1
+"""The run id that an app sees; it has no meaning here."""
 
 FITTED = "secureps.fitted"
 """The record of `context.state` that keeps the metrics of the last training; apps never see it."""
@@ -122,7 +133,7 @@ class FlowerTrainer:
         state = self._states.before(at)
         state.pop(FITTED, None)
         context = self._context(state)
-        kind, seed = self._kind("train", start.served.train), bound_seed(config.seed, parameters)
+        kind, seed = self._kind("train"), bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
         result = self._fitted(reply, start, parameters)
         if result.metrics:
@@ -177,11 +188,6 @@ class FlowerTrainer:
         said, count, key = self._said(self._ask(message, content, self._context(state), 0), "")
         examples = example_count(count, key, f"{self._app.where}: {message}")
         return EvaluateResult(None, examples, self._numbers(message, said))
-
-    def messages(self) -> tuple[str, ...]:
-        """The messages of the app's own that its ServerApp trains and evaluates by."""
-        served = self._known().served
-        return tuple(each for each in (served.train, served.evaluate) if "." in each)
 
     def kinds(self) -> dict[str, Kind]:
         """Running statistics, by PyTorch's names for them; unknown for arrays without names."""
@@ -254,10 +260,9 @@ class FlowerTrainer:
         name = hashlib.blake2b(self._name.encode(), digest_size=8, person=b"secureps-node").digest()
         return int.from_bytes(name, "big") >> 1 or 1
 
-    def _kind(self, action: str, asked: str) -> str:
-        """The type of a message: the ServerApp's, else the app's own."""
-        found = asked or self._app.action(action)
-        return found if found is not None else action
+    def _kind(self, action: str) -> str:
+        """The type of a message that the app has a function for; `action` if it has none."""
+        return self._app.action(action) or action
 
     def _content(
         self, legacy: str, parameters: Mapping[str, Array], config: Mapping[str, Setting], at: int
@@ -329,9 +334,8 @@ class FlowerTrainer:
         self, parameters: dict[str, Array], versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
         """Sends an evaluate message; None if the app has no function for it."""
-        legacy, start = self._app.legacy, self._known()
-        kind = self._kind("evaluate", start.served.evaluate)
-        if not legacy and not self._app.has(kind):
+        kind = self._kind("evaluate")
+        if not self._app.legacy and not self._app.has(kind):
             return None
         at = 0 if versions is None else sum(versions.values())
         number = 0 if versions is None else max(versions.values(), default=0)
@@ -379,6 +383,17 @@ class FlowerTrainer:
             text = f"{what} returned {', '.join(others)}, no finite number: it goes nowhere"
             log.warning("%s: %s", self._app.where, text)
         return metrics
+
+
+def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
+    """Makes a message to a client, as if from Flower's server."""
+    return made(content, Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type))
+
+
+def made(content: RecordDict, metadata: Metadata) -> Message:
+    """A message with metadata of our own: the constructor does it, and its signature says not."""
+    found: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ const WIDTH = 420, HEIGHT = 170, LEFT = 60, BOTTOM = 20, TOP = 12, SHOWN = 24;
 // items: [{ label, parts }] oldest first; names: of the parts; format: of one figure.
 export function columns(title, items, names, format) {
   const shown = items.slice(-SHOWN);
-  if (shown.length === 0) return p(`${title}: nothing yet`, "dim");
+  if (shown.length === 0) return p(`${title}: no figures`, "dim");
   const total = (item) => item.parts.reduce((sum, part) => sum + part, 0);
   const most = Math.max(...shown.map(total)) || 1;
   const room = (WIDTH - LEFT) / Math.max(shown.length, 8);

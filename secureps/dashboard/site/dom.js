@@ -25,10 +25,11 @@ export const list = (texts) => h("ul", {}, texts.map((text) => h("li", {}, text)
 // Rows of texts, numbers and elements; wider than the page it scrolls, by keyboard too.
 export function table(title, heads, rows) {
   if (rows.length === 0) return p(`${title}: none`, "dim");
-  const cell = (each) => h("td", { class: typeof each === "number" ? "number" : null }, each instanceof Node ? each : String(each));
+  const kind = (each) => (typeof each === "number" ? "number" : null);
+  const cell = (each) => h("td", { class: kind(each) }, each instanceof Node ? each : String(each));
   const whole = h("table", {},
     h("caption", {}, title),
-    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+    h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: kind(rows[0][place]) }, head)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell)))));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, whole);
 }

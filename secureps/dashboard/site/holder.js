@@ -7,8 +7,8 @@ export const title = "Data holder";
 export function sections(view) {
   return [
     { id: "budget", title: "My epsilon against my budget", wide: true, data: [view.epsilon, view.budget, view.delta, view.unit, view.unsafe, view.total, view.exact, view.own_budget, view.own_delta, view.ledger_trouble, view.plan], make: budget },
-    { id: "runs", title: "Over all runs", data: view.runs, make: runs },
-    { id: "open", title: "Who could open an update of mine", data: [view.open, view.holders, view.threshold, view.sees], make: open },
+    { id: "runs", title: "Over all runs", wide: true, data: view.runs, make: runs },
+    { id: "open", title: "Who could open an update of mine", wide: true, data: [view.open, view.holders, view.threshold, view.sees], make: open },
     { id: "sent", title: "What left this machine", wide: true, data: [view.updates, view.count, view.bytes], make: sent },
   ];
 }
@@ -23,18 +23,18 @@ function budget([spent, planned, delta, unit, unsafe, total, exact, own, ownDelt
   if (unsafe) made.push(p("An update was made from a seed that everybody may know: nothing bounds what it tells.", "bad"));
   if (planned === null) made.push(p(`The plan ${plan} trains without privacy: no epsilon bounds what sums and models tell.`, "warn"));
   else made.push(p(`In this run: epsilon ${epsilon(spent)} of the plan's ${planned}, at delta ${delta}, of ${unit}.`, "headline"), gauge("epsilon of this run", spent, planned));
-  if (trouble) made.push(p(`The ledger over all runs cannot be read: ${trouble}`, "bad"));
+  if (trouble) made.push(p(`What all runs spent is not known, for the ledger cannot be read: ${trouble}`, "bad"));
   else made.push(p(`Over all runs: epsilon ${epsilon(total)}${own === null ? "; no budget of your own is set (--budget)" : ` of your own ${own}`}, at delta ${ownDelta}${also(exact)}.`, exact ? "warn" : null), gauge("epsilon of all runs", total, own));
   return made;
 }
 
 function runs(rows) {
-  return [table("As the ledger has them", ["run", "updates", "epsilon", ""], rows.map((row) => [h("code", {}, row.run), row.exact ? `at most ${row.updates}` : row.updates, row.exact ? "no privacy" : epsilon(row.epsilon), row.this ? "this run" : ""]))];
+  return [table("As the ledger has them", ["run", "what it spent", ""], rows.map((row) => [h("code", {}, row.run), row.told, row.this ? "this run" : ""]))];
 }
 
 function open([who, holders, threshold, sees]) {
   return [
-    p("Nobody alone, and nobody who keeps to the protocol, but for these together:"),
+    p("These could, and nobody else:"),
     list(who),
     holders.length ? p(`The key holders are ${holders.join(", ")}; ${threshold} of them must agree to open a sum.`) : null,
     table("Who sees what", ["role", "sees", "never sees"], sees),

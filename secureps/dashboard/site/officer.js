@@ -8,17 +8,18 @@ export const title = "Privacy officer";
 export function sections(view) {
   return [
     { id: "plan", title: "The plan, explained", wide: true, data: view.explanation, make: plan },
-    { id: "spent", title: "Epsilon of each client", data: [view.clients, view.unit, view.delta], make: spent },
+    { id: "spent", title: "Epsilon of each client", wide: true, data: [view.clients, view.unit, view.delta], make: spent },
     { id: "growth", title: "Epsilon by version", data: view.costs, make: growth },
-    { id: "openings", title: "Openings by key holder", data: view.holders, make: openings },
+    { id: "openings", title: "Openings by key holder", wide: true, data: view.holders, make: openings },
     { id: "logs", title: "Signed audit logs", data: view.logs, make: logs },
     { id: "refused", title: "Refused, or come to nothing", wide: true, data: [view.refused, view.rows], make: refused },
   ];
 }
 
 function plan(told) {
-  if (told === null) return [p("There is no run yet.", "dim")];
+  if (told === null) return [p("Not known: no run is founded, its coordinator does not answer and its journal is not at hand, or its plan cannot be explained.", "dim")];
   const price = told.price;
+  const bound = (value) => (value === null && told.groups.some((each) => each.values === null) ? "not known before the model is" : epsilon(value));
   return [
     p(`${told.name}: ${told.versions} versions under ${told.cipher}, ${told.shards} shards.`, "headline"),
     h("p", {}, "digest ", h("code", {}, told.digest)),
@@ -26,17 +27,19 @@ function plan(told) {
     table("Who sees what", ["role", "sees", "never sees"], told.sights.map((each) => [each.role, each.sees, each.never])),
     price === null ? p("Nothing is private: the plan adds no noise.", "warn") : table("What privacy spends", ["what", "how much"], [
       ["protected", price.unit], ["against", price.against],
-      ["epsilon of one version", epsilon(price.epsilon_version)], ["epsilon of the run", epsilon(price.epsilon_run)],
+      ["epsilon of one version", bound(price.epsilon_version)], ["epsilon of the run", bound(price.epsilon_run)],
       ["delta", `${price.delta}`], ["budget", `${price.budget}`]]),
     told.remarks.length ? h("div", {}, h("h3", {}, "Notes"), list(told.remarks)) : null,
   ];
 }
 
 function spent([clients, unit, delta]) {
-  const runs = (each) => each.trouble || each.runs.map((run) => run.exact ? `${run.run}: at most ${run.updates} updates with no privacy` : `${run.run}: ${epsilon(run.epsilon)} (${run.updates} updates)`).join("; ");
+  const runs = (each) => each.trouble || each.runs.map((run) => `${run.run}: ${run.told}`).join("; ");
+  const all = (each) => !each.ledger ? "its ledger is not at hand" : each.trouble ? "not known" : each.runs.length ? `${epsilon(each.total)}${also(each.exact)}` : "nothing yet";
   return [
-    p(unit ? `Of ${unit}, at delta ${delta}.` : "Nothing is private: no epsilon bounds what sums and models tell.", unit ? "dim" : "warn"),
-    table("By client", ["client", "in this run", "over all runs", "run by run"], clients.map((each) => [each.name, each.epsilon, each.runs.length ? `${epsilon(each.total)}${also(each.exact)}` : "-", runs(each)])),
+    unit === null ? p("What an epsilon is of is not known: neither the coordinator answers nor its journal is at hand.", "dim")
+      : p(unit ? `Of ${unit}, at delta ${delta}.` : "Nothing is private: no epsilon bounds what sums and models tell.", unit ? "dim" : "warn"),
+    table("By client", ["client", "in this run", "over all runs", "run by run"], clients.map((each) => [each.name, each.epsilon, all(each), runs(each)])),
   ];
 }
 
@@ -45,7 +48,7 @@ function growth(costs) {
   return [columns("The largest epsilon of all clients, by version", items, ["epsilon"], (value) => value.toFixed(3))];
 }
 
-const JOURNAL = "This is in the coordinator's journal: give its state folder, --state.";
+const JOURNAL = "Not known: this is in the coordinator's journal, which is not at hand. Its state folder is given by --state.";
 
 function openings(holders) {
   if (holders === null) return [p(JOURNAL, "dim")];

@@ -50,7 +50,7 @@ from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.seat import Seat
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.coordinator.status import servers, status
+from secureps.roles.coordinator.status import HERE, NOT_KNOWN, servers, status
 from secureps.roles.coordinator.tasks import CaughtUp, ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
@@ -186,6 +186,25 @@ class Coordinator(Seat):
         self._demand_permitted(sender, message)
         seen = status(self._tx(now), self._telemetry.newest, self.servers)
         return replace(seen, finished="", failure="")
+
+    def recall(self) -> requests.Status:
+        """The status by the journal alone, which does not say who is there now.
+
+        Nobody counts as live, no state says that somebody is gone, and no reason that a group waits
+        for whoever is away.
+        """
+        groups, gone = self._federation.groups, self._federation.why_gone
+        here = frozenset(self._federation.members.keys() - gone.keys())
+        seen = status(replace(self._tx(0.0), live=here), ())
+        return replace(
+            seen,
+            groups=tuple(replace(each, reason=groups[each.name].reason) for each in seen.groups),
+            members=tuple(
+                replace(each, live=False, state=NOT_KNOWN if each.state in HERE else each.state)
+                for each in seen.members
+            ),
+            servers=self.servers,
+        )
 
     def wake(self) -> float | None:
         """When time alone may move a group, or a lease may run out."""

@@ -38,6 +38,12 @@ SHOWN = 3
 NOT_TAKEN = "cannot be taken as it is: the coordinator's log says why"
 """Of a server that waits for an operator, in words that follow its name (`founding.said_once`)."""
 
+HERE = ("trains", "waits")
+"""States of a client that is there."""
+
+ENDED, NOT_KNOWN = "ended", "not known"
+"""States of a client whose run has ended, and of one of which nobody knows whether it is there."""
+
 SKIPPED = 20
 """Versions that were not evaluated of which a status says why: the newest."""
 
@@ -230,7 +236,7 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
         reason = f"{reason}; {stuck}"
     if others := committees.others(tx, group):
         reason = f"{reason}; {others}"
-    if waits := reign.waits(tx):
+    if not tx.federation.finished and (waits := reign.waits(tx)):
         reason = f"{waits}; {reason}"
     return requests.GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
@@ -239,8 +245,10 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
     federation = tx.federation
     live = name in tx.live
     owes = any(group.awaits(name) for group in federation.groups.values())
-    state = "trains" if owes else "waits"
-    away = "gone"
+    trains, waits = HERE
+    state, away = (trains if owes else waits), "gone"
+    if federation.finished:
+        state = away = ENDED
     if (reason := federation.why_gone.get(name)) is not None:
         away = "stopped" if name in federation.retired else "rests"
         away += f": {reason}" if reason else ""

@@ -41,7 +41,17 @@ ROLES = {"shard": "shard", "holder": "key holder"}
 SKIPS = 6
 """The most reasons for skipped versions, and versions of each, that are shown."""
 
-STATES = ("left out", "revoked", "gone", "stopped", "rests", "trains", "waits")
+STATES = (
+    "left out",
+    "revoked",
+    "gone",
+    "stopped",
+    "rests",
+    "not known",
+    "trains",
+    "waits",
+    "ended",
+)
 """The order of clients by state: those first that an operator may have to look after."""
 
 
@@ -138,7 +148,8 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     yield _groups(status.groups)
     if status.evaluation is not None:
         own = status.evaluation
-        yield Text(f"evaluation {own.step}: {own.reason}")
+        if not status.finished:
+            yield Text(f"evaluation {own.step}: {own.reason}")
         if own.results or own.skipped:
             yield from evaluations(own)
     yield filled(
@@ -196,6 +207,8 @@ def _standing(member: MemberStatus) -> str:
 
 
 def _servers(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
+    if not status.servers and not status.shards:
+        return  # of a run that nobody plays
     yield filled(
         "servers",
         ("server", "role", "state"),
@@ -246,12 +259,18 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
         )
     else:
         yield Text(title, "yellow")
+    for text in skips(own):
+        yield Text(text, "yellow")
+
+
+def skips(own: EvaluationStatus) -> Iterator[str]:
+    """Which versions were not evaluated, and why, in a line for each reason."""
     reasons = [(why, list(run)) for why, run in groupby(own.skipped, lambda each: each.reason)]
     if earlier := sum(len(run) for _, run in reasons[:-SKIPS]):
-        yield Text(f"skipped: {earlier} versions before these", "yellow")
+        yield f"skipped: {earlier} versions before these"
     for why, run in reasons[-SKIPS:]:
         text = f"skipped: version {named([str(each.version) for each in run], SKIPS)}"
-        yield Text(f"{text}: {why}" if why else text, "yellow")
+        yield f"{text}: {why}" if why else text
 
 
 def _metrics(

@@ -18,6 +18,9 @@ from secureps.roles.coordinator.telemetry import CLIP
 from secureps.run.report.totals import FIGURES, At, Known, Totals, Wait
 from secureps.wording import finite
 
+FEDERATED = "federated_"
+"""What the names of the federation's own metrics begin with."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -83,7 +86,7 @@ class Line:
 
     @property
     def _federated(self) -> dict[str, float]:
-        return {f"federated_{name}": value for name, value in self.federated.items()}
+        return {f"{FEDERATED}{name}": value for name, value in self.federated.items()}
 
     @property
     def _longest_seconds(self) -> float:
@@ -91,6 +94,23 @@ class Line:
 
     def _seconds(self, arrived: bool) -> dict[str, float]:
         return {c: round(w.seconds, 3) for c, w in self.waits.items() if w.arrived is arrived}
+
+
+def split_scores(record: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+    """The script's scores in a line's record, and those of the federation's own evaluation."""
+    found = {name: value for name, value in record.items() if name not in _NO_SCORES}
+    own = {
+        name.removeprefix(FEDERATED): found.pop(name)
+        for name in [*found]
+        if name.startswith(FEDERATED)
+    }
+    return found, own
+
+
+_NO_SCORES = frozenset(
+    {"group", "version", "elapsed", "epsilon", "privacy", CLIP, *FIGURES}
+    | {"longest_wait", "longest_wait_seconds", "waited_seconds", "missed_seconds"}
+)
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,7 @@ def up(order: Order, console: Console) -> Path:
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         folder = make_folder(root, order.plan, plan, cast)
         if founding is not None:
-            for part in founding.tables():
-                console.print(part)
+            founding.tell(console)
             plan = founding.write(folder.root)
         own = (order.unsafe_seed, order.copies, order.standby, order.pin)
         Origin.of(order.plan, *own).write(folder)

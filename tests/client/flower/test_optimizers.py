@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
-from secureps.client.flower.server import message
+from secureps.client.flower.trainer import message
 from secureps.config.optimizer import OptimizerSection
 from secureps.model.optimizer import build_optimizer
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from secureps.client.flower.script import FlowerTrainer
-from secureps.client.runner import Joining, join
 from secureps.client.script import Script
-from secureps.client.site_policy import SitePolicy
 from secureps.client.trainer import EvaluateResult, FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, KitError
-from secureps.roles.member.terms import Terms
+from secureps.errors import ConfigError
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.store.checkpoint import write_state
 from tests.kits.evaluations import metrics_of
 from tests.kits.federations import small_plan
-from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
+from tests.kits.flower_apps import CLIENT_APP, MESSAGES, initial_of, project, write
+from tests.kits.nursery import ROOT
 
 APP = (
     MESSAGES
@@ -112,48 +112,38 @@ def test_reports_of_an_app_are_opened_as_means_alone(tmp_path: Path) -> None:
     }
 
 
-def test_functions_that_a_server_app_names_are_allowed_by_the_site(tmp_path: Path) -> None:
-    source = MESSAGES.replace("@app.train()", '@app.train("fast")')
-    server = SERVER.replace("FedAvg(", "Fast(").replace(
-        "app = ServerApp()",
-        """app = ServerApp()
-class Fast(FedAvg):
-    def configure_train(self, *given):
-        for each in super().configure_train(*given):
-            each.metadata.message_type = "train.fast"
-            yield each
-""",
-    )
-    path = project(tmp_path, "named", source, server)
-    assert founded(path).served.train == "train.fast"
-    initial = initial_of(path, tmp_path / "named.safetensors")
-    made = Script(path).make({"initial": initial}, tmp_path / "state")
-    assert isinstance(made, FlowerTrainer)
-    assert made.messages() == ("train.fast",)
-    joining = Joining("127.0.0.1:1", tmp_path / "no-kit", "client-00", tmp_path / "state")
-    with pytest.raises(ConfigError, match=r"messages: the run uses train\.fast of the app"):
-        join(joining, made)
-    allowed = SitePolicy(Terms(messages=("train.fast",)))
-    with pytest.raises(KitError, match="no-kit"):
-        join(Joining(*_fields(joining), site=allowed), made)
+ASKING = """
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.query("ages")
+def ages(message, context):
+    own = context.node_config["partition-id"]
+    told = {"num-examples": 1 + own, "mean": 30.0 + own}
+    return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+"""
 
 
-def test_no_message_of_another_kind_trains(tmp_path: Path) -> None:
-    """It would go by no name that a site has to allow."""
-    server = SERVER.replace("FedAvg(", "Odd(").replace(
-        "app = ServerApp()",
-        """app = ServerApp()
-class Odd(FedAvg):
-    def configure_train(self, *given):
-        for each in super().configure_train(*given):
-            each.metadata.message_type = "query"
-            yield each
-""",
-    )
-    path = project(tmp_path, "odd", APP, server)
-    with pytest.raises(ConfigError, match="clients train by a query message: name it train, or"):
-        founded(path)
-
-
-def _fields(joining: Joining) -> tuple[str, Path, str, Path]:
-    return joining.server, joining.kit, joining.name, joining.state
+def test_an_app_that_only_asks_is_told_how_its_answers_are_summed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no train function: .*queries.*docs/flower.md, Analy"):
+        Script(write(tmp_path, ASKING))
+    page = (ROOT / "docs" / "flower.md").read_text()
+    (added,) = re.findall(r"### Analytics.*?```python\n(.*?)```", page, re.DOTALL)
+    initial = tmp_path / "count.safetensors"
+    write_state(initial, {"count": np.zeros(1, np.float32)}, {})
+    script = Script(write(tmp_path, ASKING + added))
+    evaluation = {"every": 1, "metrics": {"asked": 1.0}, "reports": {"query.ages": {"mean": 120.0}}}
+    plan = small_plan("plain", versions=2, local=[], evaluation={**evaluation, "bits": 24})
+    trainers = {
+        name: script.make({"partition": i, "initial": str(initial)})
+        for i, name in enumerate(client_names(6))
+    }
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    simulation.run()
+    weights = np.arange(1, 7)
+    ages = float((weights * (29.0 + weights)).sum() / weights.sum())
+    for version in (1, 2):
+        told = metrics_of(simulation)[version]
+        assert told["query.ages.mean"] == pytest.approx(ages, abs=0.1)

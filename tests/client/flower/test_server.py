@@ -1,187 +1,314 @@
-"""A ServerApp is run once, without serving anybody: its model, and what it would say when."""
+"""What is taken of a ServerApp, and what is code of its own."""
 
 from __future__ import annotations
 
-import json
+import textwrap
+from pathlib import Path
 from typing import Any
 
+import flwr.serverapp.strategy as flowers
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, Strategy
+from flwr.serverapp.strategy import FedAvg, Strategy
 
-from secureps.client.flower.server import Heard, Round, message, rehearse
+from secureps.client.flower.server import MEANS, Taken, optimizer_of, take
+from secureps.client.flower.trainer import message
 from secureps.errors import ConfigError
+from tests.kits.flower_grid import LocalGrid
 
 MODEL = ArrayRecord({"w": Array(np.arange(3.0))})
+OWN = r"its ServerApp has code of its own, which does not run here \(%s.*\): run the app inside"
 
 
-def served(main: Any) -> ServerApp:
+def taken(main: Any, clients: int = 5) -> Taken:
     server = ServerApp()
     server.main()(main)
-    return server
+    return take(server, {"rounds": 2}, 3, clients)
 
 
-def heard(main: Any, versions: int = 3) -> Heard:
-    return rehearse(served(main), {"rounds": 2}, versions)
-
-
-def told(rounds: tuple[Round, ...]) -> list[dict[str, Any]]:
-    """The config of each round."""
-    found = []
-    for each in rounds:
-        records = {name: items for name, _, items in json.loads(each.records)}
-        found.append(records[each.config])
-    return found
-
-
-def started(strategy: Strategy, **arguments: Any) -> Heard:
-    """A ServerApp that starts a strategy."""
+def started(strategy: Strategy, **arguments: Any) -> Taken:
+    """A ServerApp that starts a strategy, and must not go on after it."""
 
     def main(grid: Grid, context: Context) -> None:
         try:
             strategy.start(grid, MODEL, **arguments)
         except Exception as error:
             raise AssertionError("the app could go on") from error
+        raise AssertionError("what follows start() ran")
 
-    return heard(main)
+    return taken(main)
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        FedAvg(arrayrecord_key="weights", configrecord_key="told"),
-        FedAdam(fraction_train=0.5, min_available_nodes=2000, arrayrecord_key="weights"),
-    ],
-    ids=["FedAvg", "FedAdam"],
-)
-def test_a_strategy_is_asked_and_never_started(strategy: FedAvg) -> None:
-    start = Strategy.start
-    settings = ConfigRecord({"lr": 0.5})
-    found = started(
-        strategy, num_rounds=7, timeout=60.0, train_config=settings, evaluate_fn=lambda n, a: 1 / 0
-    )
+def made(name: str) -> Strategy:
+    """A strategy of Flower's, by its name."""
+    kind = getattr(flowers, name)
+    needs: dict[str, Any] = {
+        "FedProx": {"proximal_mu": 0.5},
+        "QFedAvg": {"client_learning_rate": 0.1},
+        "Krum": {"num_malicious_nodes": 1},
+    }
+    if name.startswith("DifferentialPrivacy"):
+        return kind(FedAvg(), *((0.1, 5) if "Adaptive" in name else (1.0, 1.0, 5)))  # type: ignore[no-any-return]
+    return kind(**needs.get(name, {}))  # type: ignore[no-any-return]
+
+
+OTHERS = sorted({*flowers.__all__} - {*MEANS, "Result", "Strategy"})
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_strategy_of_flowers_is_taken_and_never_runs(name: str) -> None:
+    start, strategy, asked = Strategy.start, made(name), ConfigRecord({"lr": 0.5})
+    found = started(strategy, train_config=asked, evaluate_config=ConfigRecord({"batch": 7}))
     assert found.arrays == MODEL
     assert found.strategy is strategy
-    assert (found.rounds, found.timeout, found.judges, found.own) == (7, 60.0, True, ())
-    assert {(each.type, each.arrays) for each in found.fits} == {("train", "weights")}
-    assert told(found.fits) == [{"lr": 0.5}] * 3
-    assert [each.type for each in found.evaluations] == ["evaluate"] * 3
+    more = {"proximal-mu": 0.5} if name == "FedProx" else {}
+    assert [dict(each) for each in found.train] == [{"lr": 0.5, **more}]
+    assert [dict(each) for each in found.evaluate] == [{"batch": 7}]
     assert Strategy.start is start
     with pytest.raises(RuntimeError, match="is not set"):
-        Message(RecordDict(), 1, "train")  # outside of a rehearsal as before
+        Message(RecordDict(), 1, "train")  # outside as before
 
 
-class Falling(FedProx):
-    """Halves the rate in every second round, as Flower's own tutorial does."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Any:
-        if server_round % 2 == 0:
-            config["lr"] = float(config["lr"]) / 2  # type: ignore[arg-type]
-        return super().configure_train(server_round, arrays, config, grid)
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_strategy_that_does_not_step_along_the_mean_is_refused(name: str) -> None:
+    noise = 'say \\[privacy\\] with unit = "client" in the plan'
+    why = noise if name.startswith("DifferentialPrivacy") else "needs single updates, which nobody"
+    with pytest.raises(ConfigError, match=rf"the strategy {name} .*{why}.*; there are FedAvg, Fed"):
+        started(made(name))
 
 
-def test_every_round_is_told_what_configure_train_says_of_it() -> None:
-    strategy = Falling(proximal_mu=0.1)
-    found = started(strategy, train_config=ConfigRecord({"lr": 0.8}))
-    prox = {"proximal-mu": 0.1}
-    assert told(found.fits) == [{"lr": 0.8, **prox}, {"lr": 0.4, **prox}, {"lr": 0.4, **prox}]
-    evaluated = started(FedAvg(), evaluate_config=ConfigRecord({"batch": 7}))
-    assert told(evaluated.evaluations) == [{"batch": 7}] * 3
-    assert started(FedAvg(fraction_evaluate=0.0)).evaluations == ()
+# --- code of its own --------------------------------------------------------------
 
 
-class Unequal(FedAvg):
-    """Tells every node something of its own."""
+class Halving(FedAvg):
+    """Tells clients something else in each round."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Any:
-        for node in grid.get_node_ids():
-            own = ConfigRecord({"node": node})
-            yield Message(RecordDict({"arrays": arrays, "config": own}), node, "train")
+    def configure_train(self, *given: Any) -> Any:
+        raise AssertionError("it was run on made-up numbers")
+
+
+class Saving(FedAvg):
+    """Would see every reply."""
+
+    def aggregate_train(self, *given: Any) -> Any:
+        raise AssertionError("it was run on made-up numbers")
 
 
 class OwnLoop(FedAvg):
     """Has a loop of its own."""
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, extra: int = 1) -> Any:  # type: ignore[override]
-        raise AssertionError("it was run")
+    def start(self, grid: Grid, initial_arrays: ArrayRecord) -> Any:  # type: ignore[override]
+        return self.configure_train(1, initial_arrays, ConfigRecord(), grid)
 
 
-def test_what_no_plan_can_do_is_named() -> None:
-    (named,) = started(Unequal()).own
-    assert named == ("configure_train", "configure_train tells nodes of one round different things")
-    (named,) = started(OwnLoop(), extra=3).own
-    assert named == ("start", "OwnLoop.start is the app's own loop")
+class Wrapped(FedAvg):
+    """Begins Flower's loop its own way."""
+
+    def start(self, grid: Grid, *given: Any, **settings: Any) -> Any:
+        return super().start(grid, *given, **settings)
 
 
-def test_a_loop_without_a_strategy_is_heard_up_to_its_first_message() -> None:
-    def main(grid: Grid, context: Context) -> None:
-        assert grid.run.run_id == context.run_id
-        nodes = list(grid.get_node_ids())
-        content = RecordDict({"model": MODEL})
-        grid.push_messages(Message(content, node, "train.fast") for node in nodes)
+def worst(replies: Any, weight: str) -> Any:
+    """Metrics of the app's own."""
+    raise AssertionError("it was run on made-up numbers")
 
-    found = heard(main)
-    assert found.arrays == MODEL
-    assert [(each.type, each.arrays) for each in found.fits] == [("train.fast", "model")]
-    assert [name for name, _ in found.own] == ["main"]
+
+def on_the_instance() -> FedAvg:
+    """A method is assigned to the object, as no class shows."""
+    strategy = FedAvg()
+    strategy.aggregate_train = worst  # type: ignore[method-assign, assignment]
+    return strategy
 
 
 @pytest.mark.parametrize(
-    ("act", "reason"),
+    ("strategy", "what"),
     [
-        (lambda grid: None, "ends before it trains"),
-        (lambda grid: grid.send_and_receive([]), "sends nobody anything"),
+        (Halving(), "the strategy Halving"),
+        (Saving(), "the strategy Saving"),
+        (OwnLoop(), "it starts no strategy"),
+        (Wrapped(), "the strategy Wrapped"),
+        (on_the_instance(), "aggregate_train of FedAvg"),
+        (FedAvg(train_metrics_aggr_fn=worst), "train_metrics_aggr_fn, which may be left out"),
+        (FedAvg(evaluate_metrics_aggr_fn=worst), "evaluate_metrics_aggr_fn, which may be left out"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, FedAvg) else "",
+)
+def test_a_strategy_of_the_apps_own_is_refused(strategy: FedAvg, what: str) -> None:
+    def main(grid: Grid, context: Context) -> None:
+        strategy.start(grid, MODEL)
+
+    with pytest.raises(ConfigError, match=OWN % what):
+        taken(main)
+
+
+def test_a_method_that_the_app_assigns_to_flowers_class_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FedAvg, "configure_train", worst)
+    with pytest.raises(ConfigError, match=OWN % "configure_train of FedAdam"):
+        started(made("FedAdam"))
+
+
+@pytest.mark.parametrize(
+    ("act", "what"),
+    [
+        (lambda grid: None, "it starts no strategy"),
+        (lambda grid: grid.send_and_receive([]), "it sends its clients messages itself"),
         (
-            lambda grid: grid.send_and_receive([Message(RecordDict(), 1, "query.age")]),
-            "asks its clients to query.age before it trains",
+            lambda grid: grid.push_messages(
+                [Message(RecordDict({"arrays": MODEL}), n, "train") for n in grid.get_node_ids()]
+            ),
+            "it sends its clients messages itself",
         ),
-        (lambda grid: grid.pull_messages(["x"]), "waits for answers"),
-        (lambda grid: FedAvg(fraction_train=0.0).start(grid, MODEL), "nobody train in round 1"),
+        (lambda grid: grid.pull_messages(["x"]), "it sends its clients messages itself"),
+        (
+            lambda grid: FedAvg().start(LocalGrid.simulated(ClientApp(), 2), MODEL),
+            "the grid LocalGrid",
+        ),
     ],
 )
-def test_a_server_that_does_not_train_first_says_what_it_does(act: Any, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        heard(lambda grid, context: act(grid))
+def test_a_loop_or_a_grid_of_the_apps_own_is_refused(act: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=OWN % what):
+        taken(lambda grid, context: act(grid))
+
+
+STARTS = {
+    "another follows": """
+        FedAvg().start(grid, MODEL)
+        FedAdam().start(grid=grid, initial_arrays=MODEL)
+    """,
+    "in a loop": """
+        for rate in (0.1, 0.01):
+            FedAvg().start(grid, MODEL)
+    """,
+    "a helper": """
+        train(grid, 1)
+        train(grid, 2)
+    """,
+    "nested": """
+        with open(__file__):
+            if grid:
+                FedAvg().start(grid, MODEL)
+            train(grid, 2)
+    """,
+}
+ONE_START = """
+    import threading
+    if len(list(grid.get_node_ids())) == 5:
+        result = FedAvg().start(grid, MODEL)
+    else:
+        result = FedAdam().start(grid, MODEL)
+    threading.Thread().start()
+    print(result)
+"""
+
+
+def app_of(folder: Path, body: str) -> Any:
+    """The main function of a file."""
+    source = (
+        "from flwr.serverapp.strategy import FedAdam, FedAvg\n"
+        "def train(grid, phase):\n    return FedAvg().start(grid, MODEL)\n"
+        "def main(grid, context):\n"
+    )
+    path = folder / "server_app.py"
+    path.write_text(source + textwrap.indent(textwrap.dedent(body), "    "))
+    names: dict[str, Any] = {"MODEL": MODEL, "__file__": str(path), "__name__": "server_app"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    return names["main"]
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_two_trainings_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=OWN % r"it trains more than once: server_app.py, line \d"
+    ):
+        taken(app_of(tmp_path, STARTS[name]))
+
+
+def test_one_training_of_two_that_the_app_chooses_between_is_taken(tmp_path: Path) -> None:
+    assert type(taken(app_of(tmp_path, ONE_START)).strategy) is FedAvg
+
+
+# --- nodes ------------------------------------------------------------------------
+
+
+def test_an_app_sees_as_many_nodes_as_take_part() -> None:
+    seen = []
+
+    def main(grid: Grid, context: Context) -> None:
+        seen.append(list(grid.get_node_ids()))
+        assert grid.run.run_id == context.run_id
+        FedAvg(min_available_nodes=1000).start(grid, MODEL)
+
+    taken(main, clients=7)
+    assert seen == [[1, 2, 3, 4, 5, 6, 7]]
+
+
+def test_an_app_that_waits_for_more_nodes_is_not_waited_for() -> None:
+    def main(grid: Grid, context: Context) -> None:
+        while len(list(grid.get_node_ids())) < 8:
+            pass
+
+    with pytest.raises(ConfigError, match="waits for more nodes than the 7 that take part"):
+        taken(main, clients=7)
 
 
 def test_what_a_server_raises_is_its_own() -> None:
     with pytest.raises(ZeroDivisionError):
-        heard(lambda grid, context: 1 / 0)
+        taken(lambda grid, context: 1 / 0)
+    wrong: Any = {"w": 1}
+    with pytest.raises(ConfigError, match="started without initial_arrays"):
+        taken(lambda grid, context: FedAvg().start(grid, wrong))
+
+
+# --- Flower's old kind ------------------------------------------------------------
 
 
 def test_strategies_of_the_old_kind() -> None:
     from flwr.common import ndarrays_to_parameters
-    from flwr.server import Server, ServerAppComponents, ServerConfig, SimpleClientManager
+    from flwr.server import Server, ServerAppComponents, SimpleClientManager
+    from flwr.server.strategy import FedAdam as OldFedAdam
     from flwr.server.strategy import FedAvg as OldFedAvg
 
     initial = ndarrays_to_parameters([np.arange(3.0), np.zeros(())])
-    old = OldFedAvg(
+
+    class Judging(OldFedAvg):
+        def evaluate(self, server_round: int, parameters: Any) -> Any:
+            raise AssertionError("it was run on made-up numbers")
+
+    def components(strategy: Any, **more: Any) -> Taken:
+        made = ServerAppComponents(strategy=strategy, **more)
+        return take(ServerApp(server_fn=lambda context: made), {}, 2, 5)
+
+    old = OldFedAdam(
         initial_parameters=initial,
-        min_available_clients=30,
-        on_fit_config_fn=lambda number: {"rate": 1.0 / number, "server-round": number},
+        eta=0.5,
+        on_fit_config_fn=lambda number: {"rate": 1.0 / number},
         on_evaluate_config_fn=lambda number: {"batches": number},
     )
-
-    def components(strategy: Any, **more: Any) -> ServerApp:
-        made = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=9), **more)
-        return ServerApp(server_fn=lambda context: made)
-
-    found = rehearse(components(old), {}, 2)
+    found = components(old)
     assert found.arrays is not None
     assert [array.numpy().tolist() for array in found.arrays.values()] == [[0.0, 1.0, 2.0], 0.0]
-    assert told(found.fits) == [{"rate": 1.0}, {"rate": 0.5}]
-    assert told(found.evaluations) == [{"batches": 1}, {"batches": 2}]
-    assert (found.rounds, found.own) == (9, ())
-    assert rehearse(components(OldFedAvg()), {}, 2).arrays is None, "it would ask a client"
-    own = rehearse(components(old, server=Server(client_manager=SimpleClientManager())), {}, 1).own
-    assert [name for name, _ in own] == ["server"]
-    assert rehearse(ServerApp(), {}, 2).strategy is None
+    assert [dict(each) for each in found.train] == [{"rate": 1.0}, {"rate": 0.5}]
+    assert [dict(each) for each in found.evaluate] == [{"batches": 1}, {"batches": 2}]
+    optimizer = optimizer_of(found.strategy)
+    assert optimizer is not None
+    assert (optimizer["name"], optimizer["learning_rate"]) == ("fedadam", 0.5)
+    assert components(OldFedAvg()).arrays is None, "it would ask a client"
+    manager = SimpleClientManager()
+    with pytest.raises(ConfigError, match=OWN % "Server"):
+        components(old, server=Server(client_manager=manager, strategy=Judging()))
+    with pytest.raises(ConfigError, match=OWN % "the strategy Judging"):
+        components(Judging())
+    with pytest.raises(
+        ConfigError, match=OWN % "fit_metrics_aggregation_fn, which may be left out"
+    ):
+        components(OldFedAvg(fit_metrics_aggregation_fn=worst))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=OWN % "it has no main function"):
+        take(ServerApp(), {}, 2, 5)
 
 
 def test_messages_can_be_answered() -> None:

@@ -1,0 +1,65 @@
+"""The status of a run by its coordinator's journal alone: of a run that has ended, or is silent.
+
+The same machine that answers `AskStatus` folds the journal, so that both say the same in the same
+words. What must not live here: asking a coordinator (`run.status_client`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from secureps.crypto.roster import Roster
+from secureps.errors import ConfigError, InternalError
+from secureps.messages.records import REIGN, Dated, RequestsRefused, RunPinned
+from secureps.messages.requests import Status
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.pinned_run import PinnedRun
+from secureps.store.backup import JOURNAL
+from secureps.store.journal import read_folded
+from secureps.store.keyring import load_public
+
+
+def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
+    """The status by the journal of whoever ruled last; None where no run was founded.
+
+    Args:
+        states: the state folders of the coordinator, and of its standby if it has one.
+        kit: of the run, with its roster.
+
+    Raises:
+        ConfigError, DamagedStore: a journal is of another format, party or kit, or damaged.
+        KitError: the kit cannot be read.
+    """
+    journals = [state / JOURNAL for state in states if (state / JOURNAL).is_file()]
+    if not journals:
+        return None
+    roster = load_public(kit).roster
+    told = [each for journal in journals if (each := _told(journal, roster)) is not None]
+    # in the same reign the one with more rows: a coordinator writes on, and its standby follows
+    newest = max(told, key=lambda each: (each[0].incarnation // REIGN, each[1]), default=None)
+    return None if newest is None else newest[0]
+
+
+def _told(journal: Path, roster: Roster) -> tuple[Status, int] | None:
+    """The status by one journal, and its last row; None where no run was founded."""
+    fold, rows, last = read_folded(journal)
+    records = (*(() if fold is None else fold.records), *(row.record for row in rows))
+    pinned = next((each for each in records if isinstance(each, RunPinned)), None)
+    if pinned is None:
+        return None
+    machine = Coordinator(PinnedRun(Plan.from_text(pinned.run.plan), roster, None, b""))
+    if fold is not None:
+        machine.unfold(fold)
+    for row in rows:
+        if isinstance(row.record, Dated | RequestsRefused):
+            continue  # no decisions of the machine's
+        try:
+            machine.apply(row.at, row.record)
+        except InternalError:
+            raise ConfigError(
+                f"{journal}: this is another party's journal, its row {row.seq} is a "
+                f"{type(row.record).__name__}: give the coordinator's state folder"
+            ) from None
+    return machine.recall(), last.seq
