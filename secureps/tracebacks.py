@@ -44,6 +44,12 @@ def where(error: BaseException) -> str:
     return _place(frame.filename, frame.lineno, frame.name)
 
 
+def is_foreign(error: BaseException) -> bool:
+    """Whether somebody else's code was running when it was raised: no library's, and not ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(_is_foreign(Path(frame.filename)) for frame in frames)
+
+
 def dump_crashes() -> None:
     """From now on a native crash of this process says on stderr in which line of Python it was."""
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:

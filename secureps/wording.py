@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def printable(text: str) -> str:
@@ -50,6 +52,22 @@ def named(names: Sequence[str], shown: int = 3) -> str:
     """The first of some names, and how many more."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
+
+
+def numberless(line: str) -> str:
+    """A line without what differs from process to process: times, addresses, ports."""
+    return re.sub(r"0x[0-9a-f]+|\d+", "0", line)
+
+
+def together(said: Mapping[str, str]) -> list[str]:
+    """What parties said, by their names: one line for all who said the same of themselves."""
+    alike = defaultdict[str, list[str]](list)
+    for name in sorted(said):
+        alike[numberless(said[name].replace(name, ""))].append(name)
+    return [
+        said[names[0]] + (f"; so did {named(names[1:])}" if names[1:] else "")
+        for names in alike.values()
+    ]
 
 
 def counted(number: int, what: str) -> str:

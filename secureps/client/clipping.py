@@ -32,7 +32,6 @@ EVENT = "UpdateCut"
 
 
 def clip_update(
-    party: str,
     plan: Plan,
     layout: GroupLayout,
     delta: Part,
@@ -46,7 +45,6 @@ def clip_update(
     them (`policy.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
 
     Args:
-        party: the client, which is told.
         delta: makes the values of the group.
         scale: of the group, None where it has none.
 
@@ -84,9 +82,9 @@ def clip_update(
             values[part] = as_it_was
         return values
 
-    tell_clip(party, plan.head(layout.name), norm, clip)
     of_it = clipped if factor < 1 else delta
-    update = Update(layout.size, hasher.digest(), largest, min(norm, clip), of_it)
+    known = (hasher.digest(), largest, min(norm, clip), of_it)
+    update = Update(layout.size, *known, uncut=norm if norm > clip else None)
     if isinstance(mover, MovingRange) and scale is not None:
         return _in_units(update, scale, mover.told(update.norm, scale))
     return update
@@ -113,40 +111,47 @@ def magnitude(plan: Plan, group: str, update: Update) -> int | None:
     return declared(update.norm, section.clip)
 
 
-def tell_clip(party: str, where: str, norm: float, clip: float) -> None:
-    """Tells the client by how much an update of this norm is shortened, if it is."""
-    if norm > clip:
-        cut = f"cut to {100 * clip / norm:.2g} %"
-        tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
-
-
-def tell_range(
-    party: str,
-    where: str,
-    layout: GroupLayout,
-    update: Update,
-    share: float,
-    most: float,
+def tell_cuts(
+    party: str, where: str, layout: GroupLayout, update: Update, share: float, most: float | None
 ) -> None:
-    """Tells the client how many values of its share exceed the grid's range, where, and how far.
+    """Tells the client what the clip and then the range cut off its update, in one line.
 
-    A range that holds the largest is named: a client of `join` tells it to whoever makes the plan.
+    The range is measured after the clip. So the line names a range that holds what the clip leaves,
+    and a clip with a range that hold the whole update: a plan takes the one or the other.
 
     Args:
         update, share: the values that are put on the grid are `share` times these, in float64.
-        most: the range.
+        most: the range; None where noise or a codec decides what values become.
     """
-    if update.largest * share <= most:
-        return
-    count = {name: update.beyond(part, share, most) for name, part in layout.parts()}
+    said = list[str]()
+    if update.uncut is not None:
+        left = 100 * update.norm / update.uncut
+        said.append(f"update norm {update.uncut:.3g}, clip {update.norm:.3g}: cut to {left:.2g} %")
+    if most is not None:
+        said += _range_words(layout, update, share, most)
+    if said:
+        tell(party, EVENT, where + "; ".join(said))
+
+
+def _range_words(layout: GroupLayout, update: Update, share: float, most: float) -> Iterator[str]:
+    """What the range cuts off, and which numbers of the plan would hold the update."""
+    whole, in_plan = update.largest * share, "in the plan's [[group]]"
+    wider = f" and range = {_room(whole):g}" if whole > most else ""
+    count = {}
+    if wider:  # `largest` is of the values before the clip: these are counted after it
+        count = {name: update.beyond(part, share, most) for name, part in layout.parts()}
     if beyond := sum(count.values()):
         worst = max(count, key=lambda name: count[name])
-        text = f"{beyond:,} of the update's {update.size:,} values are beyond range"
-        whose = f", {count[worst]:,} of them in {worst}"
-        # after the clip, and exactly: `update.largest` may be of the values before it
         largest = share * max(map(furthest, pieces(update.part, 0, update.size)))
-        remedy = f"the largest is {largest:.3g}: range = {_room(largest):g} in the plan's [[group]]"
-        tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}; {remedy} holds it")
+        after = "then " if update.uncut is not None else ""
+        yield (
+            f"{after}{beyond:,} of the update's {update.size:,} values are beyond range {most:.3g}"
+            f": cut to it, {count[worst]:,} of them in {worst}"
+        )
+        yield f"the largest is {largest:.3g}: range = {_room(largest):g} {in_plan} holds it"
+    if update.uncut is not None:
+        clip = f"clip = {_room(update.uncut):g}"
+        yield f"{clip}{wider} {in_plan} would hold the whole update"
 
 
 def _room(largest: float) -> float:

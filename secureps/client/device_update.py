@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secureps.client.clipping import tell_clip, within
+from secureps.client.clipping import within
 from secureps.client.held_tensor import HeldTensor
 from secureps.client.trained import Trained
 from secureps.client.update import Integers, Update, Words
@@ -283,8 +283,8 @@ def _clipped(made: Trained, values: Tensor) -> Update:
         shrink(values, factor)
         for part, was in as_they_were:
             values[part] = was
-    tell_clip(party, where, norm, clip)
-    update = Update(layout.size, digest, far, min(norm, clip), vector.part, vector)
+    known = (digest, far, min(norm, clip), vector.part, vector)
+    update = Update(layout.size, *known, norm if norm > clip else None)
     if isinstance(mover, MovingRange) and scale is not None:
         by = divisor(float(np.float32(scale)), values, torch.float32)
         for piece in pieces(values):

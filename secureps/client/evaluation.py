@@ -6,15 +6,17 @@ What must not live here: when it is asked for (`roles.member.evaluation`), and h
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.returned import taken_evaluation
 from secureps.client.script_errors import blamed
-from secureps.client.trainer import Array, EvaluateResult, Evaluator
+from secureps.client.trainer import Array, Evaluator
 from secureps.config.plan import EvaluationSection
-from secureps.errors import Malformed, ScriptFailed, WrongShape
+from secureps.errors import Malformed, ScriptFailed
 from secureps.messages.evaluation import Metric
 from secureps.messages.orders import GroupVersion
 from secureps.policy.checks.evaluation import Said, check_metrics, heaviest, to_vector
@@ -67,13 +69,14 @@ def judge(
             report = evaluator.report_at(copies, versions, message)
         if report is None:
             raise ScriptFailed(f"there is no {message} of this version to report")
-        reports[message] = _said(f"what report_at {message} returned", report, alike)
+        what = f"what report_at {message} returned"
+        reports[message] = _said(what, report, alike, section.reports[message])
     with blamed("evaluate"):
         if hasattr(evaluator, "evaluate_at"):
             result = evaluator.evaluate_at(parameters, versions)
         else:
             result = evaluator.evaluate(parameters)
-    own = _said("what evaluate returned", result, alike)
+    own = _said("what evaluate returned", result, alike, section.metrics)
     with blamed("what evaluate returned"):
         vector = to_vector(section, own, reports)
         metrics = tuple(Metric(name, float(own.metrics[name])) for name in sorted(section.metrics))
@@ -81,10 +84,9 @@ def judge(
     return Judgement(metrics, vector, heaviest(own, reports))
 
 
-def _said(what: str, result: object, alike: bool) -> Said:
+def _said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:
     with blamed(what):
-        if not isinstance(result, EvaluateResult):
-            raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
+        result = taken_evaluation(returned, wanted)
         if result.examples < 1:
             raise Malformed(f"{result.examples} examples: at least 1 is needed")
         loss = {} if result.loss is None else {LOSS: result.loss}

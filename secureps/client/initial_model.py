@@ -1,4 +1,4 @@
-"""Makes a client's founding model, and checks that a run is founded on the file it was given.
+"""Makes a client's founding model, and holds models against the run's and against a file.
 
 The plan pins the file by its digest, and with it what a ServerApp tells clients. A client that has
 the file compares the digest when it joins, and the values of version 0 when it pulls them. What
@@ -9,18 +9,25 @@ must not live here: making the file (`run.server_app`), and what is in it beside
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.held_tensor import HeldTensor
+from secureps.client.returned import taken_tensors
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import FitResult, Trainer
 from secureps.crypto.sampling import Seed
-from secureps.errors import WrongRun, WrongShape
+from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
+from secureps.store.checkpoint import read_metadata
+from secureps.store.mapped_state import map_state
+
+PICKLES = (b"PK\x03\x04", b"\x80")
+"""How the files begin that `torch.save` writes, now and before 1.6."""
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -29,35 +36,85 @@ def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
     """The founding model of this client; the same for all clients under one unsafe seed.
 
     Raises:
-        ScriptFailed: the trainer raised.
+        ScriptFailed: the trainer raised, or its model is none.
     """
     with blamed("parameters"):
-        return trainer.parameters(seed.derive("initial").integer(63))
+        made = trainer.parameters(seed.derive("initial").integer(63))
+    with blamed("what parameters returned"):
+        return taken_tensors(made)
 
 
-def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
-    """Names, shapes and dtypes of a model, sorted by name; WrongShape if one is no array."""
-    if not isinstance(parameters, Mapping):
-        kind = type(parameters).__name__
-        raise WrongShape(f"it is a {kind}, and must be a dict of NumPy arrays by their names")
-    for name, array in parameters.items():
-        if not isinstance(array, np.ndarray | np.generic | HeldTensor):
-            raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")
-    return Schema(
-        tuple(
-            TensorSpec(name, tuple(int(n) for n in array.shape), str(array.dtype))
-            for name, array in sorted(parameters.items())
-        )
-    )
+def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = None) -> Schema:
+    """Names, shapes and dtypes of a model, sorted by name.
+
+    Args:
+        ties: further names of tensors, by the name that each stands for.
+
+    Raises:
+        WrongShape: one of these is no tensor's.
+    """
+    tied = ties or {}
+    if unknown := [name for tie in tied.items() for name in tie if name not in parameters]:
+        raise WrongShape(f"tied() names {unknown[0]}, and there is no such tensor")
+
+    def spec(name: str) -> TensorSpec:
+        array = parameters[name]
+        dtype = f"{array.dtype}@{tied[name]}" if name in tied else str(array.dtype)
+        return TensorSpec(name, tuple(int(n) for n in array.shape), dtype)
+
+    return Schema(tuple(map(spec, sorted(parameters))))
 
 
-def check_result(result: FitResult, schema: Schema) -> None:
-    """Refuses anything but a FitResult with a model of the run's schema (WrongShape)."""
-    if not isinstance(result, FitResult):
-        raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
-    run, fitted = schema.telling({}), schema_of(result.parameters)
+def conformed(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> FitResult:
+    """A trained model under the names and in the types of the run's.
+
+    Args:
+        ties: further names of tensors, each of which the run has once.
+
+    Raises:
+        WrongShape: it is another model; names the first tensor.
+    """
+    given, run = result.parameters, schema.untied.telling({})
+    for name, own in ties.items():
+        if name in given and own in given and not _same(given[name], given[own]):
+            raise WrongShape(
+                f"{name} and {own} are two names of one tensor (tied), and came back different"
+            )
+    rest = {name: each for name, each in given.items() if name not in ties}
+    made = {s.name: _like(s, rest.pop(s.name)) for s in run.tensors if s.name in rest}
+    fitted = schema_of(made | rest)
     if fitted != run:
         raise WrongShape(run.difference(fitted))
+    return replace(result, parameters=made)
+
+
+def with_ties(tensors: Mapping[str, NDArray[Any]], ties: Mapping[str, str]) -> Tensors:
+    """A model with each tensor under all its names, sorted by name."""
+    further = {name: tensors[own] for name, own in ties.items() if own in tensors}
+    return dict(sorted({**tensors, **further}.items()))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or np.array_equal(np.asarray(one), np.asarray(other))
+
+
+def _like(spec: TensorSpec, given: NDArray[Any]) -> NDArray[Any]:
+    """A tensor in the type of the run's; one of another shape as it is, for who compares.
+
+    Raises:
+        WrongShape: the run's type cannot hold its values.
+    """
+    dtype = np.dtype(spec.dtype)
+    if given.dtype == dtype or tuple(given.shape) != spec.shape or given.dtype.kind == "c":
+        return given
+    values = np.asarray(given)
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = values.astype(dtype)
+    if dtype.kind != "f" and not np.array_equal(made, values):
+        raise WrongShape(
+            f"{spec.name} is {values.dtype}, and the run's {spec.dtype} cannot hold its values"
+        )
+    return made
 
 
 def initial_digest(trainer: Trainer) -> str:
@@ -65,6 +122,44 @@ def initial_digest(trainer: Trainer) -> str:
     with blamed("initial_digest"):
         tells = getattr(trainer, "initial_digest", None)
         return "" if tells is None else str(tells())
+
+
+def read_initial(place: str, path: Path) -> tuple[Tensors, dict[str, str]]:
+    """The tensors of a file of version 0, read-only, and further names that some of them have.
+
+    Args:
+        place: what people call the file.
+    Raises:
+        ConfigError: it is no safetensors file.
+    """
+    try:
+        tensors, told = map_state(path, None), read_metadata(path)
+    except DamagedStore as error:
+        text = f"initial: {place}: not a safetensors file: {error}"
+        if _is_pickle(path):
+            text = (
+                f"initial: {place} is a pickle, as torch.save writes it. Reading one runs the code "
+                "in it, so none is ever read: load it where you trust it, and write "
+                'safetensors.torch.save_model(model, "initial.safetensors")'
+            )
+        raise ConfigError(text) from None
+    # safetensors.torch.save_model leaves a tied tensor out, and says so in these words
+    ties = {
+        name: own
+        for name, own in told.items()
+        if own in tensors
+        and own != name
+        and (name not in tensors or np.array_equal(tensors[name], tensors[own]))
+    }
+    return {**tensors, **{name: tensors[own] for name, own in ties.items()}}, ties
+
+
+def _is_pickle(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith(PICKLES)
+    except OSError:
+        return False
 
 
 def refuse_other_start(

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.clipping import tell_range
+from secureps.client.clipping import tell_cuts
 from secureps.client.trainer import SECRET_BYTES
 from secureps.client.update import DeviceValues, Integers, Update
 from secureps.codec.chain import BlockCode
@@ -81,13 +81,13 @@ class UpdateIntegers:
             return code_of(block), place, slice(*sent)
 
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
+        where, rotates = self.plan.head(self.layout.name), self.plan.group(self.layout.name).rotates
+        most = None if mechanism is not None or rotates else self._grid.range
+        tell_cuts(self.client, where, self.layout, update, share, most)
         if mechanism is not None:
             noised = self._noised(mechanism, [part(block) for block in every], update)
             own = (made[at : at + PIECE] for made in noised for at in range(0, made.size, PIECE))
             return _digest(examples, own), ((block, _slices(noised[block])) for block in order)
-        if not self.plan.group(self.layout.name).rotates:
-            where = self.plan.head(self.layout.name)
-            tell_range(self.client, where, self.layout, update, share, self._grid.range)
         name = _digest(examples, self._pieces(map(part, every), update, share))
         blocks = self._rounded(map(part, order), update, share)
         return name, zip(order, blocks, strict=True)

@@ -22,11 +22,12 @@ import numpy as np
 from secureps.client.ahead import AheadWorker
 from secureps.client.frozen_tensors import digests_of
 from secureps.client.initial_model import initial_digest, initial_parameters, schema_of
+from secureps.client.returned import whole_number
 from secureps.client.script_errors import blamed
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.site import Site
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
-from secureps.client.trainer import AheadTrainer, Setting, Trainer
+from secureps.client.trainer import AheadTrainer, Setting, Trainer, ties_of
 from secureps.client.worker import ClientWorker
 from secureps.config.sections import toml_value
 from secureps.config.serve import SEALING, Sealing
@@ -90,7 +91,7 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
     """What a client tells of itself and insists on; as `make_member`."""
     initial = initial_parameters(site.trainer, site.seed)
     with blamed("what parameters returned"):
-        schema = schema_of(initial)
+        schema = schema_of(initial, ties_of(site.trainer))
     with blamed("touches"):
         rows = touched_rows(site.trainer, schema)
     with blamed("examples"):
@@ -136,15 +137,12 @@ def counted(trainer: Trainer) -> int | None:
     """The number of records that a trainer has; None if it has no method `examples`.
 
     Raises:
-        Malformed: it is not an integer of 1 or more.
+        Malformed: it is no whole number of 0 or more.
     """
     tells = getattr(trainer, "examples", None)
     if tells is None:
         return None
-    number = tells()
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
-        raise Malformed(f"it is {number!r:.80}, and must be how many records there are, 1 or more")
-    return int(number)
+    return whole_number("the number of records", tells())
 
 
 def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
@@ -365,7 +363,7 @@ def run(
             from secureps.compiled import keep_in
 
             keep_in(given.kernels)
-        with logging_as(given.log_format, given.name, given.verbose):
+        with logging_as(given.log_format, given.name, given.verbose, ours=False):
             pin_process(given.pin, given.name, given.threads)
             settings = read_settings(given.set)
             policy = NO_POLICY if given.site is None else read_site(given.site)

@@ -15,11 +15,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from secureps.client.flower.served import Founded, FoundingOrder
+from secureps.client.returned import taken_evaluation
 from secureps.client.runner import looked_at
 from secureps.client.script_errors import blamed, told_of
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
-from secureps.errors import ConfigError, PlanRefused, SecurepsError, naming
+from secureps.errors import ConfigError, PlanRefused, ScriptFailed, SecurepsError, naming
 from secureps.extras import from_extras
 from secureps.policy.plan import Plan
 from secureps.tracebacks import told, where
@@ -69,8 +70,9 @@ class Script:
     Or a Flower app: then every client evaluates for itself, and nothing is trained centrally.
 
     Raises:
-        ConfigError: no such file, it does not import, an extra that it imports is not installed,
-            or it has neither `make` nor an app.
+        ConfigError: no such file, an extra that it imports is not installed, or it has neither
+            `make` nor an app.
+        ScriptFailed: it does not import.
     """
 
     def __init__(self, path: Path) -> None:
@@ -146,7 +148,9 @@ class Script:
         """Trains the baseline that holds all records; None if the script has none."""
         train = getattr(self._source, "central", None)
         with blamed("central(settings)"):
-            return None if train is None else cast(EvaluateResult, train(Asked(settings)))
+            made = None if train is None else train(Asked(settings))
+        with blamed("what central(settings) returned"):
+            return None if made is None else taken_evaluation(made)
 
 
 class _Uncached(SourceFileLoader):
@@ -180,5 +184,5 @@ def _load(path: Path) -> ModuleType:
         if isinstance(error, SecurepsError):
             raise
         text = f"{path}: does not import: {told(error)} ({where(error)})"
-        raise ConfigError(text) from error
+        raise ScriptFailed(f"{text}; mend the script, or install what it imports") from error
     return module

@@ -27,6 +27,7 @@ from secureps.client.exchange import (
     LoopSite,
     PulledModel,
 )
+from secureps.client.returned import number, taken_tensors, whole_number
 from secureps.client.runner import Joining, make_member
 from secureps.client.runner import join as take_part
 from secureps.client.site_policy import NO_POLICY, read_site
@@ -40,7 +41,7 @@ from secureps.client.trainer import (
     record_privacy,
 )
 from secureps.config.serve import Sealing
-from secureps.errors import PlanRefused, ScriptFailed
+from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave
 from secureps.roles.member.terms import Terms
@@ -184,8 +185,8 @@ class Session:
         if self._pulled is None:
             raise ScriptFailed("push: there is no pulled model: call pull() before each push")
         trained = _trained(self._pulled, self._frozen, delta, parameters)
-        number = self._examples if examples is None else examples
-        result = FitResult(trained, _counted(number), _finite(metrics or {}), _counted(steps))
+        count = _counted("examples", self._examples if examples is None else examples)
+        result = FitResult(trained, count, _finite(metrics or {}), _counted("steps", steps))
         if self._pulled.config.privacy is not None:
             _demand_private(self._pulled.config, result)
         self._pulled = None
@@ -368,7 +369,10 @@ def _trained(
         for name, base in model.items()
         if any(fnmatchcase(name, pattern) for pattern in frozen)
     }
-    given |= {name: np.asarray(array) for name, array in pushed.items()}
+    try:
+        given |= taken_tensors(pushed)
+    except WrongShape as error:
+        raise ScriptFailed(f"push: {error}") from None
     if wrong := check_like(given, {name: array.shape for name, array in model.items()}):
         raise ScriptFailed(f"push: {wrong}")
     trained = dict[str, Array]()
@@ -383,17 +387,24 @@ def _trained(
     return trained
 
 
-def _counted(number: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
-        raise ScriptFailed(f"push: examples and steps are integers of 1 or more, got {number!r}")
-    return int(number)
+def _counted(key: str, given: object) -> int:
+    try:
+        count = whole_number(key, given)
+    except Malformed as error:
+        raise ScriptFailed(f"push: {error}") from None
+    if count < 1:
+        raise ScriptFailed(f"push: {key} is 0: an update comes from 1 or more")
+    return count
 
 
-def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    found = dict[str, float]()
     for name, value in metrics.items():
-        if not math.isfinite(value):
+        plain = number(value)
+        if plain is None or not math.isfinite(plain):
             raise ScriptFailed(f"push: metric {name!r} is no finite number: leave it out")
-    return {name: float(value) for name, value in metrics.items()}
+        found[name] = plain
+    return found
 
 
 def _demand_private(config: FitConfig, result: FitResult) -> None:

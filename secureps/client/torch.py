@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from secureps.client import torch_ranks as ranks
 from secureps.client.fit_seeds import derived, fit_key, noise_generators, seed_of
@@ -88,11 +89,14 @@ def seeded(seed: int) -> Iterator[None]:
 class TorchTrainer:
     """A `Trainer` of a PyTorch model on tensors held in memory.
 
+    A tensor that the model has under several names (tied weights) travels once, and is there under
+    all of them. What `state_dict` has beside tensors stays as the constructor makes it, and travels
+    nowhere. Where a BatchNorm is, a pass's last batch of one record takes up another one again.
     Buffers of integers and booleans (the counter of a BatchNorm, tables of indices) leave `fit` as
-    they came: they add nothing to an update, and nothing to its norm, which is clipped.
-    Running statistics of a BatchNorm are averaged as all else is, a variance below 0 counting as
-    0; under client-level privacy, whose noise would ruin them, a plan must keep them
-    `local`; under record-level privacy there is no BatchNorm, since it mixes records.
+    they came: they add nothing to an update, and nothing to its norm, which is clipped. Running
+    statistics of a BatchNorm are averaged as all else is, a variance below 0 counting as 0; under
+    client-level privacy, whose noise would ruin them, a plan must keep them `local`; under
+    record-level privacy there is no BatchNorm, since it mixes records.
 
     Args:
         model: makes a fresh model with random weights. Called for every use; it and the
@@ -150,7 +154,7 @@ class TorchTrainer:
         self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
         with self._reproducible(b"", "load"):
             # torch loads another second's worth of itself: now, not in the first round
-            reason = self._touches and _lacking(self._made().state_dict(), self._touches)
+            reason = self._touches and _lacking(_tensors_of(self._made()), self._touches)
         if reason:
             raise ConfigError(f"touches: the model's {reason}")
 
@@ -165,7 +169,10 @@ class TorchTrainer:
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
-            return {name: _array(each) for name, each in self._made().state_dict().items()}
+            module = self._made()
+        state, ties = _tensors_of(module), _ties(module)
+        made = {name: _array(each) for name, each in state.items() if name not in ties}
+        return {name: made[ties.get(name, name)] for name in state}
 
     def refuse_settings(
         self, settings: Mapping[str, Setting], privacy: RecordPrivacy | None
@@ -187,10 +194,14 @@ class TorchTrainer:
             if isinstance(getattr(layer, own, None), Tensor)
         }
         found: dict[str, Kind] = {}
-        for name, each in module.state_dict(keep_vars=True).items():
+        for name, each in _tensors_of(module).items():
             fixed: Kind = "trained" if each.requires_grad else "constant"
             found[name] = "statistics" if name in statistics else fixed
         return found
+
+    def tied(self) -> dict[str, str]:
+        """The further names of the model's tensors; see `Trainer`."""
+        return dict(self._tied_names)
 
     def touches(self) -> dict[str, NDArray[np.int64]]:
         """The rows that the constructor was given; see `Trainer`."""
@@ -227,10 +238,12 @@ class TorchTrainer:
         local = LocalSgd.of(config.settings, config.privacy)
         records = len(self._train[0])
         steps = config.part(local.steps(records, config.privacy))
-        key = fit_key(self._touched(parameters), config, local, self._data(config.privacy))
+        ties = self._tied_names
+        once = {name: each for name, each in parameters.items() if name not in ties}
+        key = fit_key(self._touched(once), config, local, self._data(config.privacy))
         own = ranks.Order(key, local, steps)
-        with self._ranks.together(own, parameters, config.privacy):
-            state, metrics = self._trained(parameters, own, config.privacy)
+        with self._ranks.together(own, once, config.privacy):
+            state, metrics = self._trained(once, own, config.privacy)
         for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
                 records_too = "" if config.privacy else " or look for bad records"
@@ -238,12 +251,13 @@ class TorchTrainer:
                     f"local training made tensor {name!r} NaN or infinite; lower lr "
                     f"(now {local.lr}){records_too}"
                 )
-        result = {name: self._left(name, each) for name, each in state.items()}
+        result = {name: self._left(name, each) for name, each in state.items() if name not in ties}
         for name, rows in self._touches.items():
             trained = result[name][rows]
             result[name][...] = parameters[name]
             result[name][rows] = trained
-        return FitResult(result, records, metrics, steps)
+        whole = {name: result[ties.get(name, name)] for name in state}
+        return FitResult(whole, records, metrics, steps)
 
     def follow(self) -> str | None:
         """Trains what the client of another process orders, until it is dismissed; see `Trainer`.
@@ -275,7 +289,7 @@ class TorchTrainer:
         key, local = order.key, order.local
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._loaded(parameters).train()
-            kept = {n: each.clone() for n, each in module.state_dict().items() if _whole(each)}
+            kept = {n: each.clone() for n, each in _tensors_of(module).items() if _whole(each)}
             sgd = torch.optim.SGD(
                 [each for each in module.parameters() if each.requires_grad],
                 lr=local.lr,
@@ -286,17 +300,19 @@ class TorchTrainer:
             task = Task(*self._train, self._loss, self._device)
             metrics: dict[str, float] = {}
             if privacy is None:
-                batches = _shuffled(rng, len(self._train[0]), local.batch_size, order.steps)
+                least = 2 if any(isinstance(each, _BatchNorm) for each in module.modules()) else 1
+                size = (local.batch_size, least)
+                batches = _shuffled(rng, len(self._train[0]), size, order.steps)
                 down = ranks.descend_together if ranks.several() else descend
                 metrics["loss"] = down(module, sgd, task, batches)
             else:
                 noise = noise_generators(key, self._device)
                 descend_privately(module, sgd, privacy, task, order.steps, (rng, noise))
             with torch.no_grad():
-                state = module.state_dict()
+                state = {name: each.detach() for name, each in _tensors_of(module).items()}
                 for name, each in kept.items():
                     state[name].copy_(each)
-            return ranks.state_of(module), metrics
+            return ranks.state_of(module, state), metrics
 
     def _left(self, name: str, tensor: Tensor) -> Any:
         """A trained tensor: left where it is, if updates are made there, else copied."""
@@ -312,6 +328,12 @@ class TorchTrainer:
             return self._evaluated(parameters)
         with self._ranks.together(ranks.EVALUATION, parameters, None):
             return self._evaluated(parameters)
+
+    @cached_property
+    def _tied_names(self) -> dict[str, str]:
+        """A model is made for them once: large ones take a while."""
+        with self._reproducible(b"", "load"):
+            return _ties(self._made())
 
     @cached_property
     def _has_shards(self) -> bool:
@@ -368,17 +390,19 @@ class TorchTrainer:
 
     def _loaded(self, parameters: Mapping[str, Array]) -> nn.Module:
         module = self._made()
-        state = module.state_dict()
-        reason = check_like(parameters, {name: tuple(each.shape) for name, each in state.items()})
-        if reason is not None:
+        ties, state = _ties(module), _tensors_of(module)
+        shapes = {name: tuple(each.shape) for name, each in state.items() if name not in ties}
+        given = {name: each for name, each in parameters.items() if name not in ties}
+        if (reason := check_like(given, shapes)) is not None:
             raise WrongShape(f"not a state of this trainer's model: {reason}")
-        for name, each in state.items():
-            array = np.asarray(parameters[name])
-            if not np.isfinite(array).all():
-                raise NotFinite(f"tensor {name!r} of the model that was pulled is not finite")
-            if _whole(each) and array.dtype.kind == "f":
-                array = np.rint(array)
-            each.copy_(torch.from_numpy(np.array(array)))
+        with torch.no_grad():
+            for name in shapes:
+                array, own = np.asarray(given[name]), state[name]
+                if not np.isfinite(array).all():
+                    raise NotFinite(f"tensor {name!r} of the model that was pulled is not finite")
+                if _whole(own) and array.dtype.kind == "f":
+                    array = np.rint(array)
+                own.copy_(torch.from_numpy(np.array(array)))
         for layer in module.modules():
             # rounding, or a server's momentum, takes the mean of small variances below 0
             variance = getattr(layer, "running_var", None)
@@ -412,16 +436,35 @@ class TorchTrainer:
 
 
 def _shuffled(
-    rng: np.random.Generator, records: int, size: int, steps: int
+    rng: np.random.Generator, records: int, size: tuple[int, int], steps: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yields `steps` batches of shuffled passes over the records; a pass's last may be short."""
+    """Yields `steps` batches of shuffled passes over the records; a pass's last may be short.
+
+    Args:
+        size: of a batch, and of a short one at least: it takes up records of the pass again.
+    """
     order = rng.permutation(records)
-    start = 0
+    start, (most, least) = 0, size
     for _ in range(steps):
         if start >= records:
             order, start = rng.permutation(records), 0
-        yield order[start : start + size]
-        start += size
+        short = max(0, min(least, most) - (records - start))
+        yield order[max(0, start - short) : start + most]
+        start += most
+
+
+def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """A model's state, those of its entries that are tensors; the model's own, not copies."""
+    state = module.state_dict(keep_vars=True)
+    return {name: each for name, each in state.items() if isinstance(each, Tensor)}
+
+
+def _ties(module: nn.Module) -> dict[str, str]:
+    """Names under which a model's state has a tensor again, by the first name of each."""
+    first = dict[int, str]()
+    state = _tensors_of(module)
+    names = {name: first.setdefault(id(each), name) for name, each in state.items()}
+    return {name: own for name, own in names.items() if name != own}
 
 
 def _whole(tensor: Tensor) -> bool:

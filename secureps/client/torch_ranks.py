@@ -221,12 +221,11 @@ def placed(module: nn.Module, device: torch.device) -> nn.Module:
     return module
 
 
-def state_of(module: nn.Module) -> dict[str, Tensor]:
+def state_of(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A model's tensors: where they lie, or of shares gathered one by one on the host of rank 0.
 
     Ranks that hold shares ask together; the others have nothing.
     """
-    state: dict[str, Tensor] = module.state_dict()
     if not several() or shards_of(module) is None:
         return state
     from torch.distributed.tensor import DTensor

@@ -31,5 +31,5 @@ def trained_update(made: Trained) -> Update:
         if there is not None:
             return there
     delta = add_kept(difference(layout, made.published, made.model), made.kept)
-    update = clip_update(made.party, plan, layout, delta, made.scale, made.kinds)
+    update = clip_update(plan, layout, delta, made.scale, made.kinds)
     return update.held() if plan.group(layout.name).feedback else update

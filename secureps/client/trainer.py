@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from secureps.client.script_errors import blamed
 from secureps.config.plan import RecordPrivacySection
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, WrongShape
 from secureps.policy.counting import by_public_number, public_number
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
@@ -170,7 +170,7 @@ class FitResult:
             model, not the difference. Kept out of `repr`: it is private until encrypted.
         examples: records held for training. The client counts by this number, and publishes it in
             its receipt, unless all count alike or it counts by a number of its site's own
-            (`--records`) or of the plan's (`RecordPrivacy.records`).
+            (`--records`) or of the plan's (`RecordPrivacy.records`). With 0 it sends no update.
         metrics: finite numbers about the training; empty under `RecordPrivacy`, because a
             training loss is computed from records without noise.
         steps: optimizer steps taken; what the accountant composes over.
@@ -263,6 +263,10 @@ class Trainer(Evaluator, Protocol):
     train, trains what that one orders until it is dismissed, and says why it ended; None if this
     process is the client, whose `dismiss()` is called once its run is over.
 
+    Another is `tied() -> Mapping[str, str]`, of tensors that have several names (tied weights):
+    each further name, with the name that it stands for. Such a tensor travels, is clipped and gets
+    its noise once; `fit`, `evaluate` and an exported file have it under all its names.
+
     And `kinds() -> Mapping[str, Kind]`, of tensors by name; one that is not named counts as
     trained. Statistics are refused where noise would be added to them
     (`policy.tensor_kinds`).
@@ -329,6 +333,21 @@ def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
     with blamed("kinds"):
         kinds = getattr(trainer, "kinds", None)
         return {} if kinds is None else dict(kinds())
+
+
+def ties_of(trainer: Trainer) -> Mapping[str, str]:
+    """The further names of tensors that a trainer declares; {} without a method `tied`.
+
+    Raises:
+        ScriptFailed: it raised, or maps no names to names.
+    """
+    with blamed("tied"):
+        tied = getattr(trainer, "tied", None)
+        told = {} if tied is None else dict(tied())
+        for name, own in told.items():
+            if not isinstance(name, str) or not isinstance(own, str) or own in told:
+                raise WrongShape(f"{name!r:.80} is tied to {own!r:.80}, which is no tensor's name")
+        return told
 
 
 def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResult]:

@@ -94,6 +94,8 @@ class Update:
         norm: L2, without running statistics.
         part: makes values [first, last): float32, from any thread.
         device: where the values lie in a device's memory, and are made integers; else None.
+        uncut: L2 before the clip, without running statistics; None where the clip cuts nothing, or
+            moves and so is no advice.
     """
 
     size: int
@@ -102,6 +104,7 @@ class Update:
     norm: float
     part: Part
     device: DeviceValues | None = None
+    uncut: float | None = None
 
     @classmethod
     def of(cls, values: NDArray[np.float32], norm: float) -> Update:

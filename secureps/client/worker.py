@@ -27,14 +27,16 @@ from secureps.client.feedback import keep, load_kept
 from secureps.client.frozen_tensors import FrozenTensors, refuse_changed
 from secureps.client.initial_model import (
     Tensors,
-    check_result,
+    conformed,
     initial_digest,
     initial_parameters,
     refuse_other_start,
+    with_ties,
 )
 from secureps.client.integers import BlockIntegers, UpdateIntegers
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.pulled_block import published_block
+from secureps.client.returned import taken_fit
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, Sealing, draft, whole
 from secureps.client.site import Site
@@ -47,10 +49,18 @@ from secureps.client.trainer import (
     fit_of,
     kinds_of,
     record_privacy,
+    ties_of,
 )
 from secureps.client.update import Update
 from secureps.crypto.sampling import Label, Stream
-from secureps.errors import BudgetSpent, InternalError, Malformed, NotFinite, ScriptFailed
+from secureps.errors import (
+    ConfigError,
+    InternalError,
+    Malformed,
+    NotFinite,
+    PlanRefused,
+    ScriptFailed,
+)
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
@@ -74,6 +84,7 @@ from secureps.privacy.mechanism import clip_l2
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     DECLINES,
+    NO_EXAMPLES,
     Aim,
     BlockSealed,
     Contribute,
@@ -216,7 +227,10 @@ class ClientWorker(Worker):
 
     def _offer(self, group: str, sequence: int) -> Contributed:
         site, layout = self._site, self._layout().group(group)
-        values = layout.flatten(initial_parameters(site.trainer, site.seed))
+        initial, kinds = initial_parameters(site.trainer, site.seed), kinds_of(site.trainer)
+        with blamed("what parameters returned"):
+            layout.refuse_inexact(initial, [n for n, kind in kinds.items() if kind == "constant"])
+            values = layout.flatten(initial)
         id, unsafe = SubmissionId(site.name, group, sequence), not site.seed.private
         return Contributed((self._sealer.offer(self._machine.pinned, id, values, unsafe),), ())
 
@@ -228,6 +242,8 @@ class ClientWorker(Worker):
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
         staying = self._staying(task)
         result, training = self._trained(task, staying)
+        if not result.examples and public_number(pinned.plan.section, self._site.records) is None:
+            return Contributed((), (), tuple(Unsent(aim, NO_EXAMPLES) for aim in task.aims))
         trained, made = time.perf_counter(), list[SealedUpdate]()
         with self._sealer.all_or_none() as put:
             try:
@@ -296,7 +312,9 @@ class ClientWorker(Worker):
             return self._published(blocks[group.name])
 
         tensors = layout.assemble(values) | staying
-        return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
+        run = self._machine.pinned.run.schema.untied
+        model = {spec.name: tensors[spec.name] for spec in run.tensors}
+        return with_ties(model, ties_of(self._site.trainer))
 
     def _published(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
         """Pulled blocks by their digests."""
@@ -339,7 +357,10 @@ class ClientWorker(Worker):
         with blamed("fit", self._site.name):
             result = fit_of(self._site.trainer)(given, config)
         with blamed("what fit returned"):
-            check_result(result, self._machine.pinned.run.schema)
+            schema, ties = self._machine.pinned.run.schema, ties_of(self._site.trainer)
+            result = conformed(taken_fit(result), schema, ties)
+            for group in self._layout().groups:
+                group.refuse_inexact(result.parameters)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
         return result.copied() if self._site.shared else result
 
@@ -389,12 +410,12 @@ class ClientWorker(Worker):
                 layout.flatten(result.parameters)  # says which tensor, if it is one's
                 raise
             counted = self._counted(aim, result.examples)
-        spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
-        # With more or fewer private steps than are charged, epsilon would be wrong.
-        if isinstance(spends, Charge) and result.steps != spends.steps:
-            raise Malformed(
-                f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
-            )
+            spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
+            # With more or fewer private steps than are charged, epsilon would be wrong.
+            if isinstance(spends, Charge) and result.steps != spends.steps:
+                raise Malformed(
+                    f"it took {result.steps!r} private steps, and the plan allows {spends.steps}"
+                )
         return self._draft(task, aim, model, update, counted)
 
     def _draft(
@@ -480,7 +501,7 @@ class ClientWorker(Worker):
             model = self._assemble(task, self._staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
             judgement = judge(site.trainer, model, section, task.model, of == "uniform")
-        except (BudgetSpent, ScriptFailed) as error:  # the run is about training, which goes on
+        except (ConfigError, PlanRefused, ScriptFailed) as error:  # the run is about training
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
                 return Contributed((), (), (Unsent(task.aim, DECLINES),))

@@ -17,7 +17,13 @@ from pathlib import Path
 
 from flwr.app import Context, Message
 
-from secureps.errors import ConfigError, ScriptFailed, SecurepsError, TermsRefused
+from secureps.errors import (
+    ConfigError,
+    InternalError,
+    ScriptFailed,
+    SecurepsError,
+    TermsRefused,
+)
 from secureps.flower import post
 from secureps.flower.names import answer, outermost, refusal
 from secureps.flower.node import Node
@@ -32,6 +38,7 @@ log = logging.getLogger("secureps")
 
 APP = "the app's own code failed; the node's log says where"
 """Its words may quote records: they go no further than the node."""
+OURS = "the node failed (our own fault); its log says how"
 
 
 def secureps_mod(
@@ -75,6 +82,8 @@ def _told(error: SecurepsError) -> str:
     log.error("%s", one_line(error))
     if isinstance(error, ScriptFailed):
         return APP
+    if isinstance(error, InternalError):  # its words may quote what the app answered
+        return OURS
     return error.revealed if isinstance(error, TermsRefused) else one_line(error)
 
 

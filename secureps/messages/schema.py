@@ -8,12 +8,16 @@ from functools import lru_cache
 
 from secureps.messages.encoding import canonical, digest
 
+WRAPPED = "module."
+"""How names begin in the state of a model that torch's DataParallel wraps."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One tensor: `dtype` is numpy's name, such as "float32" or "int64".
 
-    Of a frozen tensor, which all parties have alike, "=" and the digest of its values follow.
+    Of a frozen tensor, which all parties have alike, "=" and the digest of its values follow; of
+    one that is tied, "@" and the name of the tensor that it is another name of.
     """
 
     name: str
@@ -23,10 +27,17 @@ class TensorSpec:
     @property
     def values(self) -> str:
         """The digest of a frozen tensor's values; empty of any other, or where it is not told."""
-        return self.dtype.partition("=")[2]
+        return "" if self.same_as else self.dtype.partition("=")[2]
+
+    @property
+    def same_as(self) -> str:
+        """The tensor that this is another name of (tied weights); empty of any other."""
+        return self.dtype.partition("@")[2]
 
     def of_values(self, values: str) -> TensorSpec:
         """The same tensor with this digest of its values; without, if it is empty."""
+        if self.same_as:
+            return self
         plain = self.dtype.partition("=")[0]
         return replace(self, dtype=f"{plain}={values}" if values else plain)
 
@@ -43,6 +54,18 @@ class Schema:
         return _digest(self)
 
     @property
+    def ties(self) -> dict[str, str]:
+        """The further names of tensors, by the name that each stands for (tied weights)."""
+        return {spec.name: spec.same_as for spec in self.tensors if spec.same_as}
+
+    @property
+    def untied(self) -> Schema:
+        """The same model, each of its tensors once: what travels, and what parties compare."""
+        if not self.ties:
+            return self
+        return Schema(tuple(spec for spec in self.tensors if not spec.same_as))
+
+    @property
     def told(self) -> frozenset[str]:
         """The tensors of which it tells a digest of the values."""
         return frozenset(spec.name for spec in self.tensors if spec.values)
@@ -53,8 +76,19 @@ class Schema:
 
     def difference(self, theirs: Schema) -> str:
         """In words, the first thing in which another schema differs from this one, the run's."""
-        ours = {spec.name: spec for spec in self.tensors}
-        others = {spec.name: spec for spec in theirs.tensors}
+        ours = {spec.name: spec for spec in self.untied.tensors}
+        others = {spec.name: spec for spec in theirs.untied.tensors}
+        if {name.removeprefix(WRAPPED) for name in ours} == {*others} != {*ours}:
+            return (
+                f"the run's names begin with {WRAPPED!r}, as those of a DataParallel do: save the "
+                "state of the model inside it (model.module.state_dict()), and begin from that"
+            )
+        for name, first in theirs.ties.items():
+            if name in ours:
+                return (
+                    f"{name} is another name of {first} (tied weights), and the run has two "
+                    f"tensors: begin from a file without {name}"
+                )
         for name in [*ours, *others]:
             if name not in others:
                 return f"{name} is missing"

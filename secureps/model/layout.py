@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -143,6 +143,35 @@ class GroupLayout:
                 start = stop
         return flat
 
+    def refuse_inexact(self, tensors: Mapping[str, Any], constants: Container[str] = ()) -> None:
+        """Refuses numbers that float32, in which a group travels, would make other ones.
+
+        They are integers such as ids, counters and offsets, and float64 that nothing trains: what
+        is trained is rounded to the steps of a grid, and loses nothing that counts.
+
+        Args:
+            constants: names of tensors that stay as they are.
+        Raises:
+            WrongShape: names the first tensor and number; or as `flatten`.
+        """
+        exact = tuple(
+            spec
+            for spec in self.tensors
+            if np.dtype(spec.dtype).kind in "iu"
+            or (spec.dtype == "float64" and spec.name in constants)
+        )
+        for spec, view in replace(self, tensors=exact).views(tensors):
+            for first in range(0, view.size, _PIECE):
+                piece = view[first : first + _PIECE]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    other = piece.astype(np.float32).astype(piece.dtype) != piece
+                if other.any():
+                    raise WrongShape(
+                        f"tensor {spec.name!r} ({spec.dtype}) has the value {piece[other][0]}, "
+                        "which float32 cannot hold: it would become another number on its way; "
+                        "list it as frozen in the plan, if all clients have the same, or as local"
+                    )
+
     def views(self, tensors: Mapping[str, Any]) -> Iterator[tuple[TensorSpec, NDArray[Any]]]:
         """The group's tensors in their order, each flat: a view, of those that lie in one piece.
 
@@ -203,8 +232,8 @@ class Layout:
     """All groups of a model, the tensors that stay with each client, and the metrics' group.
 
     `evaluation` is the group of the metrics: of one block, and no part of the model. `frozen` are
-    the tensors that all parties have alike, None if the plan has none: digests of layouts are then
-    those of before there were any.
+    the tensors that all parties have alike, `tied` further names of tensors that are here once;
+    None if there are none: digests of layouts are then those of before there were any.
     """
 
     groups: tuple[GroupLayout, ...]
@@ -212,6 +241,7 @@ class Layout:
     block_size: int | None
     evaluation: GroupLayout | None = None
     frozen: tuple[TensorSpec, ...] | None = None
+    tied: tuple[TensorSpec, ...] | None = None
 
     @classmethod
     def build(
@@ -230,8 +260,10 @@ class Layout:
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` or `frozen` fits no tensor, a
                 tensor fits both, a group gets no values, a name occurs twice or is reserved, a
-                dtype cannot be carried, or a sparse tensor has other rows than the plan says.
+                dtype cannot be carried, a tensor is tied to none of its shape and type, or a sparse
+                tensor has other rows than the plan says.
         """
+        tied = _tied(schema)
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
                 raise PlanRefused(f"tensor {spec.name!r} has an impossible shape {spec.shape}")
@@ -239,7 +271,10 @@ class Layout:
                 raise PlanRefused(f"a tensor's name is {spec.name!r}, which is reserved: rename it")
         _refuse_repeats("group", [group.name for group in plan.group])
         _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
+        schema = schema.untied
         members: dict[str, list[TensorSpec]] = {group.name: [] for group in plan.group}
+        for key in ("local", "frozen"):
+            _refuse_further_names(key, getattr(plan, key), tied, schema)
         kept, frozen = (_staying(key, getattr(plan, key), schema) for key in ("local", "frozen"))
         both = {*kept} & {*frozen}
         stay = {*kept, *frozen}
@@ -290,7 +325,8 @@ class Layout:
                     f"group {made.name!r} would have {made.blocks} blocks, and may have "
                     f"{MOST_BLOCKS}: choose a larger block_size"
                 )
-        return cls(tuple(built), kept, plan.block_size, evaluation, frozen or None)
+        whole = tuple(built)
+        return cls(whole, kept, plan.block_size, evaluation, frozen or None, tied or None)
 
     @property
     def all_groups(self) -> tuple[GroupLayout, ...]:
@@ -307,6 +343,8 @@ class Layout:
     ) -> dict[str, NDArray[Any]]:
         """Makes the model's tensors from the groups' values, without those that stay.
 
+        A tensor of several names is there under each, once in memory.
+
         Args:
             values: of a group, float32, in parts that are (size,) together.
         Raises:
@@ -316,7 +354,13 @@ class Layout:
         for group in self.groups:
             for name, part in group.unflatten(*values(group)).items():
                 parts.setdefault(name, []).append(part)
-        return {n: each[0] if len(each) == 1 else np.concatenate(each) for n, each in parts.items()}
+        made = {n: each[0] if len(each) == 1 else np.concatenate(each) for n, each in parts.items()}
+        return made | {name: made[own] for name, own in self.ties.items() if own in made}
+
+    @property
+    def ties(self) -> dict[str, str]:
+        """Further names of tensors, by which each of these is called in its group."""
+        return {spec.name: spec.same_as for spec in self.tied or ()}
 
     def group(self, name: str) -> GroupLayout:
         """The group of that name; Malformed if there is none."""
@@ -334,6 +378,34 @@ class Layout:
     def digest(self) -> bytes:
         """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and what stays."""
         return digest("secureps-layout", canonical(self))
+
+
+def _tied(schema: Schema) -> tuple[TensorSpec, ...]:
+    """The further names of tensors; PlanRefused if one is the name of no tensor like it."""
+    known = {spec.name: spec for spec in schema.untied.tensors}
+    tied = tuple(spec for spec in schema.tensors if spec.same_as)
+    for spec in tied:
+        own = known.get(spec.same_as)
+        dtype = spec.dtype.partition("@")[0]
+        if own is None or (own.shape, own.of_values("").dtype) != (spec.shape, dtype):
+            raise PlanRefused(
+                f"tensor {spec.name!r} is tied to {spec.same_as!r}, and the model has no such "
+                f"tensor of {dtype}{list(spec.shape)}"
+            )
+    return tied
+
+
+def _refuse_further_names(
+    key: str, patterns: Sequence[str], tied: Sequence[TensorSpec], schema: Schema
+) -> None:
+    """PlanRefused where a pattern names a tensor that is known by another name alone."""
+    for pattern in patterns:
+        fits = [spec for spec in (*schema.tensors, *tied) if fnmatchcase(spec.name, pattern)]
+        if fits and all(spec.same_as for spec in fits):
+            raise PlanRefused(
+                f"{key}: {fits[0].name} is another name of {fits[0].same_as} (tied weights): name "
+                "that one"
+            )
 
 
 def _staying(key: str, patterns: Sequence[str], schema: Schema) -> tuple[TensorSpec, ...]:

@@ -66,7 +66,13 @@ def refuse_trained(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Non
 
 def remarks(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
     """What of a model may not average well under a plan, and what to do about it."""
-    return *_crowded(plan, schema, kinds), *_idle(plan, schema, kinds), *_frozen(plan, schema)
+    schema = schema.untied
+    return (
+        *_crowded(plan, schema, kinds),
+        *_idle(plan, schema, kinds),
+        *_frozen(plan, schema),
+        *_doubles(plan, schema, kinds),
+    )
 
 
 def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[str]:
@@ -113,6 +119,22 @@ def _frozen(plan: Plan, schema: Schema) -> Iterator[str]:
         yield (
             f"{_values(frozen):,} of the model's {_values(schema.tensors):,} values are frozen: "
             "they cost no bytes and get no noise, and every party must have the same"
+        )
+
+
+def _doubles(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[str]:
+    """Numbers that lose digits on their way; constants that would are refused by their values."""
+    staying = {*plan.layout(schema).staying}
+    found = [
+        spec.name
+        for spec in schema.tensors
+        if spec.dtype == "float64" and spec not in staying and kinds.get(spec.name) != "constant"
+    ]
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        yield (
+            f"float64: {found[0]}{more}: all that travels is float32, of 7 digits; list as frozen "
+            "what nothing trains and must keep its digits"
         )
 
 

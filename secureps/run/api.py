@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from secureps.client.trainer import Parameters
+from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
 from secureps.policy.explain.explanation import Explanation
 from secureps.run.check import Permit, record, tables
@@ -48,8 +49,9 @@ class RunResult:
         versions: the last version of every group.
         seconds: from start to end; of virtual time, where it was simulated.
         score: loss and metrics of the last model on held-out records; empty if nobody judged it.
-        epsilon: the most that any client spent; None without privacy, infinite under an unsafe
-            seed.
+        epsilon: the most that any client spent; None without privacy. Under an unsafe seed nothing
+            is private: infinite, or, where it was simulated, what a secret seed would have spent.
+        unsafe: the seed was unsafe.
         history: one mapping of metrics per version and group, in the order of publishing: those
             of metrics.jsonl.
         figures: charts, as PNG files.
@@ -70,6 +72,7 @@ class RunResult:
     seconds: float
     score: Mapping[str, float]
     epsilon: float | None
+    unsafe: bool
     history: tuple[Mapping[str, Any], ...] = field(repr=False)
     figures: tuple[Path, ...] = field(repr=False)
 
@@ -94,6 +97,7 @@ class RunResult:
             seconds=summary.get("wall_seconds", summary.get("virtual_seconds")),
             score=_score(judged),
             epsilon=_epsilon(summary),
+            unsafe=summary["unsafe"],
             history=tuple(json.loads(line) for line in lines),
             figures=tuple(sorted(here.glob("*.png"))),
         )
@@ -124,7 +128,10 @@ class RunResult:
     def _facts(self) -> list[tuple[str, str]]:
         versions = ", ".join(f"{group} {version}" for group, version in self.versions.items())
         score = ", ".join(f"{name} {value:.4f}" for name, value in self.score.items())
-        spent = None if self.epsilon is None else f"{self.epsilon:.3f}"
+        spent = None
+        if self.epsilon is not None and (math.isfinite(self.epsilon) or not self.unsafe):
+            secret = ", had the seed been secret" if self.unsafe else ""
+            spent = f"{self.epsilon:.3f}{secret}"
         facts = {
             "run": self.name,
             "finished": self.finished,
@@ -132,6 +139,7 @@ class RunResult:
             "seconds": f"{self.seconds:.1f}",
             "held-out score": score,
             "epsilon spent": spent,
+            "privacy": NO_PRIVACY if self.unsafe else None,
             "folder": str(self.folder),
         }
         return [(label, value) for label, value in facts.items() if value]
@@ -268,6 +276,7 @@ def simulate(
         versions: all 3
         seconds: ...
         held-out score: loss ...
+        privacy: unsafe seed: no privacy
         folder: ...
         >>> sorted(result.model())
         ['height', 'slope']
@@ -281,8 +290,9 @@ def _summary(report: Path) -> Path:
 
 
 def _score(judged: Mapping[str, Any]) -> dict[str, float]:
-    """The loss, and the measure that the script names, of a summary's score."""
+    """The loss, and all metrics that the script names, of a summary's score."""
     named = {"loss": judged.get("loss"), judged.get("measure", ""): judged.get("value")}
+    named |= judged.get("others", {})
     return {name: float(value) for name, value in named.items() if value is not None}
 
 

@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
-from safetensors.numpy import load_file
 
-from secureps.client.initial_model import schema_of
+from secureps.client.initial_model import read_initial, schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
 from secureps.config.plan import ClientPrivacySection, FederationSection
 from secureps.config.sections import (
@@ -46,7 +45,7 @@ from secureps.policy.explain.row_block_text import row_block_words, touched_by_f
 from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import founding_schema, initial_schema
 from secureps.run.model_size import Values, every_size, read_schema, sizes_of
 from secureps.run.party_names import shard_names
 from secureps.run.report.tables import filled
@@ -331,7 +330,6 @@ def model(
     if founding is not None:
         plan = Plan(founding.section, plan.initial_digest)
         return Model(plan, schema_of(founding.founded.model), founding.notes, ())
-    initial = initial_schema(plan)
     settings = {**clients.settings, "partitions": clients.count}
     if plan.section.initial is not None and speaks_flower(clients.script):
         settings["initial"] = plan.section.initial
@@ -348,12 +346,12 @@ def model(
         naming(path, ConfigError, clients.script.absolute()),
     ):
         made, kinds = script.look()
+        made = founding_schema(plan, made)
         examples, touching = script.count() if asked else ((), {})
         tried = Rehearsal({}, ())
         if rehearsed and not speaks_flower(clients.script):
-            initial_file = plan.section.initial
-            tried = script.rehearse(load_file(initial_path(initial_file)) if initial_file else {})
-    made = initial or made
+            place = plan.section.initial
+            tried = script.rehearse(read_initial(place, initial_path(place))[0] if place else {})
     refuse_statistics(plan, made, kinds)
     refuse_trained(plan, made, kinds)
     few = touched_by_few(plan, touching) if asked else ()

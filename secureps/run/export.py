@@ -133,7 +133,7 @@ def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
             cannot be written.
     """
     model = _read(str(run), best_model if the_best else newest_model)
-    metadata = {"run": model.run, "checkpoint": str(model.number)}
+    metadata = {"run": model.run, "checkpoint": str(model.number), **model.layout.ties}
     metadata |= {f"version.{group}": str(version) for group, version in model.versions.items()}
     if model.evaluated is not None:
         metadata |= {f"metric.{m.name}": repr(m.value) for m in model.evaluated.metrics}

@@ -11,16 +11,35 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from secureps.client.frozen_tensors import digests_of
-from secureps.client.initial_model import schema_of
-from secureps.errors import ConfigError
+from secureps.client.initial_model import read_initial, schema_of
+from secureps.errors import ConfigError, WrongShape
 from secureps.files.initial_file import initial_path
 from secureps.files.objects import shown
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+def founding_schema(plan: Plan, made: Schema) -> Schema:
+    """The schema that a run begins from: of the plan's file, else of the script's model.
+
+    Raises:
+        ConfigError: the file's model is not the script's; or as `initial_schema`.
+    """
+    found = initial_schema(plan)
+    if found is None:
+        return made
+    of_file = found.untied.telling({})
+    if of_file != made.untied:
+        raise ConfigError(
+            f"initial: {shown(plan.section.initial or '')}: it has not the tensors of the script's "
+            f"model: {of_file.difference(made)}"
+        )
+    return found
 
 
 def initial_schema(plan: Plan) -> Schema | None:
@@ -36,20 +55,15 @@ def initial_schema(plan: Plan) -> Schema | None:
     """
     if plan.section.initial is None:
         return None
-    path = initial_path(plan.section.initial)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            tensors = {n: file.get_tensor(n) for n in sorted(file.keys())}
-    except Exception as error:
-        raise ConfigError(f"{plan.section.initial}: not a safetensors file: {error}") from None
-    schema = schema_of(tensors)
+    tensors, ties = read_initial(shown(plan.section.initial), initial_path(plan.section.initial))
+    schema = schema_of(tensors, ties)
     layout = plan.layout(schema)
-    _refuse_infinite(shown(plan.section.initial), layout, tensors)
+    _refuse_unusable(shown(plan.section.initial), layout, tensors)
     frozen = layout.frozen if plan.section.frozen else None
     return schema.telling(digests_of({s.name: tensors[s.name] for s in frozen or ()}))
 
 
-def _refuse_infinite(file: str, layout: Layout, tensors: Mapping[str, NDArray[Any]]) -> None:
+def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:
     """Refuses what shards could not publish; what stays with clients may be anything."""
     for group in layout.groups:
         for spec, view in group.views(tensors):
@@ -60,3 +74,7 @@ def _refuse_infinite(file: str, layout: Layout, tensors: Mapping[str, NDArray[An
                     f"initial: {file}: tensor {spec.name!r} has values that are NaN, infinite or "
                     "too large for float32: a run cannot begin from them; export a sound model"
                 )
+        try:
+            group.refuse_inexact(tensors)
+        except WrongShape as error:
+            raise ConfigError(f"initial: {file}: {error}") from None

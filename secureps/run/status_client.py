@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.acts import Act
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
+from secureps.messages.requests import AskRun, AskStatus, GetBlock, Retire, Status, Welcome
 from secureps.messages.run import COORDINATOR, RunInfo, each_address
 from secureps.store.keyring import find_observer, load_private, load_public
 from secureps.store.passphrases import Passphrases
@@ -32,7 +32,7 @@ Model = tuple[dict[str, int], dict[str, NDArray[Any]]]
 
 
 class StatusClient:
-    """Asks the coordinator, as a party of the roster; only what `act` says changes anything.
+    """Asks the coordinator, as a party of the roster; only `act` and `rest` change anything.
 
     Args:
         kit: start-up kit with `name`'s identity.
@@ -76,6 +76,10 @@ class StatusClient:
     def act(self, act: Act) -> None:
         """Has the coordinator do something; it refuses whoever does not have its own key."""
         self._ask(COORDINATOR, act)
+
+    def rest(self, client: str, reason: str) -> None:
+        """Says in a client's own name that it takes no part until it is started again."""
+        self._ask(COORDINATOR, Retire(client, reason, returns=True))
 
     def model(self) -> Model | None:
         """(version of every group, tensors by name), or None when nothing is published yet.

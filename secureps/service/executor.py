@@ -66,6 +66,7 @@ from secureps.service.replay import compact_if_due, replayed
 from secureps.service.watchers import Watchers
 from secureps.service.worker import Worker
 from secureps.store.journal import Journal
+from secureps.tracebacks import told, where
 from secureps.wire.transport import Cancel, Deliver
 
 T = TypeVar("T")
@@ -304,7 +305,9 @@ class Executor:
             except Exception as error:
                 self._settle(item.answer, InternalError("an internal error; see the log"))
                 kind = type(item.event).__name__
-                raise InternalError(f"{self._party} failed at {kind}") from error
+                raise InternalError(
+                    f"{self._party} failed at {kind}: {told(error)} ({where(error)})"
+                ) from error
         self._commit(handled)
 
     def _complain(self, item: _Event, error: SecurepsError) -> None:

@@ -4,7 +4,8 @@
      "event": "VersionCommitted", "message": "version 3 is committed",
      "group": "all", "version": 3}
 
-Nothing else sets up logging. What must not live here: the choice of lines (`service.log_lines`).
+Nothing else sets up logging, and our lines depend on nobody who does: the logger `secureps` has a
+handler of its own. What must not live here: the choice of lines (`service.log_lines`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -42,6 +43,7 @@ def tell(
 ) -> None:
     """Logs one line of a party about one event, with fields for programs."""
     extra = {_EXTRA: {"party": party, "event": event, "message": text, **(fields or {})}}
+    _LOG.disabled = False  # a script's `logging.config` disables every logger that it does not name
     _LOG.log(level, "%s: %s", party, text, extra=extra)
 
 
@@ -85,23 +87,48 @@ def _bare(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[None]:
+def _handled(logger: logging.Logger, handler: logging.Handler, level: int) -> Iterator[None]:
+    """Has one handler alone show a logger's lines while the `with` lasts."""
+    before = logger.handlers, logger.propagate, logger.level
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = before[:2]
+        logger.setLevel(before[2])
+
+
+@contextmanager
+def logging_as(
+    form: LogFormat, party: str, verbose: bool = False, ours: bool = True
+) -> Iterator[None]:
     """Sets up logging on stderr for the process of one party; `verbose` shows DEBUG lines too.
 
     A limit of the operating system that ends the `with` is the operator's error, which names it. In
     JSON an error that ends it is a line too, and the process ends with `exit_status`.
+
+    Args:
+        ours: the process runs one of our commands, so that other code's lines look like ours. In a
+            script's own process they stay as the script has configured them, if it has.
     """
     logging.getLogger("grpc._cython.cygrpc").addFilter(_bare)
-    if verbose:
-        _LOG.setLevel(logging.DEBUG)
-    if form == "text":
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-        with limits_named():
-            yield
-        return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(party))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    text = logging.Formatter("%(asctime)s %(message)s")
+    handler.setFormatter(text if form == "text" else JsonFormatter(party))
+    with ExitStack() as stack:
+        stack.enter_context(_handled(_LOG, handler, logging.DEBUG if verbose else logging.INFO))
+        if ours:  # a library may have configured the root when it was imported, as opacus does
+            stack.enter_context(_handled(logging.getLogger(), handler, logging.INFO))
+        else:
+            logging.basicConfig(level=logging.INFO, handlers=[handler])
+        with limits_named() if form == "text" else _in_json(party):
+            yield
+
+
+@contextmanager
+def _in_json(party: str) -> Iterator[None]:
+    """Writes warnings, and an error that ends the `with`, as lines too."""
     logging.captureWarnings(True)
     threading.excepthook = _of_thread
     try:

@@ -14,6 +14,7 @@ import mmap
 import os
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,6 +42,8 @@ _PAGE = 4096
 Of some systems they are longer; there is no such way then."""
 _LONG = 1 << 16
 """Bytes of a file that is worth two pages."""
+_BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""The upper half of a float32, which NumPy has no type for."""
 
 
 def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
@@ -124,7 +127,8 @@ def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
                 continue
             begin, end = map(int, each["data_offsets"])
             shape = tuple(map(int, each["shape"]))
-            tensor = Filed(path, np.dtype(TYPES[each["dtype"]]), shape, start + begin)
+            dtype = _BFLOAT16 if each["dtype"] == "BF16" else np.dtype(TYPES[each["dtype"]])
+            tensor = Filed(path, dtype, shape, start + begin)
             if min((*shape, begin)) < 0 or tensor.nbytes != end - begin or start + end > size:
                 raise ValueError(f"{name} is not in it")
             found[name] = tensor
@@ -137,6 +141,8 @@ def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
 
 def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     """The tensors of a safetensors file, read-only, without reading them.
+
+    Those of bfloat16 are read, and are float32 with the same values.
 
     Raises:
         DamagedStore: as `filed_tensors`.
@@ -235,6 +241,9 @@ def _mapped(file: IO[bytes], length: int, access: int = mmap.ACCESS_DEFAULT) -> 
 
 
 def _view(whole: mmap.mmap | NDArray[np.uint8], tensor: Filed) -> NDArray[Any]:
+    if tensor.dtype == _BFLOAT16:
+        halves = _view(whole, replace(tensor, dtype=np.dtype("<u2")))
+        return (halves.astype(np.uint32) << 16).view(np.float32)
     count, dtype = tensor.nbytes // tensor.dtype.itemsize, tensor.dtype.newbyteorder("<")
     if count == 0:
         return np.empty(tensor.shape, tensor.dtype)

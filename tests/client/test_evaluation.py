@@ -42,11 +42,10 @@ def test_a_metric_of_its_own_goes_before_the_loss() -> None:
     ]
 
 
-@pytest.mark.parametrize("examples", [0, -1])
-def test_a_mean_is_over_some_examples(examples: int) -> None:
+def test_a_mean_is_over_some_examples() -> None:
     """Who has none would weigh as much as one example, and tell of nothing."""
-    with pytest.raises(ScriptFailed, match=f"{examples} examples: at least 1"):
-        judged(EvaluateResult(1.0, examples, {"accuracy": 0.5}))
+    with pytest.raises(ScriptFailed, match="0 examples: at least 1"):
+        judged(EvaluateResult(1.0, 0, {"accuracy": 0.5}))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

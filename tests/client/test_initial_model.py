@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from secureps.client.initial_model import (
+    conformed,
     initial_digest,
     refuse_other_start,
     schema_of,
 )
+from secureps.client.returned import taken_fit
 from secureps.client.script import Script
+from secureps.client.trainer import FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import WrongRun, WrongShape
 from secureps.messages.encoding import file_digest
@@ -96,8 +99,53 @@ def test_a_served_version_0_that_is_not_the_files_is_refused(tmp_path: Path) -> 
         assert "version 0 of the run is not the model of the file" in halt.reason
 
 
-@pytest.mark.parametrize("model", [[np.zeros(3)], None])
-def test_a_model_that_is_no_dict_is_said_to_be_none(model: Any) -> None:
-    kind = type(model).__name__
-    with pytest.raises(WrongShape, match=f"it is a {kind}, and must be a dict of NumPy arrays"):
-        schema_of(model)
+RUN = schema_of({"n": np.zeros(2, np.int64), "on": np.zeros(2, bool), "w": np.zeros(2, np.float32)})
+WHOLE = {"n": np.array([1, 2]), "on": np.array([1, 0]), "w": np.array([1.5, 2])}
+
+
+def fitted(tensors: dict[str, Any], ties: dict[str, str] | None = None) -> dict[str, Any]:
+    """What a client takes of a training that returned these."""
+    result = taken_fit(FitResult(tensors, 1, {}, 1))
+    return conformed(result, RUN, ties or {}).parameters
+
+
+def test_a_trained_model_is_cast_to_the_types_of_the_runs() -> None:
+    made = fitted({"n": [1.0, 2.0], "on": [1, 0], "w": [1.5, 2]})
+    assert {name: each.dtype.name for name, each in made.items()} == {
+        "n": "int64", "on": "bool", "w": "float32",
+    }  # fmt: skip
+    assert {name: each.tolist() for name, each in made.items()} == {
+        "n": [1, 2], "on": [True, False], "w": [1.5, 2.0],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"n": [1.5, 2.0]}, "n is float64, and the run's int64 cannot hold its values"),
+        ({"n": [1.0, np.nan]}, "n is float64, and the run's int64 cannot hold its values"),
+        ({"on": [0, 2]}, "on is int64, and the run's bool cannot hold its values"),
+        ({"w": np.zeros(3)}, r"w is float64\[3\], the run's is float32\[2\]"),
+        ({"w": np.zeros(2, np.complex64)}, r"w is complex64\[2\], the run's is float32\[2\]"),
+        ({"more": np.zeros(2)}, "more is not in the run's model"),
+    ],
+)
+def test_what_the_run_cannot_hold_is_refused_by_its_tensor(
+    change: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(WrongShape, match=reason):
+        fitted({**WHOLE, **change})
+    with pytest.raises(WrongShape, match="n is missing"):
+        fitted({name: each for name, each in WHOLE.items() if name != "n"})
+
+
+def test_one_tensor_of_two_names_comes_back_once() -> None:
+    ties = {"head": "w"}
+    made = fitted({**WHOLE, "head": WHOLE["w"].copy()}, ties)
+    assert sorted(made) == ["n", "on", "w"]
+    assert sorted(fitted(WHOLE, ties)) == ["n", "on", "w"], "or under one of them"
+    reason = "head and w are two names of one tensor \\(tied\\), and came back different"
+    with pytest.raises(WrongShape, match=reason):
+        fitted({**WHOLE, "head": WHOLE["w"] + 1}, ties)
+    with pytest.raises(WrongShape, match=r"tied\(\) names tail, and there is no such tensor"):
+        schema_of(WHOLE, {"tail": "w"})

@@ -170,7 +170,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"delta": {"head.bias": np.full(7, 1j)}},
         "tensor 'head.bias' is complex128, the model's is float32",
     ),
-    "no examples": ({"delta": {"head.bias": np.zeros(7)}, "examples": 0}, "integers of 1 or more"),
+    "no examples": ({"delta": {"head.bias": np.zeros(7)}, "examples": 0}, "examples is 0"),
     "a metric that is no number": (
         {"delta": {"head.bias": np.zeros(7)}, "metrics": {"loss": np.inf}},
         "metric 'loss' is no finite number",
@@ -335,7 +335,7 @@ def test_who_is_interrupted_while_it_joins_leaves_nothing_behind(
 
 
 def test_who_failed_to_join_joins_again_in_the_same_process(federation: DiskFederation) -> None:
-    for wrong in ({"examples": 0}, {"initial": {"a": [1, 2]}}):
+    for wrong in ({"examples": -1}, {"initial": {"a": [1, "x"]}}):
         with pytest.raises(ScriptFailed):
             joined(federation, **wrong).__enter__()
     assert play(joined(federation)) == [0, 1, 2]

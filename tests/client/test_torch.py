@@ -81,6 +81,58 @@ def test_fit_repeats_its_bits_whatever_happened_before(config: FitConfig) -> Non
     assert (first.examples, first.steps) == (40, 5)
 
 
+class Tied(nn.Module):
+    """A model whose head has the table's weights, as language models do; and state of its own."""
+
+    def __init__(self, tied: bool = True) -> None:
+        super().__init__()
+        self.table, self.head = nn.Linear(6, 3, bias=False), nn.Linear(6, 3, bias=False)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.table(x) + self.head(x)
+        return out
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"amax": 3}
+
+    def set_extra_state(self, state: object) -> None:
+        raise AssertionError("it stays as the constructor makes it")
+
+
+def test_a_tensor_of_two_names_is_trained_and_returned_as_one() -> None:
+    """What of a state is no tensor is passed over."""
+    holder = trainer(Tied)
+    start = holder.parameters(1)
+    assert list(start) == ["table.weight", "head.weight"]
+    assert holder.tied() == {"head.weight": "table.weight"}
+    assert trainer(lambda: Tied(tied=False)).tied() == {}
+    made = holder.fit(start, CONFIG).parameters
+    assert made["head.weight"] is made["table.weight"]
+    once = {"table.weight": start["table.weight"]}
+    assert same(holder.fit(once, CONFIG).parameters, made), "its randomness is that of one"
+    assert holder.evaluate(once) == holder.evaluate(start)
+
+
+def test_a_recurrent_layer_of_opacus_has_each_weight_once() -> None:
+    from opacus.layers import DPGRU
+
+    holder = trainer(lambda: nn.ModuleDict({"rnn": DPGRU(6, 3, batch_first=True)}))
+    ties = holder.tied()
+    assert ties["rnn.l0.ih.weight"] == "rnn.weight_ih_l0"
+    assert (len(ties), len(holder.parameters(1))) == (4, 8)
+
+
+@pytest.mark.parametrize(("count", "size"), [(33, 8), (9, 8), (5, 2)])
+def test_a_last_batch_of_one_record_trains_with_batch_norm(count: int, size: int) -> None:
+    config = replace(CONFIG, settings={"lr": 0.1, "batch_size": size, "local_epochs": 2})
+    made = trainer(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), records(count))
+    fitted = made.fit(made.parameters(1), config)
+    assert (fitted.examples, fitted.steps) == (count, 2 * -(-count // size))
+    assert fitted.parameters["1.num_batches_tracked"] == 0, "it leaves as it came"
+
+
 def test_fit_in_another_process_gives_the_same_bits() -> None:
     program = (
         "import hashlib, sys; sys.path.insert(0, sys.argv[1]); import test_torch as t, torch;"

@@ -25,7 +25,7 @@ def clipped(clip: float, kinds: dict[str, Kind], values: NDArray[np.float32] = V
     group = {"clip": clip, "rule": {"quorum": 3, "minimum": 2}}
     plan = make_plan(block_size=1 << 16, group=[group])
     layout = plan.layout(Schema(SPECS)).group("all")
-    return clip_update("c0", plan, layout, parts_of(values), None, kinds)
+    return clip_update(plan, layout, parts_of(values), None, kinds)
 
 
 @pytest.mark.parametrize("clip", [1.0, 1e4])

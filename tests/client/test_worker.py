@@ -133,7 +133,7 @@ def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -
     update[:5], update[5] = 900.0, 1.0  # tensor "bias" of five values comes first
     bias: dict[str, Kind] = {"bias": "statistics"}
     for kinds, wanted in (({}, LARGEST), (bias, LARGEST - 2 * 3)):
-        clipped = clip_update("c0", plan, layout, parts_of(update), None, kinds)
+        clipped = clip_update(plan, layout, parts_of(update), None, kinds)
         assert magnitude(plan, "all", clipped) == wanted
 
 

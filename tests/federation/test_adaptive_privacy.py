@@ -7,19 +7,20 @@ from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.clipping import clip_update
+from secureps.client.trained import Trained
+from secureps.client.trained_update import trained_update
 from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.update import Update
 from secureps.client.worker import ClientWorker
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher
-from secureps.model.difference import Part
+from secureps.model.difference import difference
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import Aim
@@ -186,14 +187,15 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
     wanted = group(adaptive=adaptive, clip=10.0, optimizer=optimizer, bits=24)
     plan = adaptive_plan("local", "plain", group=[wanted], privacy=privacy, versions=3)
     simulation = federation(plan, tmp_path)
-    keep = clip_update
+    keep = trained_update
 
-    def kept(party: Any, plan: Any, layout: Any, delta: Part, scale: Any, kinds: Any) -> Any:
-        sent[party, round(math.log(scale) * -2)] = delta(0, layout.size)
-        return keep(party, plan, layout, delta, scale, kinds)
+    def kept(made: Trained) -> Update:
+        delta = difference(made.layout, made.published, made.model)
+        sent[made.party, round(math.log(made.scale or 0) * -2)] = delta(0, made.layout.size)
+        return keep(made)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secureps.client.trained_update.clip_update", kept)
+        patch.setattr("secureps.client.worker.trained_update", kept)
         models = []
         for version in range(4):
             simulation.run(lambda: simulation.versions() == {"all": version})  # noqa: B023
@@ -219,15 +221,16 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         versions=1,
     )
     updates: dict[str, NDArray[np.float32]] = {}
-    keep = clip_update
+    keep = trained_update
 
-    def kept(party: Any, plan: Any, layout: Any, delta: Part, scale: Any, kinds: Any) -> Any:
-        updates[party] = delta(0, layout.size - 1)
-        return keep(party, plan, layout, delta, scale, kinds)
+    def kept(made: Trained) -> Update:
+        delta = difference(made.layout, made.published, made.model)
+        updates[made.party] = delta(0, made.layout.size - 1)
+        return keep(made)
 
     simulation = federation(plan, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secureps.client.trained_update.clip_update", kept)
+        patch.setattr("secureps.client.worker.trained_update", kept)
         simulation.run(lambda: simulation.versions() == {"all": 0})
         before = simulation.model()
         simulation.run()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secureps.client.trainer import EvaluateResult
-from secureps.errors import Malformed
+from secureps.errors import ConfigError, Malformed, PlanRefused
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Decline
 from tests.federation.test_evaluating import JUDGE, MINIMUM, cast, designated
@@ -31,12 +31,34 @@ class Undefined(Examiner):
         return EvaluateResult(math.nan, 10, {"accuracy": 1.0})
 
 
+def says(*result: object) -> type[Examiner]:
+    """A kind of examiner that says this of every model."""
+    made = EvaluateResult(*result)  # type: ignore[arg-type]
+    return type("Says", (Examiner,), {"evaluate": lambda self, p: made})
+
+
+def fails(error: Exception) -> type[Examiner]:
+    """A kind of examiner that raises an error of ours."""
+
+    def evaluate(self: Examiner, parameters: Tensors) -> EvaluateResult:
+        raise error
+
+    return type("Fails", (Examiner,), {"evaluate": evaluate})
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
         (Silent, "what evaluate returned: there is no metric 'accuracy'"),
         (Undefined, "metric 'loss' is nan"),
         (type("Raises", (Examiner,), {"evaluate": lambda self, p: 1 / 0}), "ZeroDivisionError"),
+        (says(1.0, 0, {"accuracy": 1.0}), "0 examples: at least 1 is needed"),
+        (says(1.0, None, {"accuracy": 1.0}), "examples is None, and must be a whole number"),
+        (says(1.0, 2.5, {"accuracy": 1.0}), "examples is 2.5, and must be a whole number"),
+        (says(1.0, 5, {"accuracy": None}), "metric 'accuracy' is None, and must be a number"),
+        (says("low", 5, {"accuracy": 1.0}), "loss is 'low', and must be a number, or None"),
+        (fails(ConfigError("no file of held-out records")), "no file of held-out records"),
+        (fails(PlanRefused("this plan judges nothing")), "this plan judges nothing"),
         (type("Tuple", (Examiner,), {"evaluate": lambda self, p: (1.0, 2)}), "EvaluateResult"),
     ],
 )

@@ -49,7 +49,7 @@ def test_the_range_follows_the_mean_norm(
 
     def noted(*given: Any) -> Update:
         made = clip_update(*given)
-        norms.setdefault(given[4], []).append(made.norm)
+        norms.setdefault(given[3], []).append(made.norm)
         return made
 
     monkeypatch.setattr(trained_update, "clip_update", noted)

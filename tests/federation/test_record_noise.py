@@ -25,7 +25,7 @@ from secureps.client.trainer import FitConfig, FitResult
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import SecretSeed
-from secureps.errors import Malformed
+from secureps.errors import ScriptFailed
 from secureps.messages.charge import Charge
 from secureps.messages.submission import Receipt
 from secureps.policy.counting import bound
@@ -163,7 +163,8 @@ def test_other_private_steps_than_are_charged_are_never_sealed(
     monkeypatch.setattr("tests.kits.federations.Walker", Idle)
     monkeypatch.setattr(Idle, "taken", taken)
     simulation = small_federation(plan, tmp_path)
-    with pytest.raises(Malformed, match=f"took {taken} private steps, the plan allows 2"):
+    told = f"what fit returned: it took {taken} private steps, and the plan allows 2"
+    with pytest.raises(ScriptFailed, match=told):
         simulation.run()
     ledger = simulation.coordinator.federation.ledger
     assert not ledger.charges

@@ -26,6 +26,22 @@ ELSEWHERE = {
     ),
     "... holds a copy of block ... of ..., and by the placement that it knows ... takes it in and "
     "passes it on (the sender's fault)": ("roles/shard/test_intake.py", "that it knows"),
+    "what parameters returned: tensor ... has the value ..., which float32 cannot hold: it would "
+    "become another number on its way; list it as frozen in the plan, if all clients have the "
+    "same, or as local; nothing was sent: mend the script (the script's fault)": (
+        "federation/test_returned.py",
+        "which float32 cannot hold",
+    ),
+    "...: initial: ... is a pickle, as torch.save writes it. Reading one runs the code in it, so "
+    "none is ever read: load it where you trust it, and write "
+    'safetensors.torch.save_model(model, "initial.safetensors") (the operator\'s fault)': (
+        "run/test_initial_schema.py",
+        "is a pickle, as torch",
+    ),
+    "...: initial: ...: it has not the tensors of the script's model: ... (the operator's fault)": (
+        "run/test_initial_schema.py",
+        "it has not the tensors of the script's model",
+    ),
     "what parameters returned: tensor ... has values that are NaN or infinite; nothing was sent: "
     "mend the script (the script's fault)": (
         "run/script/test_process.py",
@@ -201,6 +217,8 @@ ELSEWHERE = {
         "run/up/test_up.py",
         "a version has no held-out score: ",
     ),
+    "...: does not import: ... (...:...); mend the script, or install what it imports (the "
+    "script's fault)": ("run/script/test_process.py", "does not import: "),
     "sends no evaluation: ...": ("federation/test_evaluating_fails.py", "sends no evaluation: "),
     "update norm ..., clip ...: cut to ... %": ("federation/test_batch_norm.py", "update norm"),
     "... of the update's ... values are beyond range ...: cut to it": (

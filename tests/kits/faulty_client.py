@@ -38,13 +38,13 @@ class Faulty(Walker):
             case "shape":
                 moved["body.weight"] = moved["body.weight"][:-1]
             case "dtype":
-                moved["body.weight"] = moved["body.weight"].astype(np.float64)
+                moved["body.weight"] = moved["body.weight"].astype(np.complex64)
             case "missing":
                 del moved["head.bias"]
             case "more":
                 moved["tail"] = moved["head.bias"]
             case "list":
-                moved["head.bias"] = moved["head.bias"].tolist()
+                moved["head.bias"] = ["x"] * 7  # type: ignore[assignment]
             case "nan":
                 moved["head.bias"][3] = np.nan
             case "inf":

@@ -85,6 +85,18 @@ def test_a_model_of_which_little_trains_together_is_told_so() -> None:
     assert "'fc.weight' for one" in told
 
 
+def test_float64_is_said_to_travel_as_float32() -> None:
+    wide = Schema((*SCHEMA.tensors, TensorSpec("scale", (3,), "float64")))
+    apart = GROUP | {"name": "norm", "pattern": "norm.*", "range": 200.0}
+    groups = [apart, GROUP]
+    (told,) = remarks(small_plan(local=[], group=groups), wide, KINDS)
+    assert told.startswith("float64: scale: all that travels is float32, of 7 digits")
+    for still in ("frozen", "local"):
+        changes: dict[str, Any] = {"local": [], "group": groups, still: ["scale"]}
+        plan = small_plan(**changes)
+        assert not any("float64" in each for each in remarks(plan, wide, KINDS))
+
+
 def test_what_is_frozen_is_counted_and_not_trained() -> None:
     plan = small_plan(local=[], frozen=["fc.*", "norm.count"])
     told = remarks(plan, SCHEMA, {**KINDS, **{n.name: "constant" for n in SCHEMA.tensors}})[-1]

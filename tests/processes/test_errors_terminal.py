@@ -58,7 +58,7 @@ FITTED |= {"exit": FITTED["raise"]}
 
 DETAILS = {
     "shape": "body.weight is float32[29, 7], the run's is float32[30, 7]",
-    "dtype": "body.weight is float64[30, 7], the run's is float32[30, 7]",
+    "dtype": "body.weight is complex64[30, 7], the run's is float32[30, 7]",
     "missing": "head.bias is missing",
     "more": "tail is not in",
     "list": "head.bias is a list",

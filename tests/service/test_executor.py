@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -106,7 +107,10 @@ def test_our_own_error_ends_the_party_and_tells_nothing_of_it() -> None:
     stage.play()
     assert isinstance(answer.exception(), InternalError)
     assert "secret" not in str(answer.exception())
-    assert isinstance(stage.executor.halted.exception(), InternalError)
+    own = stage.executor.halted.exception()
+    assert isinstance(own, InternalError)
+    said = r"failed at Heartbeat: ZeroDivisionError: secret detail \(test_executor.py:\d+ in react"
+    assert re.search(said, str(own)), "its own terminal alone says what it was"
 
 
 def test_nothing_is_done_when_the_journal_cannot_be_written() -> None:

@@ -31,19 +31,20 @@ def test_facts_of_records_are_plain_and_few() -> None:
 
 
 CODE = """
-import logging, threading, warnings
+import logging, logging.config, threading, warnings
 from secureps.errors import WrongVersion
 from secureps.service.logs import logging_as, tell
-with logging_as({form!r}, "shard-0"):
+{first}
+with logging_as({form!r}, "shard-0", ours={ours}):
     tell("shard-0", "VersionCommitted", "all: version 3", fields={{"group": "all", "version": 3}})
     logging.getLogger("other").warning("%s of\\n%s", 1, 2)
     {last}
 """
 
 
-def lines(form: str, last: str) -> tuple[int, list[str]]:
+def lines(form: str, last: str, first: str = "", ours: bool = True) -> tuple[int, list[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", CODE.format(form=form, last=last)],
+        [sys.executable, "-c", CODE.format(form=form, last=last, first=first, ours=ours)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -127,6 +128,41 @@ def test_holders_of_data_and_of_keys_have_a_line_a_version(
     assert sum(re.fullmatch(trained, line) is not None for line in lines) == 1
     opened = r"holder-2: version 1: opens cohort \d+, of 6 clients"
     assert sum(re.fullmatch(opened, line) is not None for line in lines) == 1
+
+
+THEIRS = 'logging.basicConfig(level=logging.ERROR, format="theirs: %(message)s")'
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (THEIRS, "pass"),
+        ("pass", f"{THEIRS[:-1]}, force=True)"),
+        ("pass", 'logging.config.dictConfig({"version": 1})'),
+        ("pass", "logging.root.handlers.clear(); logging.root.setLevel(logging.CRITICAL)"),
+    ],
+)
+@pytest.mark.parametrize("ours", [True, False])
+def test_our_lines_are_there_whatever_others_do_to_the_root(
+    ours: bool, first: str, last: str, form: str
+) -> None:
+    """As opacus does when it is imported, and scripts with `logging.config`."""
+    again = f'{last}; tell("shard-0", "Said", "range cut it")'
+    code, found = lines(form, again, first, ours)
+    told = [line for line in found if "range cut it" in line or "all: version 3" in line]
+    assert code == 0
+    assert len(told) == 2
+    assert all(("theirs" not in line) and ("shard-0" in line) for line in told)
+
+
+@pytest.mark.parametrize(("ours", "shown"), [(True, "mine, as ours"), (False, "theirs: mine")])
+def test_other_lines_are_configured_by_whose_process_it_is(ours: bool, shown: str) -> None:
+    """A command's process is ours; a script that calls `run_client` may configure its own lines."""
+    said = 'logging.info("mine, as ours"); logging.error("mine")'
+    found = [line for line in lines("text", said, THEIRS, ours)[1] if "mine" in line]
+    assert len(found) == 1 + ours
+    assert found[0].endswith(shown)
 
 
 def test_people_get_lines_as_ever() -> None:

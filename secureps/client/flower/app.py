@@ -27,7 +27,9 @@ from secureps.client.flower.settings import texts_of
 from secureps.client.script_settings import flat
 from secureps.client.trainer import Setting
 from secureps.config.sections import read_toml
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, ScriptFailed
+from secureps.tracebacks import told
+from secureps.tracebacks import where as place_of
 
 NOTHING = (
     "neither ours, with make(settings), nor Flower's: needs a ClientApp, a client_fn(context), "
@@ -161,7 +163,8 @@ def in_project(folder: Path) -> FlowerApp:
     """Imports the app that a project's pyproject.toml names; its folder joins sys.path.
 
     Raises:
-        ConfigError: it names none, or one that does not import.
+        ConfigError: it names none.
+        ScriptFailed: it names one that does not import.
     """
     where = str(folder / "pyproject.toml")
     try:
@@ -204,7 +207,7 @@ def loading(where: str) -> Iterator[list[Any]]:
     module.update(dict.fromkeys(names, start))
     try:
         yield started
-    except (ConfigError, ValueError) as error:
+    except (ScriptFailed, ValueError) as error:
         if "Use either `@app." not in str(error):
             raise
         raise ConfigError(
@@ -273,8 +276,8 @@ def _load(folder: Path, reference: str, where: str) -> Any:
     except ConfigError:
         raise
     except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{where}: {reference} does not import: {text}") from error
+        text = f"{told(error)} ({place_of(error)})"
+        raise ScriptFailed(f"{where}: {reference} does not import: {text}") from error
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{where}: {module_name} is not the project's: {file} is in its place")

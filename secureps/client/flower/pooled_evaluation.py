@@ -7,21 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from secureps.client.returned import taken_evaluation
 from secureps.client.trainer import Array, EvaluateResult, Evaluator
+from secureps.errors import WrongShape
 
 
 class PooledEvaluation:
     """The mean of at least one evaluator's loss and metrics, weighted by examples.
 
-    A metric that not all of them report is left out.
+    A metric that not all of them report is left out, and so is whoever has no held-out records.
     """
 
     def __init__(self, evaluators: Sequence[Evaluator]) -> None:
         self._evaluators = tuple(evaluators)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Evaluates as `Evaluator.evaluate` does; `examples` is the total."""
-        results = [each.evaluate(parameters) for each in self._evaluators]
+        """Evaluates as `Evaluator.evaluate` does; `examples` is the total.
+
+        Raises:
+            WrongShape: nobody has held-out records; or as `taken_evaluation`.
+        """
+        told = [taken_evaluation(each.evaluate(parameters)) for each in self._evaluators]
+        results = [result for result in told if result.examples]
+        if not results:
+            raise WrongShape("no data holder has held-out records: each said 0 examples")
         total = sum(result.examples for result in results)
 
         def mean(values: list[float]) -> float:

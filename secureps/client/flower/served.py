@@ -14,9 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
+from secureps.client.initial_model import read_initial
 from secureps.client.trainer import Array, Setting
 from secureps.errors import ConfigError, DamagedStore
-from secureps.store.checkpoint import read_state, write_state
+from secureps.store.checkpoint import read_metadata, write_state
 
 KEY = "flower"
 """Key of the file's metadata."""
@@ -106,7 +107,8 @@ def read_served(path: Path) -> tuple[dict[str, Array], Served | None]:
         ConfigError: no such file, or its decisions cannot be read.
     """
     try:
-        tensors, metadata = read_state(path)
+        tensors = {name: each.copy() for name, each in read_initial(str(path), path)[0].items()}
+        metadata = read_metadata(path)
     except DamagedStore as error:
         raise ConfigError(f"initial: {error}") from None
     if not tensors:

@@ -17,7 +17,7 @@ import math
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,15 @@ from secureps.client.flower.records import FlowerModel, States, from_plain, sing
 from secureps.client.flower.served import Served, read_served
 from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
+from secureps.client.initial_model import read_initial
+from secureps.client.returned import number, whole_number
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import (
     ConfigError,
     DamagedStore,
     NotFinite,
     PlanRefused,
+    ScriptFailed,
     SecurepsError,
     WrongShape,
 )
@@ -121,7 +124,7 @@ class FlowerTrainer:
 
         Raises:
             PlanRefused: under record privacy.
-            ConfigError: the app failed, or answers what cannot be used.
+            ScriptFailed: the app failed, or answers what cannot be used.
             WrongShape, NotFinite: see `FlowerModel`.
         """
         if config.privacy is not None:
@@ -194,6 +197,10 @@ class FlowerTrainer:
         names = self._known().model.tensors
         return {name: "statistics" for name in names if name.endswith(STATISTICS)}
 
+    def tied(self) -> Mapping[str, str]:
+        """Further names of tensors, as the file `initial` says them; see `Trainer`."""
+        return self._known().ties
+
     def initial_digest(self) -> str:
         """The hex digest of the file that `initial` names; empty if there is none."""
         return self._known().digest
@@ -221,7 +228,8 @@ class FlowerTrainer:
             tensors, served = read_served(path)
             names = () if served is None else served.names
             digest = file_digest(path.read_bytes()).hex()
-            start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest)
+            ties = read_initial(str(path), path)[1]
+            start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest, ties)
         else:
             start = Start(self._own_model(seed), Served())
         start.model.refuse_unsummable(self._app.where)
@@ -236,7 +244,7 @@ class FlowerTrainer:
         if status is Code.GET_PARAMETERS_NOT_IMPLEMENTED:
             raise ConfigError(self._no_model("the client has no get_parameters"))
         if status is not Code.OK:
-            raise ConfigError(f"{self._app.where}: get_parameters was not OK: {status.name}")
+            raise ScriptFailed(f"{self._app.where}: get_parameters was not OK: {status.name}")
         return FlowerModel.of_record(reply.array_records["getparametersres.parameters"])
 
     def _no_model(self, why: str) -> str:
@@ -292,9 +300,10 @@ class FlowerTrainer:
         except SecurepsError:
             raise
         except Exception as error:
-            raise ConfigError(f"{where}: {told(error)}") from error
+            whose = ConfigError if _lacks_partition(error) else ScriptFailed
+            raise whose(f"{where}: {told(error)}") from error
         if reply.has_error():
-            raise ConfigError(f"{where}: {' '.join(str(reply.error.reason).split())}")
+            raise ScriptFailed(f"{where}: {' '.join(str(reply.error.reason).split())}")
         return reply.content
 
     # --- answers ------------------------------------------------------------------
@@ -303,7 +312,7 @@ class FlowerTrainer:
         try:
             return Code(reply.config_records[f"{name}.status"]["code"])
         except (KeyError, ValueError):
-            raise ConfigError(f"{self._app.where}: an answer without a status") from None
+            raise ScriptFailed(f"{self._app.where}: an answer without a status") from None
 
     def _said(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
         """The metrics of an answer, its number of examples, and the name of that number."""
@@ -321,7 +330,7 @@ class FlowerTrainer:
             status = self._status(reply, "fitres")
             if status is not Code.OK:
                 text = str(reply.config_records["fitres.status"].get("message"))
-                raise ConfigError(f"{where} was not OK: {status.name}: {text}")
+                raise ScriptFailed(f"{where} was not OK: {status.name}: {text}")
         if (n := len(reply.array_records)) != 1:
             raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
         (arrays,) = reply.array_records.values()
@@ -356,7 +365,7 @@ class FlowerTrainer:
             if status is Code.EVALUATE_NOT_IMPLEMENTED:
                 return None
             if status is not Code.OK:
-                raise ConfigError(f"{where} was not OK: {status.name}")
+                raise ScriptFailed(f"{where} was not OK: {status.name}")
         said, count, key = self._said(reply, "evaluateres")
         if self._app.legacy:
             loss: Any = reply.metric_records["evaluateres.loss"]["loss"]
@@ -365,9 +374,9 @@ class FlowerTrainer:
             name = "loss" if "loss" in said else losses[0] if len(losses) == 1 else ""
             loss = said.get(name)
             said.pop("loss", None)
-        if isinstance(loss, int | float) and not math.isfinite(loss):
+        found = number(loss)
+        if found is not None and not math.isfinite(found):
             raise NotFinite(f"{where}: the loss is {loss}")
-        found = float(loss) if isinstance(loss, int | float) else None
         return EvaluateResult(
             found, example_count(count, key, where), self._numbers("evaluate", said)
         )
@@ -375,8 +384,8 @@ class FlowerTrainer:
     def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
         """The finite numbers among metrics; this client's terminal names the others, once."""
         found = dict(_flat(said))
-        numbers = {n: float(v) for n, v in found.items() if isinstance(v, bool | int | float)}
-        metrics = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        numbers = {name: number(value) for name, value in found.items()}
+        metrics = {n: v for n, v in numbers.items() if v is not None and math.isfinite(v)}
         others = sorted((found.keys() - metrics.keys()) - self._told)
         if others:
             self._told.update(others)
@@ -398,11 +407,12 @@ def made(content: RecordDict, metadata: Metadata) -> Message:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The initial model, with the ServerApp's decisions and the digest of the file."""
+    """The initial model, with the ServerApp's decisions, and the file's digest and tied names."""
 
     model: FlowerModel
     served: Served
     digest: str = ""
+    ties: Mapping[str, str] = field(default_factory=dict)
 
 
 def _given(initial: str) -> Path:
@@ -445,10 +455,14 @@ def told(error: Exception) -> str:
     own = [frame for frame in frames if "site-packages" not in frame.filename]
     at = (own or frames)[-1]
     text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    hint = ""
-    if isinstance(error, KeyError) and error.args[:1] and error.args[0] in NODE.values():
-        hint = "; the settings partition and partitions say it, such as 0 and 6"
-    return f"{text} ({Path(at.filename).name}, line {at.lineno}){hint}"
+    hint = "; the settings partition and partitions say it, such as 0 and 6"
+    place = f"({Path(at.filename).name}, line {at.lineno})"
+    return f"{text} {place}{hint if _lacks_partition(error) else ''}"
+
+
+def _lacks_partition(error: Exception) -> bool:
+    """Whether the app asked which part of the data is its own, and no setting says it."""
+    return isinstance(error, KeyError) and bool(error.args) and error.args[0] in NODE.values()
 
 
 def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -461,7 +475,5 @@ def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def example_count(count: Any, key: str, where: str) -> int:
-    """A reply's number of examples; ConfigError unless it is a whole number above 0."""
-    if not isinstance(count, int | float) or count != int(count) or count < 1:
-        raise ConfigError(f"{where}: {key} must be a whole number above 0, got {count}")
-    return int(count)
+    """A reply's number of examples; Malformed unless it is a whole number of 0 or more."""
+    return whole_number(f"{where}: {key}", count)

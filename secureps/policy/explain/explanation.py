@@ -230,7 +230,7 @@ def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
             return tuple(sorted(federation.records))
         most = max(plan.bounds(name).minimum for name in plan.all_groups)
         return (privacy.records,) * most if privacy.records else ()
-    return tuple(sorted(examples))
+    return tuple(sorted(number for number in examples if number))
 
 
 def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:

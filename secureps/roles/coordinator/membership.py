@@ -65,7 +65,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         founding.found(tx, settings, schema)
     assert federation.pinned is not None
     ours = federation.pinned.run.schema
-    if schema.digest != ours.digest:
+    if schema.untied.digest != ours.untied.digest:
         text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
         raise WrongShape(f"{text}; train the run's model")
     if unknown := set(message.groups) - set(tx.plan.groups):

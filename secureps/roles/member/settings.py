@@ -158,6 +158,6 @@ class MemberSettings:
         if self.name != plan.evaluator:
             public_number(plan.section, self.records)  # refuses a plan without one
         model = self.model(plan)
-        if run.schema != model:
+        if run.schema.untied != model.untied:
             difference = run.schema.difference(model)
             raise WrongShape(f"the run trains another model than this client's: {difference}")

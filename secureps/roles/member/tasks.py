@@ -14,6 +14,8 @@ from secureps.roles.tasks import Task, TaskResult
 DECLINES = "this client sends no evaluation; its own log says why"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
 
+NO_EXAMPLES = "this client was trained on no examples"
+
 
 def block_key(digest: bytes) -> str:
     """Where a pulled block's values lie in the member's cache."""

@@ -24,7 +24,8 @@ class Program:
 
     Without an environment it has this process's own. One that is `preloaded` starts when all that
     it is likely to import is there, if anything imports for it. One that has died is started again
-    after `rests` seconds, if it says so.
+    after `rests` seconds, if it says so. The others go on without one that `may_fail`: it runs a
+    data holder's script.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Program:
     preloaded: bool = False
     rests: float | None = None
     done: str = ""
+    may_fail: bool = False
 
 
 class Process(Protocol):

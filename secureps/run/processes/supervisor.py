@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from secureps.errors import MISCONFIGURED, OperatorError, blamed
+from secureps.errors import MISCONFIGURED, OperatorError, ScriptFailed, SecurepsError, blamed
 from secureps.run.processes import reaper
 from secureps.run.processes.signals import SignalGate
 from secureps.run.processes.spawning import Process, Program, Spawner, Subprocesses
 from secureps.tracebacks import crashed, fatal
+from secureps.wording import numberless
 
 RESTARTS = 3
 RESTART_DELAY = 0.5
@@ -96,6 +97,8 @@ class Supervisor:
         self._grace = grace
         self._spawner = spawner if spawner is not None else Subprocesses()
         self._running: dict[str, _Running] = {}
+        self.failed: dict[str, SecurepsError] = {}
+        """Why processes that may fail are not started again, by name."""
         self._ending = False
         self._signals = SignalGate()
         self._reaper: subprocess.Popen[bytes] | None = None
@@ -133,10 +136,12 @@ class Supervisor:
     def poll(self) -> tuple[Finished | Died, ...]:
         """Returns the ends since the last call; restarts processes that should not have ended.
 
+        A process that may fail is in `failed` from the moment when no restart helps it.
+
         Raises:
-            OperatorError: a process died once more than it may, or twice in the same way, or says
-                that no restart helps; ScriptFailed, RuleFailed or InternalError, if its last line
-                says that it is their fault.
+            OperatorError: another process died once more than it may, or twice in the same way, or
+                says that no restart helps; ScriptFailed, RuleFailed or InternalError, if its last
+                line says that it is their fault.
         """
         with self._signals.closed():  # Popen holds a lock while it looks
             return tuple(self._news())
@@ -212,7 +217,12 @@ class Supervisor:
                 news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
                 del self._running[name]
                 continue
-            news.append(self._died(running, code))
+            try:
+                news.append(self._died(running, code))
+            except SecurepsError as error:
+                if not running.program.may_fail:
+                    raise
+                self.failed[name] = error
         return news
 
     def _may_finish(self, program: Program) -> bool:
@@ -226,17 +236,19 @@ class Supervisor:
         if code < 0 and (dump := self.tail(name, _DUMP_LINES)):
             place = crashed(dump)
             how, last = (f"{how} in {place}" if place else how), fatal(dump) or last
+            kind = ScriptFailed if place and running.program.may_fail else kind
         if code == MISCONFIGURED:
             del self._running[name]
             raise kind(
                 f"{name} cannot take part, and no restart mends that: {last}; see {self._log(name)}"
             )
-        failure = (code, last)
+        # A training fails again as it failed, with other addresses and times in its words.
+        failure = (code, numberless(last) if running.program.may_fail else last)
         if failure == running.failure and code != 0 and -code not in _FROM_OUTSIDE:
             del self._running[name]
             raise kind(
                 f"{name} died twice in the same way, with {how}, and is not started again: "
-                f"{failure[1]}; see {self._log(name)}"
+                f"{last}; see {self._log(name)}"
             )
         running.failure = failure
         if running.restarts >= self._restarts:

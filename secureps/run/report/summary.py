@@ -88,27 +88,30 @@ def tables(summary: Summary) -> Iterable[Table | Text]:
 
 def _models(summary: Summary) -> Table:
     table = WholeTable(f"{summary.name}: {summary.finished}")
-    scores = [s for s in (summary.score, summary.baselines.central) if s is not None]
-    measure = scores[0].measure if scores else "score"
+    baselines = summary.baselines
+    scores = [s for s in (summary.score, baselines.central, *baselines.alone.values()) if s]
+    others = sorted({name for score in scores for name in score.others})
+    measures = dict.fromkeys((scores[0].measure if scores else "score", *others, "loss"))
     table.add_column("model")
-    measures = [measure, "loss"] if measure != "loss" else ["loss"]
     for each in measures:
         table.add_column(f"held-out {each}", justify="right")
 
-    def row(model: str, *cells: str) -> None:
-        table.add_row(model, *cells[-len(measures) :])
+    def row(model: str, *of: Score | None) -> None:
+        """The mean of these scores, each metric over those that have it."""
+        cells = []
+        for each in measures:
+            values = [score.metrics[each] for score in of if score and each in score.metrics]
+            cells.append(f"{sum(values) / len(values):.4f}" if values else "-")
+        table.add_row(model, *cells)
 
-    row(f"federation (version {folded(summary.versions)})", *_score(summary.score))
-    alone, best = list(summary.baselines.alone.values()), summary.baselines.best
-    how = ", without noise" if summary.baselines.noiseless else ""
-    if best is not None:
-        mean = sum(s.value for s in alone) / len(alone)
-        row(f"one holder alone{how}, the best", *_score(best))
-        losses = [s.loss for s in alone if s.loss is not None]
-        loss = f"{sum(losses) / len(losses):.4f}" if losses else "-"
-        row(f"one holder alone{how}, on average", f"{mean:.4f}", loss)
-    if summary.baselines.central is not None:
-        row("all data at one party, no privacy", *_score(summary.baselines.central))
+    row(f"federation (version {folded(summary.versions)})", summary.score)
+    how = ", without noise" if baselines.noiseless else ""
+    for which, score in baselines.outer.items():
+        row(f"one holder alone{how}, {which}", score)
+    if baselines.alone:
+        row(f"one holder alone{how}, on average", *baselines.alone.values())
+    if baselines.central is not None:
+        row("all data at one party, no privacy", baselines.central)
     return table
 
 
@@ -151,9 +154,3 @@ def _costs(summary: Summary) -> Table:
     for stage, seconds in summary.seconds.items():
         table.add_row(f"{stage}, all parties", f"{seconds:.2f} s", f"{seconds / count:.3f} s", "")
     return table
-
-
-def _score(score: Score | None) -> tuple[str, str]:
-    if score is None:
-        return "-", "-"
-    return f"{score.value:.4f}", "-" if score.loss is None else f"{score.loss:.4f}"

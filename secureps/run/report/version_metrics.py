@@ -18,6 +18,12 @@ from secureps.roles.coordinator.telemetry import CLIP
 from secureps.run.report.totals import FIGURES, At, Known, Totals, Wait
 from secureps.wording import finite
 
+_OWN = frozenset(
+    {"group", "version", "elapsed", "epsilon", "privacy", "clients", "gone", CLIP, *FIGURES}
+    | {"longest_wait", "longest_wait_seconds", "waited_seconds", "missed_seconds"}
+)
+"""What lines say besides scores: a script's metric of such a name gets another one."""
+
 FEDERATED = "federated_"
 """What the names of the federation's own metrics begin with."""
 
@@ -98,19 +104,13 @@ class Line:
 
 def split_scores(record: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
     """The script's scores in a line's record, and those of the federation's own evaluation."""
-    found = {name: value for name, value in record.items() if name not in _NO_SCORES}
+    found = {name: value for name, value in record.items() if name not in _OWN}
     own = {
         name.removeprefix(FEDERATED): found.pop(name)
         for name in [*found]
         if name.startswith(FEDERATED)
     }
     return found, own
-
-
-_NO_SCORES = frozenset(
-    {"group", "version", "elapsed", "epsilon", "privacy", CLIP, *FIGURES}
-    | {"longest_wait", "longest_wait_seconds", "waited_seconds", "missed_seconds"}
-)
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,7 @@ class Metrics:
 
     def judged(self, versions: Mapping[str, int], scores: Mapping[str, float]) -> None:
         """Adds the scores of the model of these versions, even before they are published here."""
+        scores = {f"held_out_{n}" if n in _OWN else n: value for n, value in scores.items()}
         for at in versions.items() - self._scores.keys():
             self._scores[at] = scores
             if at in self._lines:

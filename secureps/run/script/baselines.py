@@ -12,14 +12,23 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from secureps.client.initial_model import conformed, schema_of, with_ties
+from secureps.client.returned import taken_fit
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
-from secureps.client.trainer import SECRET_BYTES, FitConfig, Setting, Trainer, record_privacy
+from secureps.client.trainer import (
+    SECRET_BYTES,
+    FitConfig,
+    Setting,
+    Trainer,
+    record_privacy,
+    ties_of,
+)
 from secureps.config.plan import ClientPrivacySection
 from secureps.crypto.sampling import Seed
 from secureps.errors import SecurepsError
 from secureps.policy.plan import Plan
-from secureps.run.script.scoring import Judge, Score, Tensors
+from secureps.run.script.scoring import Goal, Judge, Score, Tensors, checked, goal
 
 Say = Callable[[str], None]
 
@@ -29,22 +38,25 @@ class Baselines:
     """The scores of holders alone (by name) and of central training, and notes on missing ones.
 
     `noiseless`: holders alone trained without the noise that the plan adds to their updates.
+    `goal`: whether more or less of the measure of holders alone is better; None where nothing
+    says it.
     """
 
     alone: Mapping[str, Score]
     central: Score | None
     notes: tuple[str, ...]
     noiseless: bool = False
+    goal: Goal | None = None
 
     @property
-    def best(self) -> Score | None:
-        """The score of the best holder alone."""
-        scores = list(self.alone.values())
-
-        def merit(score: Score) -> float:
-            return -score.value if "loss" in score.measure.lower() else score.value
-
-        return max(scores, key=merit, default=None)
+    def outer(self) -> dict[str, Score]:
+        """The best holder's score alone; the lowest and the highest where no goal is known."""
+        scores = sorted(self.alone.values(), key=lambda score: score.value)
+        if not scores:
+            return {}
+        if self.goal is None:
+            return {"the lowest": scores[0], "the highest": scores[-1]}
+        return {"the best": scores[-1] if self.goal == "max" else scores[0]}
 
 
 def train_alone(
@@ -62,7 +74,9 @@ def train_alone(
     number of steps and the same epsilon as in the federation, and nobody else's data. Client-level
     privacy is of what is sent: who trains alone sends nothing, and has no noise.
     """
-    model = {tensor: array.copy() for tensor, array in start.items()}
+    ties = ties_of(trainer)
+    model = {tensor: array.copy() for tensor, array in start.items() if tensor not in ties}
+    schema = schema_of(model)
     for version in range(versions):
         stream = seed.derive("alone", name, version)
         config = FitConfig(
@@ -73,8 +87,10 @@ def train_alone(
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         with blamed("fit"):
-            model = trainer.fit(model, config).parameters
-        yield model
+            returned = trainer.fit(with_ties(model, ties), config)
+        with blamed("what fit returned"):
+            model = conformed(taken_fit(returned), schema, ties).parameters
+        yield with_ties(model, ties)
 
 
 @dataclass(frozen=True)
@@ -171,7 +187,14 @@ def run_baselines(
         notes += [alone.failed] if alone.failed else []
     central, why = _central(race, say)
     notes += [f"central training: left out{why}"] if why else []
-    return Baselines(alone.scores, central, tuple(notes), _noiseless(race))
+    measure = next((score.measure for score in alone.scores.values()), "")
+    known = goal(measure, race.plan)
+    if measure and known is None:
+        notes.append(
+            f"nothing says whether more or less {measure} is better: best in the plan's "
+            "[evaluation] does"
+        )
+    return Baselines(alone.scores, central, tuple(notes), _noiseless(race), known)
 
 
 def _central(race: Race, say: Say) -> tuple[Score | None, str]:
@@ -183,7 +206,7 @@ def _central(race: Race, say: Say) -> tuple[Score | None, str]:
         found = race.script.central(race.pooled)
         if found is None:
             return None, ", central(settings) returned None"
-        return Score.of(found), ""
+        return Score.of(checked("central(settings)", found, race.plan), race.plan), ""
     except SecurepsError as error:
         return None, f": {error}"
 

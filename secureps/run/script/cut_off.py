@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.returned import taken_evaluation, taken_fit, taken_tensors
+from secureps.client.script_errors import blamed
 from secureps.client.trainer import (
     EvaluateResult,
     FitConfig,
@@ -40,6 +42,7 @@ OPTIONAL = (
     "evaluate_at",
     "report_at",
     "messages",
+    "tied",
 )
 """Methods of a trainer that it may have."""
 
@@ -133,6 +136,7 @@ class CutOffTrainer:
             "evaluate_at": self._evaluate_at,
             "report_at": self._report_at,
             "messages": lambda: self._value("messages"),
+            "tied": lambda: self._value("tied"),
         }
         for name in has:
             setattr(self, name, optional[name])
@@ -194,24 +198,27 @@ def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, T
     method: Callable[..., Any] = getattr(trainer, name)
     match name:
         case "parameters":
-            return _named(method(record["seed"]))
+            returned = method(record["seed"])
+            with blamed("what parameters returned"):
+                return _named(taken_tensors(returned))
         case "fit":
             told = record["config"]
             privacy = told["privacy"] and RecordPrivacy(**told["privacy"])
             secret = bytes.fromhex(told["secret"])
             config = FitConfig(**{**told, "privacy": privacy, "secret": secret})
-            result = method(given, config)
+            returned = method(given, config)
+            with blamed("what fit returned"):
+                result = taken_fit(returned)
             said, made = _named(result.parameters)
-            metrics = {name: float(value) for name, value in result.metrics.items()}
-            numbers = {"examples": int(result.examples), "steps": int(result.steps)}
-            return {**said, **numbers, "metrics": metrics}, made
+            numbers = {"examples": result.examples, "steps": result.steps}
+            return {**said, **numbers, "metrics": result.metrics}, made
         case "evaluate":
-            return _judged(method(given)), {}
+            return _judged(name, method(given)), {}
         case "evaluate_at":
-            return _judged(method(given, record["versions"])), {}
+            return _judged(name, method(given, record["versions"])), {}
         case "report_at":
             report = method(given, record["versions"], record["message"])
-            return {"nothing": True} if report is None else _judged(report), {}
+            return {"nothing": True} if report is None else _judged(name, report), {}
         case "touches":
             return _named({tensor: np.asarray(rows) for tensor, rows in method().items()})
         case _:
@@ -232,10 +239,10 @@ def _named(tensors: Tensors) -> tuple[Record, Tensors]:
     return {"order": list(tensors)}, tensors
 
 
-def _judged(result: EvaluateResult) -> Record:
-    loss = None if result.loss is None else float(result.loss)
-    metrics = {name: float(value) for name, value in result.metrics.items()}
-    return {"loss": loss, "examples": int(result.examples), "metrics": metrics}
+def _judged(name: str, returned: object) -> Record:
+    with blamed(f"what {name} returned"):
+        result = taken_evaluation(returned)
+    return {"loss": result.loss, "examples": result.examples, "metrics": result.metrics}
 
 
 def _of(record: Record, *names: str) -> list[Any]:

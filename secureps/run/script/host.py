@@ -26,13 +26,13 @@ from secureps.client.script import Script
 from secureps.client.script_errors import blamed, entering
 from secureps.client.trainer import RecordPrivacy, Setting, Trainer, record_privacy
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
-from secureps.errors import InternalError, SecurepsError
+from secureps.errors import InternalError, ScriptFailed, SecurepsError
 from secureps.policy.plan import Plan
 from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors
 from secureps.run.script.rehearsal import Rehearsal, rehearse
 from secureps.run.script.scoring import Judge, Look
-from secureps.tracebacks import dump_crashes, told
+from secureps.tracebacks import dump_crashes, is_foreign, told, where
 
 Answer = tuple[Record, Tensors]
 
@@ -117,7 +117,7 @@ class ScriptHost:
         if refuse is not None:
             with blamed("refuse_settings"):
                 refuse(self._plan.section.training, self._privacy)
-        self._look.refuse_infinite(self._plan)
+        self._look.refuse_unusable(self._plan)
         schema = [[s.name, list(s.shape), s.dtype] for s in self._look.schema.tensors]
         return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
 
@@ -192,7 +192,8 @@ def host(channel: Channel) -> None:
         except SecurepsError as error:
             channel.send({"failed": [type(error).__name__, str(error)]})
         except Exception as error:
-            channel.send({"failed": [InternalError.__name__, told(error)]})
+            kind = ScriptFailed if is_foreign(error) else InternalError
+            channel.send({"failed": [kind.__name__, f"{told(error)} ({where(error)})"]})
             raise
 
 

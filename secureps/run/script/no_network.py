@@ -46,9 +46,9 @@ def serve(channel: Channel) -> None:
     """Makes the trainer, and answers until the other end is gone."""
     from secureps.client.script import Script
     from secureps.client.script_errors import blamed
-    from secureps.errors import ScriptFailed, SecurepsError
+    from secureps.errors import InternalError, ScriptFailed, SecurepsError
     from secureps.run.script.cut_off import OPTIONAL, answer
-    from secureps.tracebacks import told
+    from secureps.tracebacks import is_foreign, told, where
 
     trainer = None
     while (asked := channel.receive()) is not None:
@@ -66,7 +66,8 @@ def serve(channel: Channel) -> None:
         except SecurepsError as error:
             channel.send({"failed": [type(error).__name__, str(error)]})
         except Exception as error:
-            channel.send({"failed": [ScriptFailed.__name__, told(error)]})
+            kind = ScriptFailed if is_foreign(error) else InternalError
+            channel.send({"failed": [kind.__name__, f"{told(error)} ({where(error)})"]})
 
 
 def main(arguments: list[str]) -> None:

@@ -187,7 +187,8 @@ class ScriptProcess:
             return Baselines({}, None, (f"nothing is compared: {error}",))
         alone = {name: Score(**score) for name, score in answer["alone"].items()}
         central = answer["central"] and Score(**answer["central"])
-        return Baselines(alone, central, tuple(answer["notes"]), answer["noiseless"])
+        own = answer["noiseless"], answer["goal"]
+        return Baselines(alone, central, tuple(answer["notes"]), *own)
 
     def close(self) -> None:
         """Closes the connection: the process then ends by itself, unless the script is running."""

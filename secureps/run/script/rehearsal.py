@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.evaluation import LOSS, judge
-from secureps.client.initial_model import check_result
+from secureps.client.initial_model import conformed
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -90,7 +90,7 @@ def _lengths(
     with blamed("fit"):
         result = trainer.fit(_copied(model), config)
     with blamed("what fit returned"):
-        check_result(result, look.schema)
+        result = conformed(result, look.schema, look.schema.ties)
     found = dict[str, float]()
     for group in plan.layout(look.schema).groups:
         pairs = zip(group.views(model), group.views(result.parameters), strict=True)

@@ -7,19 +7,28 @@ A script that fails here is noted once and ends nothing. What must not live here
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.flower.pooled_evaluation import PooledEvaluation
-from secureps.client.initial_model import schema_of
+from secureps.client.initial_model import schema_of, with_ties
+from secureps.client.returned import taken_evaluation, taken_tensors
 from secureps.client.runner import touched_rows
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
-from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, kinds_of
+from secureps.client.trainer import (
+    EvaluateResult,
+    Evaluator,
+    Setting,
+    Trainer,
+    kinds_of,
+    ties_of,
+)
 from secureps.errors import NotFinite, SecurepsError, WrongShape
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
@@ -29,31 +38,88 @@ Tensors = Mapping[str, NDArray[Any]]
 Own = Callable[[str], Tensors | None]
 """A client's newest local tensors, by its name; None before its first training."""
 
+Goal = Literal["max", "min"]
+
+_LESS = re.compile(
+    r".*loss|.*error|err|mae|r?msl?e|s?mape|nll|bce|perplexity|ppl|(cross)?entropy|deviance|brier"
+    r"|wer|cer|hamming|divergence|kl|distance|regret|ece|miss(es)?"
+)
+"""Words in the names of metrics of which less is better."""
+
+_MORE = re.compile(
+    r"acc(uracy)?|precision|recall|sensitivity|specificity|f1|fbeta|auc|auroc|auprc|roc|map|dice"
+    r"|iou|jaccard|r2|explained|score|kappa|mcc|correlation|concordance|bleu|rouge|ndcg|mrr|hits?"
+    r"|psnr|ssim|correct|likelihood"
+)
+"""Words in the names of metrics of which more is better, if no word says that less is."""
+
 OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its held-out records"
+
+
+def goal(measure: str, plan: Plan | None = None) -> Goal | None:
+    """Whether more or less of a metric is better; None where nothing says it.
+
+    The plan says it of its `evaluation.best`; of others their names do, as far as they are known.
+
+    Examples:
+        >>> goal("val_loss"), goal("MAE"), goal("neg_mean_squared_error"), goal("lift")
+        ('min', 'min', 'max', None)
+    """
+    evaluation = None if plan is None else plan.section.evaluation
+    if evaluation is not None and evaluation.best and evaluation.best.metric == measure:
+        return evaluation.best.goal
+    words = re.findall(r"[a-z]+\d?", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", measure).lower())
+    negated = words[:1] in (["neg"], ["negative"])
+    for pattern, found in ((_LESS, "min"), (_MORE, "max")):
+        if any(map(pattern.fullmatch, words)):
+            return cast(Goal, {"min": "max", "max": "min"}[found] if negated else found)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A score on held-out records: `accuracy`, or the script's first metric, or the loss."""
+    """A score on held-out records.
+
+    Args:
+        measure, value: the plan's metric (`evaluation.best`), or `accuracy`, or the first of the
+            script's other metrics that is no loss, or the loss.
+        others: the script's further metrics, by name; those that are no finite numbers are left
+            out.
+    """
 
     measure: str
     value: float
     loss: float | None
     examples: int
+    others: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, result: EvaluateResult) -> Score:
-        """Picks the score from an evaluation's result."""
-        scores = sorted(name for name in result.metrics if "loss" not in name.lower())
-        for measure in ("accuracy", *scores):
-            if measure in result.metrics:
-                return cls(measure, result.metrics[measure], result.loss, result.examples)
-        if result.loss is not None:
-            return cls("loss", result.loss, result.loss, result.examples)
-        if not result.metrics:
+    def of(cls, result: EvaluateResult, plan: Plan | None = None) -> Score:
+        """Picks the score from an evaluation's result.
+
+        Raises:
+            WrongShape: it has neither a loss nor a metric.
+        """
+        loss = None if result.loss is None else float(result.loss)
+        metrics = dict(result.metrics) | ({} if loss is None else {"loss": loss})
+        if not metrics:
             raise WrongShape("the evaluation has neither a loss nor a metric")
-        measure = min(result.metrics)
-        return cls(measure, result.metrics[measure], None, result.examples)
+        best = plan and plan.section.evaluation and plan.section.evaluation.best
+        scores = sorted(name for name in metrics if "loss" not in name.lower())
+        wanted = (*((best.metric,) if best else ()), "accuracy", *scores, "loss", min(metrics))
+        measure = next(name for name in wanted if name in metrics)
+        others = {
+            name: float(value)
+            for name, value in sorted(metrics.items())
+            if name not in (measure, "loss") and math.isfinite(value)
+        }
+        return cls(measure, float(metrics[measure]), loss, result.examples, others)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All that was measured, by name."""
+        loss = {} if self.loss is None else {"loss": self.loss}
+        return {self.measure: self.value, **self.others, **loss}
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,20 +146,24 @@ class Look:
             if not callable(getattr(trainer, "parameters", None)):
                 raise WrongShape(f"a {type(trainer).__name__} is no trainer: no parameters(seed)")
         with blamed("parameters"):
-            initial = trainer.parameters(0)
+            made = trainer.parameters(0)
         with blamed("what parameters returned"):
-            return cls(schema_of(initial), kinds_of(trainer), initial)
+            initial = taken_tensors(made)
+            return cls(schema_of(initial, ties_of(trainer)), kinds_of(trainer), initial)
 
-    def refuse_infinite(self, plan: Plan) -> None:
+    def refuse_unusable(self, plan: Plan) -> None:
         """Refuses a fresh model of which no client could train (ScriptFailed).
 
-        A plan's file of version 0 stands in for its values; what stays with clients may be anything
-        (a mask of minus infinities).
+        It has values that are not finite, or that float32 makes other ones. A plan's file of
+        version 0 stands in for its values; what stays with clients may be anything (a mask of minus
+        infinities).
         """
         if plan.section.initial is not None:
             return
+        constants = [name for name, kind in self.kinds.items() if kind == "constant"]
         with blamed("what parameters returned"):
             for group in plan.layout(self.schema).groups:
+                group.refuse_inexact(self.initial, constants)
                 for spec, view in group.views(self.initial):
                     if not np.isfinite(view).all():
                         raise NotFinite(f"tensor {spec.name!r} has values that are NaN or infinite")
@@ -139,8 +209,9 @@ class Judge:
         own: Own,
         trainers: Mapping[str, Trainer] | None = None,
     ) -> None:
-        self.note, self.failed = "", ""
+        self.note, self.failed, self._plan = "", "", plan
         self._initial, self._stay = tuple(look.initial), look.staying(plan)
+        self._ties = look.schema.ties
         self._personal = look.personal(plan)
         self._evaluator: Evaluator | None = None
         try:
@@ -171,7 +242,7 @@ class Judge:
             ScriptFailed: the script's evaluation raised, or its loss or score is no number.
         """
         assert self._evaluator is not None
-        return _evaluated(self._evaluator, self._whole(tensors))
+        return self._evaluated(self._evaluator, self._whole(tensors))
 
     def result(self, tensors: Tensors) -> EvaluateResult | None:
         """Evaluates; None without an evaluator, or if the script failed (`failed` says so once)."""
@@ -186,7 +257,7 @@ class Judge:
     def score(self, tensors: Tensors) -> Score | None:
         """The score of `result`."""
         result = self.result(tensors)
-        return None if result is None else Score.of(result)
+        return None if result is None else Score.of(result, self._plan)
 
     def alone(self, trainer: Trainer, model: Tensors) -> Score:
         """The score of a holder's own, whole model, by the federation's evaluator.
@@ -196,11 +267,16 @@ class Judge:
         """
         assert self._evaluator is not None
         judge = trainer if self._personal else self._evaluator
-        return Score.of(_evaluated(judge, dict(model)))
+        return Score.of(self._evaluated(judge, dict(model)), self._plan)
+
+    def _evaluated(self, evaluator: Evaluator, model: dict[str, NDArray[Any]]) -> EvaluateResult:
+        with blamed("evaluate"):
+            result = evaluator.evaluate(model)
+        return checked("evaluate", result, self._plan)
 
     def _whole(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """Adds initial values of local tensors, in the model's order."""
-        known = {**self._stay, **tensors}
+        """Adds initial values of local tensors, and names of tied ones, in the model's order."""
+        known = with_ties({**self._stay, **tensors}, self._ties)
         order = {name: known[name] for name in self._initial if name in known}
         return {name: np.array(each) for name, each in {**order, **known}.items()}
 
@@ -217,14 +293,16 @@ class _WithItsOwn:
         return self.trainer.evaluate({**parameters, **(self.own(self.name) or {})})
 
 
-def _evaluated(evaluator: Evaluator, model: dict[str, NDArray[Any]]) -> EvaluateResult:
-    with blamed("evaluate"):
-        result = evaluator.evaluate(model)
-    with blamed("what evaluate returned"):
-        if not isinstance(result, EvaluateResult):
-            raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
-        score = Score.of(result)
+def checked(what: str, result: object, plan: Plan) -> EvaluateResult:
+    """What a function of the script returned, named `what`, in plain numbers, if it can be scored.
+
+    Raises:
+        ScriptFailed: it is no EvaluateResult, or its loss or score is no number.
+    """
+    with blamed(f"what {what} returned"):
+        taken = taken_evaluation(result)
+        score = Score.of(taken, plan)
         for name, value in (("loss", score.loss), (score.measure, score.value)):
             if value is not None and not math.isfinite(value):
                 raise NotFinite(f"{name} is {value}")
-    return result
+    return taken

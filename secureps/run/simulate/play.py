@@ -16,7 +16,7 @@ from typing import Any
 
 from secureps.client.local_tensors import LocalTensors
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
-from secureps.errors import ConfigError, naming
+from secureps.errors import ConfigError, ScriptFailed, naming
 from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR
@@ -25,7 +25,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.coordinator.telemetry import UP
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import founding_schema
 from secureps.run.report.group_labels import folded
 from secureps.run.report.totals import DOWN
 from secureps.run.report.version_metrics import Metrics, Tell
@@ -39,6 +39,7 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.links import Links, message_bytes
 from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.service.environment import Meter
+from secureps.wording import together
 
 Say = Callable[[str], None]
 
@@ -87,8 +88,9 @@ class Play:
         with naming(scenario.section.name):
             refuse_statistics(scenario.plan, look.schema, look.kinds)
             refuse_trained(scenario.plan, look.schema, look.kinds)
-            look.refuse_infinite(scenario.plan)
-            initial = initial_schema(scenario.plan)
+            look.refuse_unusable(scenario.plan)
+            given = scenario.plan.section.initial
+            initial = None if given is None else founding_schema(scenario.plan, look.schema)
             size: Callable[[Any], int] = message_bytes
             if self.charged is not None:
                 own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))
@@ -186,7 +188,7 @@ class Play:
             "virtual_seconds": self.simulation.loop.now(),
             "versions": self.simulation.versions(),
             "score": asdict(self._score) if self._score is not None else None,
-            "notes": list(self.judge.notes),
+            "notes": [*self._failed(), *self.judge.notes],
             "evaluations": [asdict(result) for result in federation.evaluations.newest],
             "bytes_up": totals.total(UP),
             "bytes_down": totals.total(DOWN),
@@ -196,6 +198,11 @@ class Play:
             "unsafe": True,
             "privacy": NO_PRIVACY,
         }
+
+    def _failed(self) -> list[str]:
+        """Which clients' scripts failed, without whom the run went on."""
+        left = self.simulation.left.items()
+        return together({name: str(e) for name, e in left if isinstance(e, ScriptFailed)})
 
     def _nobody_plays(self) -> bool:
         names = self.scenario.clients
@@ -226,11 +233,10 @@ class Play:
         wanted = {group: self.scenario.plan.versions(group) for group in versions}
         score = ""
         if not self.judge.note and min(versions.values()) >= 0:
-            result = self.judge.result(simulation.model())
-            if result is not None:
-                self._score = Score.of(result)
-                loss = {} if result.loss is None else {"loss": result.loss}
-                self.metrics.judged(versions, {**loss, **result.metrics})
+            found = self.judge.score(simulation.model())
+            if found is not None:
+                self._score = found
+                self.metrics.judged(versions, found.metrics)
                 score = f", {self._score.measure} {self._score.value:.3f}"
         return (
             f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "

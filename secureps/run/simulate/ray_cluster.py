@@ -38,7 +38,7 @@ from secureps.run.script.cut_off import (
     fit_call,
     ordered,
 )
-from secureps.tracebacks import told
+from secureps.tracebacks import is_foreign, told, where
 
 RETRIES = 3
 """Times that a call is made again whose worker died."""
@@ -197,7 +197,8 @@ def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
     except SecurepsError as error:
         record, made = {"failed": [type(error).__name__, str(error)]}, {}
     except Exception as error:
-        record, made = {"failed": [InternalError.__name__, told(error)]}, {}
+        kind = ScriptFailed if is_foreign(error) else InternalError
+        record, made = {"failed": [kind.__name__, f"{told(error)} ({where(error)})"]}, {}
     return _packed(record, made), b""
 
 

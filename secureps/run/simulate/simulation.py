@@ -26,7 +26,7 @@ from secureps.crypto.roster import certify, sign_roster
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher
-from secureps.errors import InternalError, Refused, from_wire
+from secureps.errors import InternalError, Refused, SecurepsError, from_wire
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.run import COORDINATOR, STANDBY, ShardAddress
 from secureps.messages.schema import Schema
@@ -220,11 +220,15 @@ class Simulation:
 
     def _refuse_left(self) -> None:
         """Raises the error of the first client that left; the others wait for it in vain."""
-        for name, executor in self.parties.items():
-            if executor.halted.done() and executor.halted.exception() is None:
-                halt = executor.halted.result()
-                if halt.error is not None:
-                    raise halt.error(f"{name}: {halt.reason}")
+        for error in self.left.values():
+            raise error
+
+    @property
+    def left(self) -> dict[str, SecurepsError]:
+        """The errors of parties that have ended with one, by name."""
+        ended = {n: e.halted for n, e in self.parties.items() if e.halted.done()}
+        halts = {name: done.result() for name, done in ended.items() if not done.exception()}
+        return {n: halt.error(f"{n}: {halt.reason}") for n, halt in halts.items() if halt.error}
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         """Notes the end of a party, so that not all are checked after every event."""

@@ -2,9 +2,10 @@
 
 A clip or a range that cuts most of an update off is told by its client alone, for no noise covers
 it. Under `up` all clients are one user's, whose terminal this is: so the first such line is
-repeated, with the client's name, and the furthest one under the final tables. What must not live
-here: what is a cut (`client.clipping`), and anything that would leave this machine, as a run's
-summary does where it goes to a tracker.
+repeated, with the client's name, and the furthest one under the final tables. A line may tell of
+both, because a range is measured after the clip. What must not live here: what is a cut
+(`client.clipping`), and anything that would leave this machine, as a run's summary does where it
+goes to a tracker.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _KINDS = {
 
 @dataclass
 class _Cuts:
-    """Those of one kind: how many there were, of whom, and the furthest with what was said."""
+    """Those of one kind: how many there were, of whom, and the furthest with its line."""
 
     times: int = 0
     clients: set[str] = field(default_factory=set)
@@ -68,16 +69,20 @@ class ClientWarnings:
                     yield from self._told(client, line)
 
     def notes(self) -> tuple[str, ...]:
-        """What there was until now, a line for each kind: how often, and the furthest cut."""
+        """What there was until now, in one line: how often of each kind, and the furthest cuts."""
         done = {"clip": "to half or less", "range": "in single values"}
-        return tuple(
+        often = [
             f"{kind} cut {counted(cuts.times, 'update')} of "
-            f"{counted(len(cuts.clients), 'client')} {done[kind]}; the furthest: {cuts.furthest[1]}"
+            f"{counted(len(cuts.clients), 'client')} {done[kind]}"
             for kind, cuts in self._cuts.items()
             if cuts.times
-        )
+        ]
+        said = dict.fromkeys(cuts.furthest[1] for cuts in self._cuts.values() if cuts.times)
+        return (f"{', '.join(often)}; the furthest: {'; '.join(said)}",) if often else ()
 
     def _told(self, client: str, line: str) -> Iterator[str]:
+        own = line[line.find(f"{client}: ") + len(client) + 2 :]
+        said, first = f"{client} says: {own[: 2 * TEXT_LIMIT]}", False
         for kind, pattern in _KINDS.items():
             if (found := pattern.search(line[:LONGEST])) is None:
                 continue
@@ -85,10 +90,10 @@ class ClientWarnings:
             if number.get("left", 0) > MOST_LEFT:
                 continue
             far = number["largest"] if kind == "range" else -number["left"]
-            own = line[line.find(f"{client}: ") + len(client) + 2 :]
-            cuts, said = self._cuts[kind], f"{client} says: {own[:TEXT_LIMIT]}"
+            cuts = self._cuts[kind]
             cuts.times += 1
             cuts.clients.add(client)
             cuts.furthest = max(cuts.furthest, (far, said))
-            if cuts.times == 1:
-                yield f"{said} (its log has every such line, this is said once)"
+            first = first or cuts.times == 1
+        if first:
+            yield f"{said} (its log has every such line, this is said once)"

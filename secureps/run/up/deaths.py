@@ -5,12 +5,11 @@ What must not live here: starting them again (`run.processes.supervisor`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from secureps.run.processes.supervisor import Died, Finished
 from secureps.run.report.terminal import Progress
-from secureps.wording import named
+from secureps.wording import named, numberless
 
 
 class Deaths:
@@ -27,7 +26,7 @@ class Deaths:
             if not isinstance(each, Died):
                 continue
             # names, times, ports and lines of a log are their own
-            said = tuple(re.sub(r"\d+", "0", line) for line in (each.how, *each.tail))
+            said = tuple(map(numberless, (each.how, *each.tail)))
             if each.tail and said in self._told:
                 alike.setdefault(self._told[said], []).append(each)
                 continue

@@ -262,4 +262,5 @@ class Programs:
             arguments += ["--set", f"{key}={toml_text(value)}"]
         # the clients share this machine's cores
         environment = {**self.order.processes, "OMP_NUM_THREADS": "1"}
-        return Program(name, tuple(arguments), environment, may_finish=True, preloaded=True)
+        own = (name, tuple(arguments), environment)
+        return Program(*own, may_finish=True, preloaded=True, may_fail=True)

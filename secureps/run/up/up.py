@@ -33,7 +33,7 @@ from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, rema
 from secureps.roles.coordinator.telemetry import UP
 from secureps.run.check import refuse_few
 from secureps.run.export import export
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import terminable
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
@@ -233,7 +233,7 @@ def _federate(
                 outcome = watch.until_over()
             drawing = _begin_drawing(metrics.lines, _sheet(plan, None, unsafe), folder.report)
         outcome = _judged(outcome, script, folder, progress)
-        versions = max(outcome.versions.values(), default=0)
+        versions = max(0, *outcome.versions.values())
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
         if programs.federation.baselines:
             baselines = script.baselines(versions, version_0(folder), progress.doing)
@@ -261,8 +261,8 @@ def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None
     """
     path = programs.order.plan
     with naming(path), naming(path, ConfigError, programs.script.absolute()):
-        schema, kinds = script.look()
-        schema = initial_schema(programs.plan) or schema
+        made, kinds = script.look()
+        schema = founding_schema(programs.plan, made)
         refuse_statistics(programs.plan, schema, kinds)
         refuse_trained(programs.plan, schema, kinds)
         for remark in remarks(programs.plan, schema, kinds):
@@ -328,9 +328,7 @@ def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
     if baselines is None or baselines.central is None:
         return sheet
     scores = {"all data at one party": baselines.central}
-    best = baselines.best
-    if best is not None:
-        scores["one holder alone, the best"] = best
+    scores |= {f"one holder alone, {which}": score for which, score in baselines.outer.items()}
     references = {name: score.value for name, score in scores.items()}
     return replace(sheet, measure=baselines.central.measure, references=references)
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from secureps.run.up.deaths import Deaths
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.resume_state import ResumeState
 from secureps.store.checkpoint import checkpoint_path
+from secureps.wording import together
 
 POLL = 0.25
 """Seconds between two requests for the status."""
@@ -50,6 +51,8 @@ STUCK_SECONDS = 10.0
 """Seconds without a step, after too many clients have left for a round to open."""
 
 BETWEEN_ROUNDS = ("waiting", "done")
+BY_CLIENTS = (*BETWEEN_ROUNDS, "founding", "collecting")
+"""The steps that only clients bring to their end."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Outcome:
         if self.versions == model.versions:
             return known
         note = f"the newest checkpoint, and model.safetensors with it, is version {model.version}"
-        return dataclasses.replace(known, notes=(note,))
+        return dataclasses.replace(known, notes=(*self.notes, note))
 
 
 class Watch:
@@ -134,6 +137,7 @@ class Watch:
         self._began = self._moved_at - watched.before
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
+        self._failures = list[str]()
         self._echo = ClientWarnings(watched.folder.logs, watched.clients)
         self._few: frozenset[str] | None = frozenset()
         self._unprotected = math.inf if watched.plan.section.privacy is None else None
@@ -156,7 +160,8 @@ class Watch:
         """Watches until the run has finished, or cannot go on.
 
         Raises:
-            OperatorError: a process died too often.
+            OperatorError: a server died too often; or clients failed for good, and too few are left
+                (ScriptFailed, if it was their script).
         """
         pause = self._look()
         while not (finished := self._finished()):
@@ -175,7 +180,8 @@ class Watch:
         outcome = Outcome(finished, versions, self._status.members, self._metrics.totals, score)
         # a run that its coordinator did not end was left by its clients
         failure = self._status.failure if self._status.finished else TooFew.__name__
-        ended = dataclasses.replace(outcome, failure=failure, cuts=self._echo.notes())
+        ended = dataclasses.replace(outcome, failure=failure, notes=tuple(self._failures))
+        ended = dataclasses.replace(ended, cuts=self._echo.notes())
         return dataclasses.replace(ended, evaluation=self._status.evaluation)
 
     # --- one look -----------------------------------------------------------------
@@ -187,6 +193,7 @@ class Watch:
         for line in self._echo.news():
             self._progress.say(line, "yellow")
         self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}
+        self._tell_failed()
 
     def _look(self) -> float:
         """Reads the status once; returns the seconds until the next time."""
@@ -231,6 +238,24 @@ class Watch:
             why = self._gone[name] or "it said nothing; its script ended the process"
             self._progress.say(f"{name} has ended by itself: {why}", "yellow")
 
+    def _tell_failed(self) -> None:
+        """Says which clients failed for good, alike ones in one line; no round waits for them."""
+        failed = self._supervisor.failed
+        said = together({name: str(failed[name]) for name in failed.keys() - self._told})
+        for name in failed.keys() - self._told:
+            self._let_rest(name)
+        self._told |= failed.keys()
+        self._failures += said
+        for each in said:
+            self._progress.say(f"{each}; the run goes on while it can", "red")
+
+    def _let_rest(self, client: str) -> None:
+        """Says for a client that is gone that it is, so that no round waits for it."""
+        with suppress(SecurepsError):  # its lease ends in any case
+            kit, address = self._watched.folder.kit, self._watched.address
+            with closing(StatusClient(kit, client, address)) as own:
+                own.rest(client, "its process failed")
+
     def _tell_row_blocks(self, status: Status) -> None:
         """Says once, when all clients are there, how many row-blocks too few of them touch."""
         if self._few is None or len(status.members) < len(self._watched.clients):
@@ -261,8 +286,7 @@ class Watch:
         self._judged = versions
         self._scored = (score, folded(versions))
         if score is not None:
-            loss = {} if score.loss is None else {"loss": score.loss}
-            self._metrics.judged(versions, {score.measure: score.value, **loss})
+            self._metrics.judged(versions, score.metrics)
 
     def _train_ahead(self) -> None:
         """Has baselines begun as soon as version 0, at which they start, is in a checkpoint."""
@@ -306,14 +330,28 @@ class Watch:
         here, plan = self._clients(), self._watched.plan
         needed = min(plan.bounds(name).start for name in plan.groups)
         quiet = time.monotonic() - self._moved_at
-        if here and (len(here) >= needed or not _between(self._status.groups)):
+        if len(here) >= needed or (here and not self._between(self._status.groups)):
             return ""
-        if quiet < STUCK_SECONDS:
+        clients, failed = self._watched.clients, self._supervisor.failed
+        ends = BETWEEN_ROUNDS if here else BY_CLIENTS
+        nothing_moves = failed and all(group.step in ends for group in self._status.groups)
+        if quiet < STUCK_SECONDS and not nothing_moves:
             return ""
-        clients = self._watched.clients
-        return (
-            f"stopped before its time: {len(clients) - len(here)} of {len(clients)} clients "
-            f"have ended by themselves, a round waits for {needed}"
+        gone = f"{len(clients) - len(here)} of {len(clients)} clients have ended"
+        for error in failed.values():  # `resume` goes on, once what failed is mended
+            raise type(error)(f"{gone}, and a round waits for {needed}: {error}")
+        return f"stopped before its time: {gone} by themselves, a round waits for {needed}"
+
+    def _between(self, groups: tuple[GroupStatus, ...]) -> bool:
+        """Whether no round is open that those who are left may still bring to its end.
+
+        Without rounds updates are collected all the time, and those who are left come no further
+        once others failed.
+        """
+        bounds, failed = self._watched.plan.bounds, self._supervisor.failed
+        return all(
+            group.step in BETWEEN_ROUNDS or (failed and not bounds(group.name).rounds)
+            for group in groups
         )
 
     def _clients(self) -> tuple[str, ...]:
@@ -328,7 +366,3 @@ def version_0(folder: RunFolder) -> dict[str, Any]:
         if not any(model.versions.values()):
             return model.tensors
     return {}
-
-
-def _between(groups: tuple[GroupStatus, ...]) -> bool:
-    return all(group.step in BETWEEN_ROUNDS for group in groups)

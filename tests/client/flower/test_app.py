@@ -14,7 +14,7 @@ from secureps.client.flower.script import FlowerTrainer, run_flower
 from secureps.client.initial_model import initial_digest
 from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.client.trainer import FitConfig, Setting
-from secureps.errors import MISCONFIGURED, ConfigError, PlanRefused
+from secureps.errors import MISCONFIGURED, ConfigError, PlanRefused, ScriptFailed
 from secureps.messages.encoding import file_digest
 from secureps.store.checkpoint import write_state
 from tests.kits.flower_apps import (
@@ -92,7 +92,8 @@ def test_a_file_finds_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_what_is_no_app_says_why(source: str, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=reason) as raised:
+    kind = ScriptFailed if "does not import" in reason else ConfigError
+    with pytest.raises(kind, match=reason) as raised:
         Script(write(tmp_path, source))
     assert "client.py" in str(raised.value)
 
@@ -128,7 +129,8 @@ def test_a_project_that_is_none_says_why(
     text = PYPROJECT.format(package=package)
     assert old in text
     write(path, text.replace(old, new), "pyproject.toml")
-    with pytest.raises(ConfigError, match=reason):
+    kind = ScriptFailed if "does not import" in reason else ConfigError
+    with pytest.raises(kind, match=reason):
         Script(path)
 
 
@@ -210,7 +212,7 @@ def test_a_script_with_make_is_ours_whatever_it_imports(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no function make\(settings\).* and is no Flower app"):
         Script(tmp_path / "client.py")
     assert not speaks_flower(write(tmp_path, "import flwr as\n"))
-    with pytest.raises(ConfigError, match="does not import: SyntaxError"):
+    with pytest.raises(ScriptFailed, match="does not import: SyntaxError"):
         Script(tmp_path / "client.py")
     assert not speaks_flower(tmp_path / "nobody.py")
 

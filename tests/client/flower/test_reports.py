@@ -12,7 +12,7 @@ from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import EvaluateResult, FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, Malformed
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import write_state
@@ -78,7 +78,7 @@ def test_a_query_is_answered_with_numbers_alone(tmp_path: Path) -> None:
     assert "asked" not in again._states.newest(), "what it did to the state is dropped"
     with pytest.raises(ConfigError, match=r"no function for query\.other"):
         own.report_at(start, {"all": 1}, "query.other")
-    with pytest.raises(ConfigError, match=r"query: num-examples must be a whole number above 0"):
+    with pytest.raises(Malformed, match="query: num-examples is None, and must be a whole number"):
         own.report_at(start, {"all": 1}, "query")
     legacy = Script(write(tmp_path, CLIENT_APP)).make({"partition": 1})
     assert isinstance(legacy, FlowerTrainer)

@@ -15,7 +15,14 @@ from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, RecordPrivacy, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+from secureps.errors import (
+    ConfigError,
+    Malformed,
+    NotFinite,
+    PlanRefused,
+    ScriptFailed,
+    WrongShape,
+)
 from secureps.roles.member.tasks import Contribute
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -336,10 +343,10 @@ REPLY = 'content = RecordDict({"arrays"'
         (NUMPY_FIT, "return [weights, bias, bias], 1, {}", WrongShape, "'arr_2' is not one"),
         (NUMPY_FIT, "return [weights, bias.astype(int)], 1, {}", WrongShape, "'arr_1' is int64"),
         (NUMPY_FIT, "return [weights * 1e300, bias], 1, {}", NotFinite, "'arr_0' NaN or infinite"),
-        (NUMPY_FIT, "return [weights, bias], 0, {}", ConfigError, "num-examples must be a whole"),
-        (NUMPY_FIT, "return [weights, bias]", ConfigError, "TypeError: NumPyClient.fit did not"),
-        (NUMPY_FIT, "return 1 / 0", ConfigError, r"ZeroDivisionError: .* \(client.py, line 18\)"),
-        ("def fit", "def train", ConfigError, "was not OK: FIT_NOT_IMPLEMENTED"),
+        (NUMPY_FIT, "return [weights, bias], -1, {}", Malformed, "num-examples is -1, and must be"),
+        (NUMPY_FIT, "return [weights, bias]", ScriptFailed, "TypeError: NumPyClient.fit did not"),
+        (NUMPY_FIT, "return 1 / 0", ScriptFailed, r"ZeroDivisionError: .* \(client.py, line 18\)"),
+        ("def fit", "def train", ScriptFailed, "was not OK: FIT_NOT_IMPLEMENTED"),
     ],
 )
 def test_answers_of_clients_that_cannot_be_used(
@@ -356,12 +363,12 @@ def test_answers_of_clients_that_cannot_be_used(
     ("old", "new", "error", "reason"),
     [
         (REPLY, 'content = RecordDict({"more": ArrayRecord(), "arrays"', WrongShape, "2 ArrayRec"),
-        ('"num-examples": 5, "fits"', '"fits"', ConfigError, "num-examples must be .*, got None"),
-        ("return Message(content", "raise KeyError('x')#", ConfigError, "train failed: KeyError"),
+        ('"num-examples": 5, "fits"', '"fits"', Malformed, "num-examples is None, and must be"),
+        ("return Message(content", "raise KeyError('x')#", ScriptFailed, "train failed: KeyError"),
         (
             "return Message(content,",
             "from flwr.app import Error\n    return Message(Error(7, 'no\\ndata'),",
-            ConfigError,
+            ScriptFailed,
             "train failed: no data",
         ),
         ("ArrayRecord(arrays)", "ArrayRecord([np.zeros(3)])", WrongShape, "'w' is missing"),
@@ -390,7 +397,7 @@ class Holder(Client):
 """
     app = trainer(write(tmp_path, source))
     reason = "fit was not OK: GET_PROPERTIES_NOT_IMPLEMENTED: ill"
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ScriptFailed, match=reason):
         app.fit(app.parameters(1), CONFIG)
     unread = write(
         tmp_path, source.replace("([np.zeros(2)])", '([np.zeros(2)])\nMODEL.tensor_type = "torch"')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -153,10 +154,25 @@ def test_a_coordinator_that_is_killed_at_any_step_decides_the_same(
     only_sets_of_the_tree(simulation)
 
 
-def test_who_stays_away_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
-    """Exactly those who are asked, or a round is given up: holders allow no other set."""
-    simulation = spoilt(tmp_path)
-    burnt(simulation, 1)
+def with_offender_in_first_half(folder: Path, first: bool) -> Simulation:
+    """A burnt cohort; a hash of the run's fresh keys draws which half the offender is in."""
+    for number in count():
+        simulation = spoilt(folder / str(number))
+        burnt(simulation, 1)
+        asked = simulation.coordinator.federation.groups["all"].suspicion.chosen
+        if ("client-05" in asked) is first:
+            return simulation
+    raise AssertionError
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_who_stays_away_does_not_hold_up_the_other_half(first: bool, tmp_path: Path) -> None:
+    """Exactly those who are asked, or a round is given up: holders allow no other set.
+
+    If the other half has the offender, nothing but the first half could make the version: it lacks
+    a client whose one-time key has gone with its process, and the run ends with the reason.
+    """
+    simulation = with_offender_in_first_half(tmp_path, first)
     group = simulation.coordinator.federation.groups["all"]
     asked = group.suspicion.chosen
     assert len(asked) == 5
@@ -171,7 +187,11 @@ def test_who_stays_away_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
     assert not other & asked
     simulation.start(away)
     simulation.run()
-    assert simulation.coordinator.federation.finished == "all 8 versions are made"
+    finished = simulation.coordinator.federation.finished
+    if first:
+        assert finished == "all 8 versions are made"
+    else:
+        assert "no other set of clients may make this version; suspected: client-0" in finished
     only_sets_of_the_tree(simulation)
 
 

@@ -51,6 +51,7 @@ SUMMARY = Summary(
         {"ada": Score("accuracy", 0.4, 2.0, 10), "eve": Score("accuracy", 0.6, 3.0, 10)},
         Score("accuracy", 0.97, 0.1, 10),
         ("something was left out",),
+        goal="max",
     ),
     delta=1e-5,
     adjacency="one record added or removed",
@@ -214,13 +215,33 @@ def test_the_tables_at_the_end() -> None:
 
 def test_a_score_that_is_the_loss_has_one_column() -> None:
     losses = [Score("loss", value, value, 10) for value in (0.3, 2.0, 3.0, 0.1)]
-    baselines = Baselines({"ada": losses[1], "eve": losses[2]}, losses[3], ())
+    alone = {"ada": losses[1], "eve": losses[2]}
+    baselines = Baselines(alone, losses[3], (), goal="min")
     shown = lines(dataclasses.replace(SUMMARY, score=losses[0], baselines=baselines))
     assert "\n".join(shown).count("held-out") == 1
     assert cells(shown, "federation")[1:] == ["0.3000"]
     assert cells(shown, "the best")[1:] == ["2.0000"]
     assert cells(shown, "on average")[1:] == ["2.5000"]
     assert cells(shown, "no privacy")[1:] == ["0.1000"]
+
+
+def test_where_nobody_knows_which_is_better_both_ends_are_shown() -> None:
+    unknown = dataclasses.replace(SUMMARY.baselines, goal=None)
+    shown = lines(dataclasses.replace(SUMMARY, baselines=unknown))
+    assert cells(shown, "the lowest")[1:] == ["0.4000", "2.0000"]
+    assert cells(shown, "the highest")[1:] == ["0.6000", "3.0000"]
+    assert not any("the best" in line for line in shown)
+
+
+def test_all_metrics_are_shown_and_written() -> None:
+    score = Score("accuracy", 0.9, 0.3, 10, {"f1": 0.25, "mae": 1.5})
+    summary = dataclasses.replace(SUMMARY, score=score)
+    shown = lines(summary)
+    for measure in ("accuracy", "f1", "mae", "loss"):
+        assert f"held-out {measure}" in "\n".join(shown)
+    assert cells(shown, "federation")[1:] == ["0.9000", "0.2500", "1.5000", "0.3000"]
+    assert cells(shown, "the best")[1:] == ["0.6000", "-", "-", "3.0000"]
+    assert summary.record()["score"]["others"] == {"f1": 0.25, "mae": 1.5}
 
 
 def test_holders_alone_without_the_plans_noise_say_so_in_their_lines() -> None:

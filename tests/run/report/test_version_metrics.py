@@ -59,6 +59,17 @@ def test_json_has_no_infinity_and_says_that_there_is_no_privacy() -> None:
     assert line(epsilon=None).record()["epsilon"] is None
 
 
+def test_a_scripts_metric_takes_no_name_of_the_lines_own() -> None:
+    told = list[Line]()
+    metrics = Metrics(told.append, False)
+    metrics.publish("all", 1, 1.0, 0.5)
+    metrics.judged({"all": 1}, {"version": 7.0, "epsilon": 9.0, "f1": 0.5})
+    metrics.settle()
+    record = told[-1].record()
+    assert (record["version"], record["epsilon"], record["f1"]) == (1, 0.5, 0.5)
+    assert (record["held_out_version"], record["held_out_epsilon"]) == (7.0, 9.0)
+
+
 def test_scalars_are_flat_and_finite() -> None:
     assert line().scalars() == {
         "epsilon": 1.5,

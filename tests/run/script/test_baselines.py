@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,28 +15,23 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.run.script.baselines import Race, run_baselines, train_alone
-from secureps.run.script.scoring import OF_THEIR_OWN, Judge, Look, Score
+from secureps.run.script.scoring import OF_THEIR_OWN, Judge, Look, Score, goal
 
-PLAN = Plan(
-    parse(
-        PlanSection,
-        {
-            "name": "p",
-            "versions": 9,
-            "group": [{"rule": {"quorum": 5}}],
-            "training": {"lr": 0.5, "local_steps": 2},
-            "privacy": {
-                "noise_multiplier": 1.0,
-                "max_grad_norm": 2.0,
-                "records": 10,
-                "sample_rate": 0.5,
-                "delta": 1e-5,
-                "budget": 3.0,
-            },
-        },
-        "test",
-    )
-)
+RAW: dict[str, Any] = {
+    "name": "p",
+    "versions": 9,
+    "group": [{"rule": {"quorum": 5}}],
+    "training": {"lr": 0.5, "local_steps": 2},
+    "privacy": {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 2.0,
+        "records": 10,
+        "sample_rate": 0.5,
+        "delta": 1e-5,
+        "budget": 3.0,
+    },
+}
+PLAN = Plan(parse(PlanSection, RAW, "test"))
 START: dict[str, Array] = {"own": np.zeros(1, np.float32), "w": np.zeros(2, np.float32)}
 PERSONAL = Plan(PLAN.section.model_copy(update={"local": ("own",)}))
 SCRIPT = """
@@ -210,8 +206,66 @@ def test_an_evaluation_that_fails_is_noted_once(tmp_path: Path, line: str, said:
 
 def test_the_score_is_accuracy_or_what_there_is() -> None:
     assert Score.of(EvaluateResult(1.0, 2, {"a": 5.0, "accuracy": 0.5})).measure == "accuracy"
-    assert Score.of(EvaluateResult(1.0, 2, {"b": 3.0, "a": 5.0})) == Score("a", 5.0, 1.0, 2)
+    assert Score.of(EvaluateResult(1.0, 2, {"b": 3.0, "a": 5.0})).measure == "a"
     assert Score.of(EvaluateResult(1.5, 2, {})) == Score("loss", 1.5, 1.5, 2)
+
+
+def test_the_score_is_the_plans_metric_and_all_others_are_kept() -> None:
+    result = EvaluateResult(1.0, 2, {"mae": 3.0, "accuracy": 0.5, "gap": float("nan")})
+    judged = Score.of(result, by("mae", "min"))
+    assert judged == Score("mae", 3.0, 1.0, 2, {"accuracy": 0.5})
+    assert judged.metrics == {"mae": 3.0, "accuracy": 0.5, "loss": 1.0}
+
+
+def by(metric: str, goal: str) -> Plan:
+    """A plan by whose metric a version is the best."""
+    evaluation = {"every": 1, "metrics": {metric: 4.0}, "best": {"metric": metric, "goal": goal}}
+    plan = {k: v for k, v in RAW.items() if k != "privacy"} | {"evaluation": evaluation}
+    return Plan(parse(PlanSection, plan, "test"))
+
+
+KNOWN: dict[str, str | None] = {
+    **dict.fromkeys(("mae", "RMSE", "val_loss", "logloss", "test-error", "wer"), "min"),
+    **dict.fromkeys(("MeanAbsoluteError", "perplexity", "negative_log_likelihood"), "min"),
+    **dict.fromkeys(("accuracy", "top5_acc", "f1", "r2_score", "valAUC", "hit@10"), "max"),
+    **dict.fromkeys(("neg_mean_squared_error", "macro avg precision"), "max"),
+    **dict.fromkeys(("lift", "spread", "rank", ""), None),
+}
+
+
+@pytest.mark.parametrize(("measure", "found"), KNOWN.items())
+def test_what_is_better_is_known_by_the_name_or_unknown(measure: str, found: str | None) -> None:
+    assert goal(measure) == found
+    assert goal(measure, PLAN) == found
+
+
+def test_a_plan_says_what_is_better_of_its_metric_alone() -> None:
+    assert goal("lift", by("lift", "min")) == "min"
+    assert goal("accuracy", by("accuracy", "min")) == "min"
+    assert goal("mae", by("lift", "max")) == "min"
+
+
+@pytest.mark.parametrize(
+    ("measure", "outer"),
+    [("accuracy", {"the best": 0.6}), ("mae", {"the best": 0.3}),
+     ("lift", {"the lowest": 0.3, "the highest": 0.6})],
+)  # fmt: skip
+def test_the_best_holder_alone_is_the_best_by_its_metric(
+    measure: str, outer: dict[str, float], tmp_path: Path
+) -> None:
+    made, judge = race(tmp_path, (SCRIPT + MORE).replace('"accuracy"', repr(measure)))
+    done = run_baselines(made, judge, lambda text: None)
+    assert {which: s.value for which, s in done.outer.items()} == pytest.approx(outer)
+    unknown = any("nothing says whether more or less lift is better" in n for n in done.notes)
+    assert unknown is (measure == "lift")
+
+
+def test_what_central_returns_is_checked_as_what_evaluate_does(tmp_path: Path) -> None:
+    code = SCRIPT + MORE.replace("return EvaluateResult(0.5, 4, {", "return (0.5, 4, {")
+    done = run_baselines(*race(tmp_path, code), lambda text: None)
+    assert done.central is None
+    said = "central training: left out: what central(settings) returned: it is a tuple, and must be"
+    assert any(note.startswith(said) for note in done.notes), done.notes
 
 
 CLIENT_LEVEL = {

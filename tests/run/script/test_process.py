@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from secureps.errors import ConfigError, PlanRefused, ScriptFailed
+from secureps.errors import PlanRefused, ScriptFailed
 from secureps.run.script.process import Assignment, ScriptProcess, script_process
 from secureps.run.script.scoring import Score
 from tests.kits.federations import Tensors, small_plan
@@ -169,7 +169,7 @@ def test_what_ends_the_process_is_told_by_its_function(
 @pytest.mark.parametrize(
     ("function", "kind", "told"),
     [
-        ("its import", ConfigError, r"does not import: SystemExit: 4 \(holder\.py:\d+\)"),
+        ("its import", ScriptFailed, r"does not import: SystemExit: 4 \(holder\.py:\d+\); mend"),
         ("make(settings)", ScriptFailed, r"make\(settings\) raised SystemExit: 4 \(holder\.py:\d+"),
         ("parameters", ScriptFailed, r"parameters raised SystemExit: 4 .* in parameters\)"),
     ],

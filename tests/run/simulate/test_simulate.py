@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError
+from secureps.run.api import RunResult
 from secureps.run.report.trackers import Extras
 from secureps.run.simulate.coordinator_watch import CoordinatorWatch
 from secureps.run.simulate.play import Play
@@ -113,6 +115,10 @@ def test_what_secret_noise_would_have_spent_is_told(tmp_path: Path) -> None:
     assert 0 < spent < 50
     assert summary["adjacency"] == of
     assert said[-4].startswith(f"epsilon {spent:.3f} of 50 (delta 1e-05, {of})")
+    result = RunResult.read(out)
+    assert (result.epsilon, result.unsafe) == (spent, True)
+    assert f"epsilon spent: {spent:.3f}, had the seed been secret\n" in str(result)
+    assert "privacy: unsafe seed: no privacy\n" in str(result)
 
 
 def test_clients_come_late_and_leave_for_good(tmp_path: Path) -> None:
@@ -324,3 +330,32 @@ def test_row_blocks_that_no_version_will_be_made_of_are_said_before_anybody_trai
 
     with pytest.raises(Said, match="2 of 3 row-blocks of all are touched by fewer than 7 clients"):
         play.run(say)
+
+
+def test_clients_whose_script_fails_are_named_where_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "some.py").write_text(
+        "import numpy as np\n"
+        "import secureps as ps\n"
+        "class Some:\n"
+        "    def __init__(self, partition): self.partition = partition\n"
+        "    def parameters(self, seed): return {'w': np.zeros(3, np.float32)}\n"
+        "    def examples(self): return 5\n"
+        "    def fit(self, parameters, config):\n"
+        "        if self.partition in (1, 4): raise ValueError(f'no data in {object()}')\n"
+        "        return ps.FitResult({'w': parameters['w'] + 1}, 5, {}, 1)\n"
+        "def make(settings): return Some(settings['partition'])\n"
+    )
+    plan = PLAN.replace('"bfv"', '"plain"').replace("versions = 4", "versions = 1")
+    (tmp_path / "plan.toml").write_text(plan)
+    path = tmp_path / "some.toml"
+    path.write_text(
+        'name = "some"\nplan = "plan.toml"\nscript = "some.py"\nclients = 10\nseed = 1\n'
+    )
+    said = list[str]()
+    out = simulate(path, tmp_path / "out", said.append)
+    failed = re.compile(
+        r"client-01: fit raised ValueError: no data in <object object at 0x\w+> "
+        r"\(some.py:8 in fit\); mend the script or its settings; so did client-04"
+    )
+    assert sum(failed.fullmatch(line) is not None for line in said) == 1, said
+    assert failed.fullmatch(json.loads((out / "summary.json").read_text())["notes"][0])

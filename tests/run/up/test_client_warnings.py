@@ -46,9 +46,20 @@ def test_at_the_end_it_is_said_how_often_and_how_far(tmp_path: Path) -> None:
     write(tmp_path, "b", BEYOND, "x" * 5000 + FAR)
     assert list(echo.news()) == []
     assert echo.notes() == (
-        "clip cut 2 updates of 1 client to half or less; the furthest: "
-        "b says: update norm 30, clip 3: cut to 10 %",
-        f"range cut 4 updates of 2 clients in single values; the furthest: a says: {FURTHER}",
+        "clip cut 2 updates of 1 client to half or less, range cut 4 updates of 2 clients in "
+        "single values; the furthest: b says: update norm 30, clip 3: cut to 10 %; a says: "
+        f"{FURTHER}",
+    )
+
+
+def test_a_line_of_both_kinds_is_said_once(tmp_path: Path) -> None:
+    echo = ClientWarnings(tmp_path, ("a",))
+    both = f"{FAR}; then {BEYOND}; clip = 20 and range = 4 would hold the whole update"
+    write(tmp_path, "a", both, FAR)
+    assert list(echo.news()) == [f"a says: {both}{ONCE}"]
+    assert echo.notes() == (
+        "clip cut 2 updates of 1 client to half or less, range cut 1 update of 1 client in single "
+        f"values; the furthest: a says: {both}",
     )
 
 

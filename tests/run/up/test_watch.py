@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from secureps.errors import ScriptFailed
 from secureps.messages.requests import Status
+from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.report.totals import Totals
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.watch import Watch, Watched
+from secureps.run.up.watch import STUCK_SECONDS, Watch, Watched
 from tests.kits.federations import small_plan
 from tests.kits.shoppers import BUFFERED, sparse_plan
 
@@ -29,7 +31,7 @@ def test_nobody_is_started_once_the_run_is_over(
     watch: Any = object.__new__(Watch)
     watch._watched = Watched(small_plan(), folder, "", (), 0.0, False, further)
     watch._supervisor = SimpleNamespace(
-        expect_end=lambda: said.append("ends"), poll=tuple, running=tuple
+        expect_end=lambda: said.append("ends"), poll=tuple, running=tuple, failed={}
     )
     watch._observer = SimpleNamespace(status=lambda: statuses.pop(0))
     watch._metrics = SimpleNamespace(totals=Totals(), take=len, settle=tuple)
@@ -37,6 +39,7 @@ def test_nobody_is_started_once_the_run_is_over(
     watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(show=lambda view: said.append("looks"))
     watch._gone, watch._scored, watch._judged, watch._few = {}, (None, ""), {}, None
+    watch._told, watch._failures = set(), []
     watch._moved_at = time.monotonic()
 
     def notice(watch: Any, status: Status) -> None:
@@ -74,3 +77,69 @@ def test_row_blocks_that_too_few_touch_are_told_once_all_clients_are_there(tmp_p
         watch._tell_row_blocks(whole)
     (text,) = said
     assert text.startswith("2 of 4 row-blocks of table are touched by fewer than 3 clients")
+
+
+ROUNDS, STREAM = small_plan(), small_plan(group=[{"rule": BUFFERED | {"buffer": 2, "minimum": 2}}])
+LONG = STUCK_SECONDS + 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "here", "step", "failed", "quiet", "end"),
+    [
+        (ROUNDS, -1, "collecting", 1, LONG, "goes on"),  # those who are left may end the round
+        (ROUNDS, -1, "waiting", 1, 0.0, "fails"),
+        (ROUNDS, 0, "waiting", 1, LONG, "goes on"),
+        (ROUNDS, None, "collecting", 2, 0.0, "fails"),
+        (ROUNDS, None, "opening", 2, 0.0, "goes on"),
+        (ROUNDS, None, "opening", 2, LONG, "fails"),
+        (ROUNDS, -1, "waiting", 0, 0.0, "goes on"),
+        (ROUNDS, -1, "waiting", 0, LONG, "stops"),
+        (STREAM, -1, "collecting", 1, 0.0, "goes on"),
+        (STREAM, -1, "collecting", 1, LONG, "fails"),
+        (STREAM, -1, "collecting", 0, LONG, "goes on"),
+    ],
+)
+def test_a_run_goes_on_while_those_who_have_not_failed_can_make_a_version(
+    plan: Plan, here: int | None, step: str, failed: int, quiet: float, end: str, tmp_path: Path
+) -> None:
+    """`here`: how many there are beyond those whom a round waits for; None: nobody."""
+    needed = min(plan.bounds(group).start for group in plan.groups)
+    names = tuple(f"c{i}" for i in range(needed + 2))
+    left = () if here is None else names[: needed + here]
+    watch: Any = object.__new__(Watch)
+    watch._watched = Watched(plan, RunFolder(tmp_path), "", names, 0.0, False, lambda: None)
+    errors = {name: ScriptFailed(f"{name} died") for name in names[-failed:] if failed}
+    watch._supervisor = SimpleNamespace(running=lambda: left, failed=errors)
+    groups = [SimpleNamespace(name=group, step=step) for group in plan.groups]
+    watch._status = SimpleNamespace(finished="", groups=groups)
+    watch._moved_at = time.monotonic() - quiet
+    gone = f"{len(names) - len(left)} of {len(names)} clients have ended"
+    if end == "fails":
+        said = f"^{gone}, and a round waits for {needed}: {names[-failed]} died$"
+        with pytest.raises(ScriptFailed, match=said):
+            watch._finished()
+    else:
+        stops = f"stopped before its time: {gone} by themselves, a round waits for {needed}"
+        assert watch._finished() == (stops if end == "stops" else "")
+
+
+def test_clients_that_failed_alike_are_named_together_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests = list[str]()
+    monkeypatch.setattr(Watch, "_let_rest", lambda watch, client: rests.append(client))
+    said, errors = list[str](), dict[str, Exception]()
+    watch: Any = object.__new__(Watch)
+    watch._told, watch._failures = set(), []
+    watch._supervisor = SimpleNamespace(failed=errors)
+    watch._progress = SimpleNamespace(say=lambda text, style: said.append(text))
+    for number, what in enumerate(("a", "a", "b")):
+        errors[f"c{number}"] = ScriptFailed(
+            f"c{number} died: {what} at 0x{number}f; see c{number}.log"
+        )
+    watch._tell_failed()
+    watch._tell_failed()
+    told = ["c0 died: a at 0x0f; see c0.log; so did c1", "c2 died: b at 0x2f; see c2.log"]
+    assert watch._failures == told
+    assert sorted(rests) == ["c0", "c1", "c2"]
+    assert said == [f"{each}; the run goes on while it can" for each in told]

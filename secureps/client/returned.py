@@ -1,0 +1,139 @@
+"""The border behind a data holder's code: what its functions return is checked and coerced here.
+
+Native trainers and Flower apps go through it alike. What cannot be taken is refused by its key, and
+`blamed` adds the function that returned it.
+
+| returned | taken as | refused |
+|---|---|---|
+| examples, steps | an int, of whatever is whole: `3.0`, `np.int64(3)` | a fraction, None, below 0 |
+| loss, metric | a float, of any number, or tensor of one | of a plan's metric: no number, NaN |
+| another metric, no number | left out | |
+| metrics: None | no metrics | what is no dict |
+| tensor | an array, of torch's tensors, numbers and lists too | all else, such as None |
+
+`initial_model.conformed` then casts a trained tensor to the run's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from secureps.client.held_tensor import HeldTensor
+from secureps.client.trainer import Array, EvaluateResult, FitResult
+from secureps.errors import Malformed, WrongShape
+
+ALIKE = "fiubc"
+"""Kinds of numbers that a tensor may be of."""
+
+
+def number(value: object) -> float | None:
+    """A number of Python, NumPy or a tensor of one value, as a float; None if it is none."""
+    plain = _plain(value)
+    try:
+        return float(plain) if isinstance(plain, Real) else None
+    except OverflowError:
+        return None
+
+
+def whole_number(key: str, value: object) -> int:
+    """A number of examples or steps.
+
+    Raises:
+        Malformed: it is no whole number of 0 or more.
+    """
+    plain = _plain(value)
+    sound = isinstance(plain, Real) and not isinstance(plain, bool)
+    if not sound or not 0 <= plain < np.inf or plain != int(plain):
+        raise Malformed(f"{key} is {value!r:.80}, and must be a whole number of 0 or more")
+    return int(plain)
+
+
+def taken_tensors(returned: object) -> dict[str, Array]:
+    """A model's tensors as arrays; what lies on a device stays there.
+
+    Raises:
+        WrongShape: it is no dict of tensors by their names.
+    """
+    if not isinstance(returned, Mapping):
+        kind = type(returned).__name__
+        raise WrongShape(f"it is a {kind}, and must be a dict of NumPy arrays by their names")
+    if odd := [name for name in returned if not isinstance(name, str)]:
+        raise WrongShape(f"{odd[0]!r:.80} is no name of a tensor: names are text")
+    return {name: _array(name, value) for name, value in returned.items()}
+
+
+def taken_fit(result: object) -> FitResult:
+    """What `fit` returned, in arrays and plain numbers.
+
+    Raises:
+        WrongShape, Malformed: it is no FitResult, or has something that is no tensor or number.
+    """
+    if not isinstance(result, FitResult):
+        raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
+    return FitResult(
+        taken_tensors(result.parameters),
+        whole_number("examples", result.examples),
+        _metrics(result.metrics),
+        whole_number("steps", result.steps),
+    )
+
+
+def taken_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateResult:
+    """What `evaluate` or `report_at` returned, in plain numbers.
+
+    Args:
+        wanted: the metrics that the plan evaluates.
+
+    Raises:
+        WrongShape, Malformed: it is no EvaluateResult, or what is wanted of it is no number.
+    """
+    if not isinstance(result, EvaluateResult):
+        raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
+    loss = number(result.loss)
+    if loss is None and result.loss is not None:
+        raise Malformed(f"loss is {result.loss!r:.80}, and must be a number, or None")
+    examples = whole_number("examples", result.examples)
+    return EvaluateResult(loss, examples, _metrics(result.metrics, wanted))
+
+
+def _plain(value: object) -> Any:
+    """What NumPy and torch call the item of a scalar, or of a tensor of one value."""
+    item = getattr(value, "item", None)
+    try:
+        return item() if callable(item) else value
+    except (TypeError, ValueError, RuntimeError):  # it has several
+        return value
+
+
+def _metrics(given: object, wanted: Collection[str] = ()) -> dict[str, float]:
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise WrongShape(f"metrics is a {kind}, and must be a dict of numbers by their names")
+    found = {str(name): number(value) for name, value in given.items()}
+    for name in wanted:
+        if name in found and found[name] is None:
+            raise Malformed(f"metric {name!r} is {given[name]!r:.80}, and must be a number")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _array(name: str, value: Any) -> Array:
+    if isinstance(value, HeldTensor):
+        return value  # type: ignore[return-value]  # an array to all that reads it
+    if callable(getattr(value, "detach", None)):  # torch's, wherever it lies
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
+            value = value.float()
+    try:
+        made: Array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        made = np.array(None)
+    if made.dtype.kind not in ALIKE:
+        kind = type(value).__name__
+        raise WrongShape(f"{name} is a {kind}, and must be a NumPy array")
+    return made.astype(made.dtype.newbyteorder("="), copy=False)
