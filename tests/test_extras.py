@@ -54,7 +54,7 @@ def test_every_extra_that_a_text_tells_one_to_install_is_there() -> None:
         for path in ROOT.glob(f"{folder}*"):
             if path.is_file() and path.suffix in TEXTS:
                 text = path.read_text()
-                found = re.findall(r"(?:secureps|^pip install .*\.)\[([\w,\s-]+)\]", text, re.M)
+                found = re.findall(r"(?:secureps|pip install [^\n`]*\.)\[([\w,\s-]+)\]", text, re.M)
                 found += re.findall(r"(?<!\.)\bcommand\(\"([\w-]+)\"\)", text)
                 named.setdefault(path.name, set()).update(
                     each.strip() for extras in found for each in extras.split(",")

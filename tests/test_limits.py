@@ -39,7 +39,6 @@ from secureps.errors import (
 from secureps.messages import requests
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
-from secureps.policy.counting import told
 from secureps.roles.member.outbox import Outbox
 from secureps.service.wave_socket import answering
 from secureps.store.checkpoint import header_end
@@ -277,9 +276,6 @@ LIMITS = {
         lambda n, _: telemetry(requests.Figure("f", float(n))),
         Malformed,
         "from 0 to 1e\\+15",
-    ),
-    "examples of a client": Limit(
-        1 << 40, lambda n, _: told(n), Malformed, "a client counts 1 to 1099511627776"
     ),
     "submissions that a client may have lost": Limit(1 << 20, leaps, Conflict, "not believed"),
     # --- what a caller may have open ---

@@ -128,7 +128,6 @@ NOT_TOLD: frozenset[type] = frozenset(
         coordinator.ShardLocated,
         coordinator.ShardLeft,
         coordinator.PlacementMoved,
-        coordinator.BoundAgreed,
         coordinator.RoundExtended,
         coordinator.SumsHeld,
         coordinator.ShardPrepared,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from secureps.client.trainer import AheadTrainer
 from secureps.client.worker import ClientWorker
 from secureps.errors import SecurepsError
-from secureps.roles.member.tasks import Contribute, Count, Evaluate
+from secureps.roles.member.tasks import Contribute, Evaluate
 from secureps.roles.tasks import Task
 
 
@@ -35,9 +35,6 @@ class AheadWorker(ClientWorker):
             case Contribute():
                 if self._early is None or self._labels(self._early[0]) != self._labels(task):
                     trainer.begin_fit(*self.ordered(task, self._staying(task)))
-            case Count():
-                whole = Contribute(task.model, task.blocks, ())
-                trainer.begin_fit(*self.ordered(whole, self._staying(whole)))
             case Evaluate():
                 model = self._assemble(task, self._staying(task))
                 trainer.begin_evaluate(model, {at.group: at.version for at in task.model})

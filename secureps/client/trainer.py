@@ -236,7 +236,7 @@ class Trainer(Evaluator, Protocol):
     sees who touches which row-blocks; no privacy unit covers that.
 
     Another is `examples() -> int`: how many records it trains on, as `FitResult.examples` will say.
-    Without it a client trains once before the run's first round, to know how much it counts.
+    By it `secureps check --run-script` says how clients' sizes suit the plan; runs do not ask.
 
     Another is `evaluate_at(parameters, versions)`, `evaluate` of a published model whose base
     version of every group is told; without it `evaluate` is asked.

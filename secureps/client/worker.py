@@ -89,8 +89,6 @@ from secureps.roles.member.tasks import (
     BlockSealed,
     Contribute,
     Contributed,
-    Count,
-    Counted,
     Evaluate,
     Judged,
     Offer,
@@ -200,7 +198,7 @@ class ClientWorker(Worker):
         """A sealed block from the outbox."""
         return self._outbox.read(key, self._buffers)
 
-    def work(self, task: Task) -> BlockSealed | Contributed | Counted | Judged | Resting | None:
+    def work(self, task: Task) -> BlockSealed | Contributed | Judged | Resting | None:
         """Does a task of the member's; see `Worker`."""
         match task:
             case Offer(group, sequence):
@@ -208,11 +206,9 @@ class ClientWorker(Worker):
             case Contribute():
                 if unsent := self._repeated(task):
                     return Contributed((), (), unsent)
-                return self._rests(task, task.aims) or self._making.begin(self._contribute, task)
+                return self._rests(task) or self._making.begin(self._contribute, task)
             case SealOn():
                 return self._making.go_on()
-            case Count():
-                return self._rests(task, ()) or self._count(task)
             case Evaluate():
                 return self._evaluate(task)
             case Reseal():
@@ -272,24 +268,16 @@ class ClientWorker(Worker):
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
         return Contributed(tuple(made), figures, unsent, told, self._sealer.standing(pinned))
 
-    def _count(self, task: Count) -> Counted:
-        """Trains to learn the number of examples; the first contribution reuses the result."""
-        whole = Contribute(task.model, task.blocks, ())
-        self._early = (whole, *self._trained(whole, self._staying(whole)))
-        return Counted(self._early[1].examples)
-
-    def _rests(self, task: Contribute | Count, aims: tuple[Aim, ...]) -> Resting | None:
+    def _rests(self, task: Contribute) -> Resting | None:
         """Whether this site lets no training begin now; one that is done already needs no leave."""
-        pinned, ledger = self._machine.pinned, self._site.ledger
-        whole = Contribute(task.model, task.blocks, aims)
-        early = self._early
+        pinned, ledger, early = self._machine.pinned, self._site.ledger, self._early
         if ledger.updates_per_hour is None:
             return None
-        if early is not None and self._labels(early[0]) == self._labels(whole):
+        if early is not None and self._labels(early[0]) == self._labels(task):
             return None
-        self._sealer.afford(pinned, self._site.name, whole)  # who goes for good need not rest
+        self._sealer.afford(pinned, self._site.name, task)  # who goes for good need not rest
         seconds = ledger.begin(pinned.run.id)
-        return Resting(seconds, aims) if seconds else None
+        return Resting(seconds, task.aims) if seconds else None
 
     def _trained(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         """The trained model and the seconds of its training, which may have been done before."""
@@ -440,7 +428,7 @@ class ClientWorker(Worker):
         pulled = self._blocks(task)
         codes = block_codes(plan, layout, aim.version, pulled.get(aim.group, ()))
         integers = UpdateIntegers(site.name, plan, layout, aim, self._stream)
-        share = examples / bound(plan.group(aim.group), aim.most_examples)
+        share = examples / bound(plan.group(aim.group))
         own, blocks = integers.make(codes, update, examples, share)
         id = SubmissionId(site.name, aim.group, aim.sequence)
         run, unsafe = self._machine.pinned.run.id, not site.seed.private
@@ -451,7 +439,6 @@ class ClientWorker(Worker):
             update=self._name(aim, own),
             beside=beside(plan, aim.group, task.model, pulled),
             examples=examples,
-            most_examples=aim.most_examples,
         )
 
         def leave_rest() -> None:
@@ -550,9 +537,9 @@ class ClientWorker(Worker):
         if section.weighting == "uniform":
             return 1
         number = public_number(plan.section, self._site.records) or int(examples)
-        counted = min(number, bound(section, aim.most_examples))
-        check_counted(section, self._site.name, counted, aim.most_examples)
-        self._note(remarks(section, plan.of(aim.group), number, aim.most_examples))
+        counted = min(number, bound(section))
+        check_counted(section, self._site.name, counted)
+        self._note(remarks(section, plan.of(aim.group), number))
         return counted
 
     def _note(self, notes: Iterable[str]) -> None:

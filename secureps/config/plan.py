@@ -230,12 +230,13 @@ class GroupSection(Table):
 
     `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the clip, or 1
     where that is not stated either). By `weighting` a client counts by its number of examples,
-    which is public then, or all alike; `most_examples` is the most that one counts by (default: the
-    largest number, as a power of two, that clients tell when the run begins). `versions` is how
-    many are made of it (default: the plan's). `codec` makes updates small before they are rounded;
-    with `feedback` a client sends later what it did not send. Clients pull differences of
-    `pull_bits` bits a value (default: whole blocks). `tier` is where shards have its values and
-    optimizer state (default: what is used most is resident, as far as a shard's memory goes).
+    which is public then, or all alike (default: by examples where a bound is stated);
+    `most_examples` is that bound, the most that one counts by (default: `records` of the privacy).
+    `versions` is how many are made of it (default: the plan's). `codec` makes updates small before
+    they are rounded; with `feedback` a client sends later what it did not send. Clients pull
+    differences of `pull_bits` bits a value (default: whole blocks). `tier` is where shards have its
+    values and optimizer state (default: what is used most is resident, as far as a shard's memory
+    goes).
     """
 
     name: str = Field(default="all", pattern=NAME)
@@ -247,7 +248,7 @@ class GroupSection(Table):
     codec: tuple[Stage, ...] = ()
     feedback: bool = False
     pull_bits: int | None = Field(default=None, ge=2, le=8)
-    weighting: Literal["examples", "uniform"] = "examples"
+    weighting: Literal["examples", "uniform"] = "uniform"
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
@@ -426,11 +427,14 @@ class FederationSection(Table):
     `baselines` says whether the run is compared with training alone and centrally. `site` is the
     policy of all the data holders' sites, a file beside the plan. Below `checkpoint_copies`, a URL,
     each run has a place that is called as its folder. `memory` is each shard's, as in its own file.
+    `records` is, for each client in turn, the public number that it counts by in place of the
+    privacy's.
     """
 
     script: str
     clients: int = Field(ge=1)
     settings: dict[str, Scalar] = Field(default={})
+    records: tuple[Annotated[int, Field(ge=1, le=1 << 40)], ...] = ()
     baselines: bool = True
     site: str | None = None
     checkpoint_copies: str | None = None
@@ -487,3 +491,28 @@ class PlanSection(Table):
         free = [isinstance(g, dict) and _unstated(g) for g in groups]
         made = tuple(room | g if f else g for g, f in zip(groups, free, strict=True))
         return values | {"group": made}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bound(cls, values: Any) -> Any:
+        """Clients count by their examples where the plan says up to how many; else all alike.
+
+        A text that says so of none was a plan of version 0.2.0, by which clients agreed on it.
+        """
+        groups = values.get("group") if isinstance(values, dict) else None
+        if not isinstance(groups, list | tuple):
+            return values
+        privacy = values.get("privacy")
+        public = isinstance(privacy, dict) and privacy.get("adjacency") != "zero-out"
+        records = privacy.get("records") if public else None
+        made = tuple(_counting(g, records) if isinstance(g, dict) else g for g in groups)
+        return values | {"group": made}
+
+
+def _counting(group: dict[str, Any], records: Any) -> dict[str, Any]:
+    if group.get("weighting") == "uniform":
+        return group
+    stated = group.get("most_examples")
+    if (most := records if stated is None else stated) is not None:
+        return {**group, "weighting": "examples", "most_examples": most}
+    return group if "most_examples" not in group else {**group, "weighting": "uniform"}

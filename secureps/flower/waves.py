@@ -21,7 +21,6 @@ from secureps.flower.aggregator import Aggregator
 from secureps.flower.names import log
 from secureps.messages.orders import Published
 from secureps.messages.run import COORDINATOR, other_run
-from secureps.policy.counting import agrees
 from secureps.wire.waves.batch import (
     CHALLENGE_BYTES,
     WAVE_DOMAIN,
@@ -70,7 +69,7 @@ class _Node:
     since: float = 0.0
     standing: tuple[Entry, ...] = ()
     """What its next process will ask first, as it last said."""
-    counted: bool = False
+    heard: bool = False
     failures: int = 0
     resting: float = 0.0
     ended: str = ""
@@ -107,7 +106,6 @@ class Waves:
         self._arrays: dict[bytes, Array] = {}
         section = servers.plan.section
         self._told = set[tuple[str, int]]()
-        self._counts = any(agrees(group) for group in section.group)
         self._lease = section.lease
         self.sent = 0
         """Messages so far."""
@@ -222,8 +220,8 @@ class Waves:
             return False
         orders = relay.orders(node.name)
         if node.name in self._holders:
-            return holder_due(orders, not node.counted)
-        return due(orders, self._counts and not node.counted)
+            return holder_due(orders, not node.heard)
+        return due(orders)
 
     def _message(self, node: _Node, records: RecordDict, kind: str) -> tuple[Message, bytes]:
         challenge = os.urandom(CHALLENGE_BYTES)
@@ -233,7 +231,7 @@ class Waves:
             ahead, blocks = self._servers.foreseen(node.name, orders)
             own, answers = self._servers.relay.goes(node.name)
             entries, payloads = (*ahead, *own), {**blocks, **answers}
-            node.counted = node.counted or bool(orders)
+            node.heard = node.heard or bool(orders)
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
         parcel = post.Parcel(self._said, sealed(batch, self._sign), payloads)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
@@ -343,7 +341,7 @@ class Waves:
 
     def _tell_again(self, node: _Node) -> None:
         """What the last wave told is told in the next: its client may not have heard it."""
-        node.waiting = node.counted = False
+        node.waiting = node.heard = False
         if node.name and node.standing:
             self._servers.relay.came(node.name, node.standing)
 

@@ -76,15 +76,6 @@ class MemberJoined:
 
     client: str
     groups: tuple[str, ...] = ()
-    examples: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BoundAgreed:
-    """Up to how many examples a member of a group counts, for good."""
-
-    group: str
-    most_examples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +447,7 @@ AnswerRecord = ReceiptExamined | ShareReceived | HolderRefused | OpeningFailed
 """What holders of a committee said, or what came of it."""
 
 GroupRecord = (
-    (RoundRecord | StreamRecord | AnswerRecord | BoundAgreed | CohortClosed | CohortReopened)
+    (RoundRecord | StreamRecord | AnswerRecord | CohortClosed | CohortReopened)
     | (SumsHeld | CohortOpened | FlawNoted | LiarsNamed | CohortBurnt | GroupResigned)
     | (ShardPrepared | VersionCommitted)
 )

@@ -35,7 +35,6 @@ class CohortReleased:
     Args:
         digest: the cohort's `opening_digest`, for which alone the holder answers.
         bases: the models that members were trained on, ascending by version.
-        most_examples: that of all receipts; the group keeps to it.
         sums: one digest of the shards' sums, which a holder that decrypts opens and no others;
             empty for a committee's holder.
     """
@@ -43,7 +42,6 @@ class CohortReleased:
     cohort: Cohort
     digest: bytes
     bases: tuple[BaseModel, ...]
-    most_examples: int = 0
     sums: bytes = b""
 
 

@@ -203,8 +203,7 @@ class Invite:
     version of the model that is to be evaluated: of the metrics' group by this invitation, of
     any other by one that comes besides, before the training; 0 if there is none. Under a rule
     without rounds a newer version than this may be trained from, and `step` is which of the
-    client's updates of this version it would be. `most_examples` is the bound that was agreed on
-    for what members count by, the same for all; 0 where there is none, or none yet.
+    client's updates of this version it would be.
     """
 
     incarnation: int
@@ -214,7 +213,6 @@ class Invite:
     seconds: float
     evaluates: int = 0
     step: int = 0
-    most_examples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

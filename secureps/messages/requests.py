@@ -48,14 +48,12 @@ class Join:
 
     `groups` are those that it contributes to, for a client whose data touches few row-blocks of a
     sparse group; empty for all. `run` is the one that it takes part in already, empty if it is new.
-    `examples` is the power of two at or above the number that it counts by; 0 if it says none.
     """
 
     client: str
     schema: Schema
     groups: tuple[str, ...] = ()
     run: bytes = b""
-    examples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

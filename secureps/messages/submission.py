@@ -106,8 +106,6 @@ class Receipt:
             without a committee.
         examples: the public number by which it counts: of its examples, or its site's own; 1 where
             all count alike. Everybody who gets a receipt or its cohort reads it.
-        most_examples: the bound of that number, where it was agreed on (`Invite`), else 0: who
-            could give one client another bound than the others would see it alone in the mean.
     """
 
     run: bytes
@@ -129,7 +127,6 @@ class Receipt:
     update: bytes = b""
     beside: bytes = b""
     examples: int = 1
-    most_examples: int = 0
     keys: tuple[int, ...] = ()
     committee: bytes | None = None
     signature: bytes = b""
@@ -180,7 +177,7 @@ class Cohort:
         members: sorted by id.
         scale: under adaptive clipping, that of the base version: the unit of the members'
             updates; None elsewhere.
-        committee, most_examples: those of all members' receipts.
+        committee: that of all members' receipts.
     """
 
     group: str
@@ -190,7 +187,6 @@ class Cohort:
     members: tuple[Member, ...]
     scale: float | None = None
     committee: bytes | None = None
-    most_examples: int = 0
 
     @property
     def weight(self) -> int:

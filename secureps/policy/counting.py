@@ -1,10 +1,8 @@
 """How much a client counts: by which public number, up to which bound, how precisely.
 
 The number stands in the client's signed receipt. An update is scaled by its share, the number over
-the bound, before it is rounded, so the bound must be one for all. Unless the plan states it, each
-client tells the coordinator the power of two at or above its number before it trains, and the
-largest of those that are there when a group's first round opens is the bound, for good. What must
-not live here: when that is (`roles.coordinator.example_bounds`).
+the bound, before it is rounded, so the bound must be one for all: it is the plan's, and without one
+all count alike.
 """
 
 from __future__ import annotations
@@ -23,62 +21,38 @@ from secureps.errors import Malformed, PlanRefused
 from secureps.messages.submission import Cohort
 
 MOST_EXAMPLES = 1 << 40
-"""Beyond this no number of examples is told, or agreed on: whoever tells more is mistaken."""
+"""Beyond this no bound is stated: whoever has more is mistaken."""
 
 FEW_BITS = 8
 """Of a cohort's mean: fewer are warned of, where weights have taken some."""
 
 
-def agrees(section: GroupSection) -> bool:
-    """Whether a group's bound is agreed on: clients count by examples, and the plan has none."""
-    return section.weighting == "examples" and section.most_examples is None
-
-
-def told(examples: int) -> int:
-    """What a client of so many examples tells: the power of two at or above.
-
-    Raises:
-        Malformed: no client holds as many, or none.
-    """
-    if not 1 <= examples <= MOST_EXAMPLES:
-        raise Malformed(f"{examples} examples: a client counts 1 to {MOST_EXAMPLES}")
-    return 1 << (examples - 1).bit_length()
-
-
-def check_told(party: str, examples: int) -> None:
-    """Malformed unless it is what `told` gives, or 0 of who does not know yet."""
-    if examples and not (0 < examples <= MOST_EXAMPLES and examples.bit_count() == 1):
-        raise Malformed(
-            f"{party} says it has up to {examples} examples: a power of two is said, at most "
-            f"{MOST_EXAMPLES}"
+def refuse_unbounded(section: GroupSection) -> None:
+    """PlanRefused for clients that count by their examples, and no plan says up to how many."""
+    if section.weighting == "examples" and section.most_examples is None:
+        raise PlanRefused(
+            'weighting = "examples" needs most_examples: about how many examples the largest '
+            "client has, for one that has more counts as with so many; or take "
+            'weighting = "uniform", by which all count alike'
         )
 
 
-def bound(section: GroupSection, agreed: int) -> int:
-    """The most that a client of a group counts by: 1 where all count alike.
+def bound(section: GroupSection) -> int:
+    """The most that a client of a group counts by: 1 where all count alike."""
+    return 1 if section.weighting == "uniform" else section.most_examples or 1
+
+
+def check_counted(section: GroupSection, whose: object, examples: int) -> None:
+    """Checks a public number.
+
+    One beyond the bound, or below 1, would make its client's update stand out of the mean.
 
     Args:
-        agreed: `Receipt.most_examples` or `Cohort.most_examples`, 0 where the plan has the bound.
-    """
-    if section.weighting == "uniform":
-        return 1
-    return section.most_examples or agreed
-
-
-def check_counted(section: GroupSection, whose: object, examples: int, agreed: int) -> None:
-    """Checks a public number, and the bound that it comes with.
-
-    A number beyond the bound, or below 1, would make its client's update stand out of the mean.
-
-    Args:
-        whose: begins the refusal; agreed: as `bound` takes it.
+        whose: begins the refusal.
     Raises:
         Malformed: no client of this group counts like that.
     """
-    if agrees(section) != (agreed != 0):
-        raise Malformed(f"{whose}: a bound of {agreed} examples, which is not this group's")
-    check_told(str(whose), agreed)
-    most = bound(section, agreed)
+    most = bound(section)
     if not 1 <= examples <= most:
         raise Malformed(
             f"{whose}: it counts as {examples} examples, and a client of this group counts as 1 "
@@ -89,7 +63,7 @@ def check_counted(section: GroupSection, whose: object, examples: int, agreed: i
 def shares_in(section: GroupSection, cohort: Cohort) -> Fraction:
     """What a cohort's sum is divided by: its members' shares times their weights, exactly."""
     counted = sum(member.weight * member.examples for member in cohort.members)
-    return Fraction(counted, bound(section, cohort.most_examples))
+    return Fraction(counted, bound(section))
 
 
 def by_public_number(section: PlanSection) -> bool:
@@ -132,10 +106,11 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
 
 def publishes(section: PlanSection) -> bool:
     """Whether receipts have the number that a client counts by, for updates or evaluations."""
-    judged = section.evaluation is not None and section.evaluation.evaluator is None
-    whole = isinstance(section.privacy, ClientPrivacySection)
     weighted = any(group.weighting == "examples" for group in section.group)
-    return weighted or (judged and not whole)
+    if weighted or section.evaluation is None or section.evaluation.evaluator is not None:
+        return weighted
+    whole = isinstance(section.privacy, ClientPrivacySection)
+    return section.evaluation.most_examples is not None and not whole
 
 
 def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
@@ -158,30 +133,26 @@ def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
     )
 
 
-def remarks(section: GroupSection, of: str, number: int, agreed: int) -> tuple[str, ...]:
+def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
     """What a client should know of how it counts.
 
     Args:
         of: ends a phrase with the group's name, or nothing.
-        number: what it counts by; agreed: the bound, if it was agreed on.
+        number: what it counts by.
     """
-    most, members = bound(section, agreed), section.rule.minimum
+    most, members = bound(section), section.rule.minimum
     share, found = min(number, most) / most, []
     if number > most:
-        whose = "the plan's" if section.most_examples else "agreed on before this client was here"
         found.append(
             f"this client counts as if it had {most} examples, not {number}: more counts no more, "
-            f"by the bound{of}, {whose}"
+            f"by the plan's most_examples{of}"
         )
-    shares = share * members
-    if agreed:  # somebody has more than half of it, though perhaps not in every cohort
-        shares = max(shares, 0.5 + share * (members - 1))
-    left = bits_left(section.bits, shares, members)
+    left = bits_left(section.bits, share * members, members)
     if few(left, section.bits):
         found.append(
             f"about {max(0.0, left):.1f} of {section.bits} bits{of} are left in a mean of "
             f"{members} clients like this one, whose {number} examples are few of {most}: ask for "
-            "a plan without most_examples, or with more bits"
+            "a plan with a smaller most_examples, or with more bits"
         )
     return tuple(found)
 
@@ -192,14 +163,10 @@ def few(left: float, bits: int) -> bool:
 
 
 def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
-    """The shares of these clients in the bound, where all of them are there at first.
-
-    Args:
-        numbers: by which they count.
-    """
+    """The shares of clients that count by these numbers in the bound."""
     if section.weighting == "uniform":
         return [1.0] * len(numbers)
-    most = section.most_examples or told(max(numbers))
+    most = bound(section)
     return [min(number, most) / most for number in numbers]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
@@ -49,6 +50,7 @@ from secureps.policy.checks.privacy import (
 from secureps.policy.checks.replicas import refuse_replicas
 from secureps.policy.checks.row_blocks import refuse_small, touched
 from secureps.policy.checks.scaling import most_shards, refuse_unsound_scaling
+from secureps.policy.counting import refuse_unbounded
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
@@ -415,12 +417,18 @@ _mechanism = lru_cache(maxsize=64)(ClientMechanism)
 """Finding the step takes a while, and every party asks again and again."""
 
 
-def load_plan(path: Path | str, base: Path | None = None, fetch: bool = True) -> Plan:
+def load_plan(
+    path: Path | str,
+    base: Path | None = None,
+    fetch: bool = True,
+    lacking: Mapping[str, float] = MappingProxyType({}),
+) -> Plan:
     """Reads and validates a plan file.
 
     `initial` is a URL, or a path relative to `base` (default: the file's folder), and is pinned
     by its digest; without `fetch` no other machine is asked for it (`Plan.has_digest`). The
-    federation's settings that are paths become absolute (`sections.placed`).
+    federation's settings that are paths become absolute (`sections.placed`). What `[privacy]` does
+    not say is as in `lacking`.
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
@@ -435,6 +443,8 @@ def load_plan(path: Path | str, base: Path | None = None, fetch: bool = True) ->
     values = read_toml(path)
     if "plan" in values and "group" not in values:
         raise ConfigError(f"{path} is a scenario: `secureps simulate` plays it; name its plan here")
+    if lacking and isinstance(privacy := values.get("privacy"), dict):
+        values["privacy"] = {**lacking, **privacy}
     section = parse(PlanSection, values, str(path))
     if (federation := section.federation) is not None and federation.settings:
         settings = {"settings": placed(federation.settings, base or path.parent)}
@@ -477,6 +487,7 @@ def _refuse_unsound(plan: Plan) -> None:
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:
     section, privacy = plan.group(name), plan.section.privacy
+    refuse_unbounded(section)
     refuse_codec(section, plan.bounds(name).rounds, plan.versions(name), privacy)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)

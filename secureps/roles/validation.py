@@ -72,7 +72,7 @@ def check_divisor(plan: Plan, cohort: Cohort) -> None:
     check_scale(plan, cohort.group, cohort.scale)
     section = plan.group(cohort.group)
     for member in cohort.members:
-        check_counted(section, member.id, member.examples, cohort.most_examples)
+        check_counted(section, member.id, member.examples)
 
 
 def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | None) -> bytes:

@@ -181,6 +181,7 @@ def check(
     schema: Path | str | None = None,
     run_script: bool = False,
     fetch: bool = False,
+    epsilon: float | None = None,
 ) -> PlanCheck:
     """Explains a plan, or refuses it: who sees what, what privacy and bytes it costs.
 
@@ -193,6 +194,8 @@ def check(
         schema: a JSON file of the model's tensors, names and shapes, in place of `values`.
         run_script: run the plan's script, in a process of its own, to see its model.
         fetch: fetch the plan's `initial` if it lies on another machine.
+        epsilon: that a client may spend: the least noise for it is chosen, or where the plan states
+            noise, the most versions; the plan is explained as it is with them.
 
     Raises:
         ConfigError, PlanRefused: the plan is unsound; says why.
@@ -204,7 +207,8 @@ def check(
     """
     of_model = None if schema is None else Path(schema)
     permit = Permit(run_script, fetch)
-    return PlanCheck(examine(Path(plan), values, schema=of_model, permit=permit))
+    found = examine(Path(plan), values, schema=of_model, permit=permit, epsilon=epsilon)
+    return PlanCheck(found)
 
 
 def up(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from secureps.client.initial_model import schema_of
+from secureps.client.initial_model import read_initial, schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
 from secureps.config.plan import ClientPrivacySection, FederationSection
 from secureps.config.sections import (
@@ -34,11 +34,13 @@ from secureps.config.sections import (
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
+from secureps.files.initial_file import initial_path
 from secureps.messages.schema import Schema
 from secureps.policy.counting import counts
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.explain.memory import MemoryUse, Service
+from secureps.policy.explain.privacy_choice import Choice, choose, refuse_epsilon
 from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
 from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
@@ -48,6 +50,7 @@ from secureps.run.model_size import Values, every_size, read_schema, sizes_of
 from secureps.run.party_names import shard_names
 from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process
+from secureps.run.script.rehearsal import Rehearsal
 from secureps.run.serve import IN_FLIGHT_BYTES
 from secureps.run.server_app import found
 from secureps.run.simulate.scenario_file import load_scenario
@@ -88,6 +91,7 @@ def check(
     memory: str | None = None,
     schema: Path | None = None,
     permit: Permit = READ_ONLY,
+    epsilon: float | None = None,
 ) -> Explanation:
     """Reads a plan, refuses it or explains it.
 
@@ -98,28 +102,54 @@ def check(
             read.
         memory: of each shard, as its file has it; default: the federation's, or no limit.
         schema: a file of the model's tensors, see `read_schema`.
+        epsilon: that a client may spend: noise or versions are chosen for it, and the plan is
+            explained as it is with them.
 
     Raises:
-        ConfigError, PlanRefused: the plan is unsound; or shards cannot work with so little memory.
+        ConfigError, PlanRefused: the plan is unsound; or shards cannot work with so little memory;
+            or nothing spends so little epsilon.
     """
     if memory is not None and re.fullmatch(MEMORY, memory) is None:
         raise ConfigError(f"--memory: {memory!r} is not {PATTERNS[MEMORY]}")
     refuse_two_sizes(values, schema, permit)
-    plan, clients = read(path, permit)
+    plan, clients = read(path, permit, epsilon)
+    if epsilon is not None:
+        refuse_epsilon(epsilon, plan.section)
     with naming(path):
         if values is None:
-            found = model(plan, path, clients, permit, schema)
+            found = model(plan, path, clients, permit, schema, rehearsed=True)
             plan = found.plan
             of_model = None if found.schema is None else plan.layout(found.schema).groups
             sizes = None if of_model is None else {group.name: group.size for group in of_model}
         else:
             found, sizes = Model(plan, None, (), ()), sizes_of(plan, values)
+        choice = None
+        if epsilon is not None:
+            plan, choice = _chosen(plan, path, sizes, epsilon)
         around = service(plan, clients.count if clients else None)
         if memory is not None:
             around = replace(around, memory=memory_bytes(memory))
-        explained = explain(plan, sizes, around, found.examples)
+        explained = explain(plan, sizes, around, found.examples, found.lengths, found.notes)
         unknown = list_unknown(plan, clients, permit, sizes is not None)
-        return replace(explained, remarks=(*explained.remarks, *found.notes), unknown=unknown)
+        return replace(explained, unknown=unknown, choice=choice)
+
+
+STAND_IN, UNLIMITED = 1.0, 1e9
+"""The noise multiplier and the budget of a plan that states none yet, until they are chosen."""
+
+
+def _chosen(
+    plan: Plan, path: Path, sizes: Mapping[str, int] | None, epsilon: float
+) -> tuple[Plan, Choice]:
+    if sizes is None and isinstance(plan.section.privacy, ClientPrivacySection):
+        raise ConfigError(
+            "--epsilon: under client-level privacy it depends on how large the model is: give "
+            f"{every_size(plan)}, --schema FILE or --run-script"
+        )
+    laid = () if sizes is None else plan.sized(sizes)
+    sent = {group.name: group.sent for group in laid} or dict.fromkeys(plan.groups, 1)
+    stated = "noise_multiplier" in read_toml(path).get("privacy", {"noise_multiplier": ""})
+    return choose(plan, sent, epsilon, stated)
 
 
 def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit) -> None:
@@ -162,7 +192,17 @@ def list_unknown(
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
-    """Refuses a plan whose groups wait for more clients than train (ConfigError)."""
+    """Refuses a federation of fewer clients than a group waits for, or than have records stated.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if federation.records and len(federation.records) != federation.clients:
+        raise ConfigError(
+            f"{path}: federation.records: {len(federation.records)} numbers for "
+            f"{counted(federation.clients, 'client')}: state one of each, or leave it out for "
+            "privacy.records"
+        )
     trainers = federation.clients - (plan.evaluator != "")
     for name in (*plan.groups, *plan.all_groups):  # the evaluation's is often the model's
         start = plan.bounds(name).start
@@ -175,11 +215,15 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of a plan: script, number and settings, from a [federation] or a scenario."""
+    """The clients of a plan: script, number and settings, from a [federation] or a scenario.
+
+    `records` is by which number each counts, empty where they have none of their own.
+    """
 
     script: Path
     count: int
     settings: Mapping[str, Any]
+    records: tuple[int, ...] = ()
 
 
 def service(plan: Plan, clients: int | None = None) -> Service:
@@ -200,10 +244,13 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     )
 
 
-def read(path: Path, permit: Permit) -> tuple[Plan, Clients | None]:
+def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan, Clients | None]:
     """The plan of a file, or of a scenario's, and its clients if it names a script.
 
     The script, and files that its settings name, are looked for only where it may run.
+
+    Args:
+        epsilon: stands in for the budget, for which noise is chosen later: neither has to be there.
 
     Raises:
         ConfigError, PlanRefused: the file or the plan is unsound.
@@ -212,7 +259,8 @@ def read(path: Path, permit: Permit) -> tuple[Plan, Clients | None]:
         scenario = load_scenario(path, permit.fetch, permit.run_script)
         section = scenario.section
         return scenario.plan, Clients(scenario.source, section.clients, section.settings)
-    plan = load_plan(path, fetch=permit.fetch)
+    lacking = {} if epsilon is None else {"noise_multiplier": STAND_IN, "budget": UNLIMITED}
+    plan = load_plan(path, fetch=permit.fetch, lacking=lacking)
     federation = plan.section.federation
     if federation is None:
         return plan, None
@@ -221,7 +269,7 @@ def read(path: Path, permit: Permit) -> tuple[Plan, Clients | None]:
     if permit.run_script:
         refuse_misplaced(federation.settings, path)
         refuse_privacy(script, plan)
-    return plan, Clients(script, federation.clients, federation.settings)
+    return plan, Clients(script, federation.clients, federation.settings, federation.records)
 
 
 @dataclass(frozen=True)
@@ -233,12 +281,14 @@ class Model:
         schema: None if nothing may be read that says it.
         notes: what is to be said of plan and model.
         examples: how many each holder has; empty if it is not known.
+        lengths: as of `Rehearsal`.
     """
 
     plan: Plan
     schema: Schema | None
     notes: tuple[str, ...]
     examples: tuple[int, ...]
+    lengths: Mapping[str, float] = field(default_factory=dict)
 
 
 MOST_ASKED = 64
@@ -247,12 +297,19 @@ they touch."""
 
 
 def model(
-    plan: Plan, path: Path, clients: Clients | None, permit: Permit, schema: Path | None = None
+    plan: Plan,
+    path: Path,
+    clients: Clients | None,
+    permit: Permit,
+    schema: Path | None = None,
+    rehearsed: bool = False,
 ) -> Model:
     """The model of a file, of the plan's `initial`, or that its script makes in another process.
 
     Args:
         schema: a file of its tensors, in place of `initial`.
+        rehearsed: the script also trains and evaluates once, see `rehearse`; a Flower app does not,
+            because only a server's messages say what it is to do.
 
     Raises:
         ConfigError: a file is none, or the script fails.
@@ -276,11 +333,13 @@ def model(
     settings = {**clients.settings, "partitions": clients.count}
     if plan.section.initial is not None and speaks_flower(clients.script):
         settings["initial"] = plan.section.initial
-    exact, asked = counts(plan.section), clients.count <= MOST_ASKED
+    exact = counts(plan.section) or plan.section.privacy is None
+    asked = clients.count <= MOST_ASKED
     asked = asked and (exact or bool(plan.section.tables))
     numbers = range(clients.count if asked else 1)
     holders = {f"client-{number:02d}": {**settings, "partition": number} for number in numbers}
-    assignment = Assignment(clients.script, plan, holders, settings, {}, None, None)
+    own = dict(zip(holders, clients.records, strict=False))
+    assignment = Assignment(clients.script, plan, holders, settings, {}, None, None, own)
     with (
         TemporaryDirectory(prefix="secureps-") as logs,
         script_process(assignment, Path(logs)) as script,
@@ -289,11 +348,15 @@ def model(
         made, kinds = script.look()
         made = founding_schema(plan, made)
         examples, touching = script.count() if asked else ((), {})
+        tried = Rehearsal({}, ())
+        if rehearsed and not speaks_flower(clients.script):
+            place = plan.section.initial
+            tried = script.rehearse(read_initial(place, initial_path(place))[0] if place else {})
     refuse_statistics(plan, made, kinds)
     refuse_trained(plan, made, kinds)
     few = touched_by_few(plan, touching) if asked else ()
-    notes = (*remarks(plan, made, kinds), *row_block_words(plan, few))
-    return Model(plan, made, notes, examples if exact else ())
+    notes = (*tried.notes, *remarks(plan, made, kinds), *row_block_words(plan, few))
+    return Model(plan, made, notes, examples if exact else (), tried.lengths)
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -330,6 +393,8 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
     yield Text(f"What they find: {explanation.opened}.\n")
     yield _rules(explanation.rules)
     yield _price(explanation.price)
+    if explanation.choice is not None:
+        yield _choice(explanation.choice)
     yield _costs(explanation.groups)
     if explanation.committee is not None:
         yield _committee(explanation.committee)
@@ -387,7 +452,8 @@ def _price(price: Price | None) -> Table | Text:
                 (
                     "noise on a coordinate" + (f" of {name}" if len(price.noise) > 1 else ""),
                     f"standard deviation {price.deviation[name]:.3g} in the smallest cohort's "
-                    f"mean: {noise:.3g} of what a fully clipped update has there",
+                    f"mean: all of it is {noise:.3g} times as long as {price.update[name]}, and "
+                    f"over all versions {price.noise_run[name]:.3g} times",
                 )
                 for name, noise in price.noise.items()
             ),
@@ -400,6 +466,18 @@ def _price(price: Price | None) -> Table | Text:
                 for name, (noise, most) in price.metrics.items()
             ),
         ],
+    )
+
+
+def _choice(choice: Choice) -> Text:
+    """What to write into the plan's file, ready to be copied."""
+    lines = "\n".join(f"    {line}" for line in choice.lines)
+    return Text(
+        f"For epsilon {choice.epsilon:g} at delta {choice.delta:g} write into the plan, which is "
+        f"explained here as it is then (a client spends {choice.spends:.3f} in "
+        f"{counted(choice.versions, 'version')} with noise_multiplier = "
+        f"{choice.noise_multiplier:g}):\n\n{lines}\n"
+        + (f"\nOr: {choice.otherwise}.\n" if choice.otherwise else "")
     )
 
 

@@ -148,6 +148,12 @@ def check(
     schema: SchemaFile = None,
     site: SitePolicy = None,
     memory: ShardMemory = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            metavar="E", help="Choose noise, or versions where the plan states noise, to spend E."
+        ),
+    ] = None,
     run_script: RunScript = False,
     fetch: Fetch = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
@@ -171,7 +177,7 @@ def check(
     permit, sizes = Permit(run_script, fetch), read_values(values or ())
     verdicts = () if site is None else held_against(plan, site, permit)
     refused = run_script and runs_nothing(verdicts)
-    known = None if refused else examine(plan, sizes, memory, schema, permit)
+    known = None if refused else examine(plan, sizes, memory, schema, permit, epsilon)
     if as_json:
         more = {} if site is None else {"site": site_record(verdicts)}
         typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))

@@ -67,7 +67,6 @@ CREATE TABLE archive (
 
 UNTOLD: frozenset[type] = frozenset(
     {
-        coordinator.BoundAgreed,
         coordinator.CheckpointOrdered,
         coordinator.CheckpointPart,
         coordinator.KeysReleased,

@@ -266,7 +266,7 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "examples", "most_examples", "keys", "committee", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "examples", "keys", "committee", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -286,7 +286,6 @@ class Receipt(_message.Message):
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     BESIDE_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
-    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
@@ -309,11 +308,10 @@ class Receipt(_message.Message):
     update: bytes
     beside: bytes
     examples: int
-    most_examples: int
     keys: _containers.RepeatedScalarFieldContainer[int]
     committee: bytes
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., examples: _Optional[int] = ..., most_examples: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., committee: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., examples: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., committee: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("id", "weight", "version", "step", "update", "examples")
@@ -332,7 +330,7 @@ class Member(_message.Message):
     def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., update: _Optional[bytes] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class Cohort(_message.Message):
-    __slots__ = ("group", "number", "version", "epoch", "members", "scale", "committee", "most_examples")
+    __slots__ = ("group", "number", "version", "epoch", "members", "scale", "committee")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -340,7 +338,6 @@ class Cohort(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
-    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     group: str
     number: int
     version: int
@@ -348,8 +345,7 @@ class Cohort(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[Member]
     scale: float
     committee: bytes
-    most_examples: int
-    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., scale: _Optional[float] = ..., committee: _Optional[bytes] = ..., most_examples: _Optional[int] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., scale: _Optional[float] = ..., committee: _Optional[bytes] = ...) -> None: ...
 
 class CohortName(_message.Message):
     __slots__ = ("group", "number", "digest")
@@ -436,18 +432,16 @@ class Register(_message.Message):
     def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ..., unsafe: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[CohortName, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("client", "schema", "groups", "run", "examples")
+    __slots__ = ("client", "schema", "groups", "run")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
-    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     client: str
     schema: Schema
     groups: _containers.RepeatedScalarFieldContainer[str]
     run: bytes
-    examples: int
-    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., groups: _Optional[_Iterable[str]] = ..., run: _Optional[bytes] = ..., examples: _Optional[int] = ...) -> None: ...
+    def __init__(self, client: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., groups: _Optional[_Iterable[str]] = ..., run: _Optional[bytes] = ...) -> None: ...
 
 class Trouble(_message.Message):
     __slots__ = ("party", "reason")
@@ -1110,7 +1104,7 @@ class Discard(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
 
 class Invite(_message.Message):
-    __slots__ = ("incarnation", "group", "round", "version", "seconds", "evaluates", "step", "most_examples")
+    __slots__ = ("incarnation", "group", "round", "version", "seconds", "evaluates", "step")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -1118,7 +1112,6 @@ class Invite(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     EVALUATES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     group: str
     round: int
@@ -1126,8 +1119,7 @@ class Invite(_message.Message):
     seconds: float
     evaluates: int
     step: int
-    most_examples: int
-    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ..., evaluates: _Optional[int] = ..., step: _Optional[int] = ..., most_examples: _Optional[int] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., round: _Optional[int] = ..., version: _Optional[int] = ..., seconds: _Optional[float] = ..., evaluates: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Published(_message.Message):
     __slots__ = ("incarnation", "group", "version", "blocks")

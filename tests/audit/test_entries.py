@@ -12,7 +12,6 @@ from secureps.audit.entries import NOT_TOLD, TOLD, chapter_of, entries
 from secureps.messages.coordinator_records import (
     CohortClosed,
     HolderRefused,
-    MemberJoined,
     ReceiptExamined,
     ShareReceived,
 )
@@ -52,8 +51,8 @@ def test_what_is_told_of_it_is_there_and_json(kind: type) -> None:
 
 def test_what_a_client_keeps_to_itself_is_not_told() -> None:
     sealed = example(Sealed)
-    joined = MemberJoined("client-0", ("all",), 123457)
-    text = json.dumps([entry.facts for entry in told(sealed, joined)])
+    receipt = dataclasses.replace(sealed.receipt, examples=123457)
+    text = json.dumps([entry.facts for entry in told(dataclasses.replace(sealed, receipt=receipt))])
     assert "123457" not in text
     assert all(envelope.hex() not in text for envelope in sealed.receipt.envelopes)
 

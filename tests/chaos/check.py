@@ -383,7 +383,7 @@ def _means(
         counted += member.weight * own
         total = [so_far + member.weight * int(each) for so_far, each in zip(total, integers)]
     grid, found = known.plan.grid(GROUP, layout.sent), list[NDArray[Any]]()
-    shares = Fraction(counted, bound(known.plan.group(GROUP), cohort.most_examples))
+    shares = Fraction(counted, bound(known.plan.group(GROUP)))
     for noise in _noises(known, cohort, layout):
         values = np.array(total, np.int64) + noise
         mean = grid.weighted_mean(values, shares, cohort.weight + known.plan.noisy_shards)

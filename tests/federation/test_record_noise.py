@@ -72,8 +72,7 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         made, again = looked_at(layout, blocks)
         update = yield from seal(self, pinned, receipt, again)
         assert isinstance(update.receipt.fact, Charge)
-        most = bound(pinned.plan.group(receipt.id.group), receipt.most_examples)
-        share = receipt.examples / most
+        share = receipt.examples / bound(pinned.plan.group(receipt.id.group))
         sealed.append((made.astype(np.int64), share, update.receipt.fact))
         return update
 

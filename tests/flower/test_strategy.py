@@ -143,13 +143,6 @@ def test_one_wave_a_round_after_the_founding(tmp_path: Path) -> None:
     assert {len(node.seen) for node in grid.nodes.values()} == {1 + 3}
 
 
-def test_who_counts_by_examples_trains_once_to_know_them(tmp_path: Path) -> None:
-    plan, grid = write_plan(tmp_path, more=""), LocalGrid.simulated(make_app(), CLIENTS)
-    result = play(tmp_path, grid, plan=plan)
-    same(dict(sorted(tensors(result).items())), of_simulation(tmp_path))
-    assert {len(node.seen) for node in grid.nodes.values()} == {1 + 1 + 2}
-
-
 # --- faults: the same bits, whatever is lost or lied ------------------------------
 
 

@@ -183,10 +183,6 @@ ELSEWHERE = {
         "processes/test_floods.py",
         "these are not the bytes that",
     ),
-    "...: it counts up to ... examples, and members of ... count up to ... (the sender's fault)": (
-        "roles/coordinator/test_submissions.py",
-        "and members of ",
-    ),
     "... has sent that once more already (the sender's fault)": (
         "federation/test_stream_following.py",
         "has sent that once more already",

@@ -23,5 +23,5 @@ SERVICE = Service(
 )
 
 
-def explain(plan: Plan, sizes: Mapping[str, int]) -> Explanation:
+def explain(plan: Plan, sizes: Mapping[str, int] | None) -> Explanation:
     return explanation.explain(plan, sizes, SERVICE)

@@ -149,7 +149,6 @@ def test_what_is_none_by_default_leaves_no_trace_in_the_bytes() -> None:
         "version": 3,
         "epoch": 1,
         "members": [],
-        "most_examples": 0,
     }
     assert from_plain(Cohort, to_plain(cohort)) == cohort
     scaled = dataclasses.replace(cohort, scale=1.0)

@@ -63,7 +63,6 @@ OTHER: dict[str, Any] = {
     "update": bytes([1]) * 16,
     "beside": b"",
     "examples": 30,
-    "most_examples": 64,
     "keys": (0, 1),
     "committee": bytes([1]) * 32,
 }

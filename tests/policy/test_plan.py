@@ -195,9 +195,16 @@ def test_the_optimizer_is_the_sections() -> None:
         ),
         (
             {"group": [group({"most": 5, "start": 6})]},
-            "at most 5 members are invited, but a round waits for 6",
+            "at most 5 members are invited, but a round waits for 6; raise rule.most to 6$",
         ),
-        ({"cipher": {"capacity": 4}}, "at most 4 members are invited, but a round waits for 5"),
+        (
+            {"cipher": {"capacity": 4}},
+            "at most 4 members are invited, but a round waits for 5; raise cipher.capacity to 5",
+        ),
+        (
+            {"cipher": {"capacity": 4}, "group": [group({"fraction": 0.5})]},
+            "at most 4 members are invited, but a round waits for 5; raise cipher.capacity to 5",
+        ),
         ({"cipher": {"name": "rot13"}}, "there is no cipher 'rot13'; known are bfv, plain"),
         ({"cipher": {"name": "rwle"}}, r"no cipher 'rwle'; did you mean rlwe\? known are bfv, pl"),
         ({"group": [group(optimizer={"name": "lion"})]}, "unknown optimizer 'lion': known are sgd"),
@@ -240,7 +247,7 @@ def test_the_optimizer_is_the_sections() -> None:
             "bfv has one holder of the whole secret key; 2",
         ),
         (
-            {"privacy": CLIENT, "group": [group(weighting="examples")]},
+            {"privacy": CLIENT, "group": [group(most_examples=32)]},
             'weighting = "examples" makes a client\'s influence depend on its number',
         ),
         (
@@ -423,7 +430,7 @@ def test_every_other_key_changes_the_run() -> None:
             {"cipher": {"name": "plain"}},
             {"group": [group({"deadline": 5})]},
             {"group": [group(clip=2.0)]},
-            {"group": [group(weighting="uniform")]},
+            {"group": [group(most_examples=7)]},
         )
     }
     assert len(texts) == 13

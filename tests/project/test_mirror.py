@@ -101,7 +101,7 @@ ELSEWHERE = {
     "federation/test_committee_runs.py": ("roles/coordinator/envelope_checks",),
     "roles/coordinator/test_opening.py": ("roles/coordinator/synchronous",),
     "run/report/test_status_tables.py": ("roles/coordinator/status", "service/snapshot"),
-    "policy/test_counting.py": ("roles/coordinator/example_bounds", "roles/member/example_count"),
+    "run/test_check.py": ("run/script/rehearsal",),
     "roles/holder/test_bfv.py": ("roles/holder/holder", "roles/holder/tasks", "roles/tasks"),
     "roles/member/test_member.py": (
         "roles/member/fold",

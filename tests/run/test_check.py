@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import save_file
 
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, PlanRefused, ScriptFailed
 from secureps.policy.explain.explanation import Explanation
 from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import load_plan
@@ -400,6 +401,158 @@ def test_a_folder_and_a_text_are_no_plans() -> None:
         check(ROOT / "README.md")
 
 
+LINE = """
+import numpy as np
+import secureps as ps
+
+class Line:
+    def __init__(self, count):
+        self.count = count
+
+    def examples(self):
+        return self.count
+
+    def parameters(self, seed):
+        return {"weight": np.zeros(4, np.float32)}
+
+    def fit(self, parameters, config):
+        assert config.privacy is None or config.privacy.noise_multiplier < 1e-6
+        moved = {"weight": parameters["weight"] + np.float32(0.25)}
+        return ps.FitResult(moved, self.count, {}, int(config.settings["local_steps"]))
+
+    def evaluate(self, parameters):
+        return ps.EvaluateResult(LOSS, self.count, {"accuracy": 0.25})
+
+def make(settings):
+    return Line(40 + 100 * settings["partition"])
+"""
+FEDERATED = '[training]\nlr = 0.5\nlocal_steps = 2\n[federation]\nscript = "line.py"\nclients = 6\n'
+EVALUATED = "[evaluation]\nevery = 1\nmetrics = { accuracy = 1.0, loss = 10.0 }\n"
+PRIVATE = "[privacy]\nmax_grad_norm = 1.0\nsample_rate = 0.2\nrecords = 300\ndelta = 1e-5\n"
+
+
+def lined(folder: Path, more: str, loss: object = 0.5) -> Path:
+    (folder / "line.py").write_text(LINE.replace("LOSS", str(loss)))
+    return write(folder, PLAN + more + FEDERATED)
+
+
+def test_the_lines_for_an_epsilon_may_be_written_as_they_are(tmp_path: Path) -> None:
+    """The command finds noise where the plan has none; with its lines the plan spends so much."""
+    path = lined(tmp_path, PRIVATE)
+    with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier: is missing"):
+        check(path)
+    command = [sys.executable, "-m", "secureps", "check", str(path), "--epsilon", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    assert lines[0] == "[privacy]"
+    written = path.read_text().replace("[privacy]", "\n".join(lines))
+    path.write_text(written)
+    price = check(path).price
+    assert price is not None
+    assert price.epsilon_run is not None
+    assert 2.9 < price.epsilon_run <= 3.0 == price.budget
+    more = check(path, epsilon=3.0).choice
+    assert more is not None
+    assert more.versions >= 3, "the noise is stated now, and lasts for as many"
+    less = subprocess.run([*command[:-1], "2.8"], capture_output=True, text=True, check=True)
+    assert "    versions = 2\n" in less.stdout
+    assert re.search(r"\nOr: noise_multiplier = [\d.]+ lasts for all versions", less.stdout)
+
+
+def test_an_epsilon_of_clients_needs_the_models_size(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAN + NOISY.replace("noise_multiplier = 3.0\n", ""))
+    with pytest.raises(ConfigError, match="--epsilon: under client-level privacy it depends"):
+        check(path, epsilon=3.0)
+    choice = check(path, 1000, epsilon=3.0).choice
+    assert choice is not None
+    assert choice.spends <= 3.0
+    with pytest.raises(ConfigError, match=r"--epsilon: the plan has no \[privacy\]"):
+        check(write(tmp_path), 1000, epsilon=3.0)
+
+
+def test_the_noise_is_held_against_an_update_of_the_script(tmp_path: Path) -> None:
+    path = lined(tmp_path, PRIVATE)
+    tried, longest = check(path, permit=RUN, epsilon=8.0).price, check(path, 4, epsilon=8.0).price
+    assert tried is not None
+    assert longest is not None
+    assert tried.update == {"all": "an update that was tried (0.5)"}
+    assert longest.update == {"all": "the longest update (lr x local_steps x max_grad_norm = 1)"}
+    assert tried.noise["all"] == pytest.approx(2 * longest.noise["all"], rel=1e-6)
+
+
+def test_evaluate_is_called_and_held_against_the_plan(tmp_path: Path) -> None:
+    check(lined(tmp_path, EVALUATED), permit=RUN)
+    path = lined(tmp_path, EVALUATED.replace("accuracy", "acuracy"))
+    text = r"evaluation\.metrics: .* nothing called 'acuracy'; did you mean accuracy\?"
+    with pytest.raises(PlanRefused, match=text):
+        check(path, permit=RUN)
+    check(path)
+    (told,) = (
+        each
+        for each in check(lined(tmp_path, EVALUATED, loss=23.0), permit=RUN).remarks
+        if each.startswith("evaluation.metrics")
+    )
+    assert told.startswith("evaluation.metrics: loss of version 0 is 23, and a client sends 10 at ")
+    with pytest.raises(ScriptFailed, match=r"metric 'loss' is nan"):
+        check(lined(tmp_path, EVALUATED, loss='float("nan")'), permit=RUN)
+
+
+def test_how_clients_sizes_suit_the_bound_is_said(tmp_path: Path) -> None:
+    path = lined(tmp_path, "")
+    (alike,) = (each for each in check(path, permit=RUN).remarks if "count alike" in each)
+    assert alike == (
+        "all clients count alike, with 40 to 540 examples: most_examples = 540 weighs them by these"
+    )
+    path.write_text(path.read_text().replace("[[group]]", "[[group]]\nmost_examples = 300"))
+    (capped,) = (each for each in check(path, permit=RUN).remarks if "(most_examples)" in each)
+    assert capped == (
+        "a client counts as 300 examples at most (most_examples), and the largest has 540"
+    )
+
+
+def test_clients_of_up_may_have_records_of_their_own(tmp_path: Path) -> None:
+    budget = "noise_multiplier = 2.0\nbudget = 8.0\n"
+    path = lined(tmp_path, PRIVATE + budget)
+    noise = check(path, permit=RUN).price
+    path.write_text(path.read_text() + "records = [100, 200, 300, 400, 500, 600]\n")
+    told = check(path, permit=RUN)
+    assert noise is not None
+    assert told.price is not None
+    assert told.price.deviation["all"] > noise.deviation["all"], "of the smallest of them"
+    assert any("counts as 300 examples at most" in each for each in told.remarks)
+    path.write_text(path.read_text().replace(", 600]", "]"))
+    with pytest.raises(ConfigError, match=r"federation\.records: 5 numbers for 6 clients: state"):
+        check(path)
+
+
+ROW = re.compile(r"\| (?:nothing|`(.+?)`) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|")
+
+
+def test_the_numbers_of_the_page_on_choosing_are_those_of_the_command(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tuning.md").read_text()
+    text = (ROOT / "policies" / "digits.toml").read_text()
+    text = re.sub(r"(?m)^noise_multiplier.*\n", "", text)
+    rows = ROW.findall(page)
+    assert len(rows) == 9
+    for changed, *numbers in rows:
+        key, _, value = changed.partition(" = ")
+        made = re.sub(rf"(?m)^{key} = \S+", changed, text) if value else text
+        assert (made != text) == bool(value)
+        epsilon = float(changed.split()[1]) if changed.startswith("--epsilon") else 8.0
+        found = check(write(tmp_path, made), 9610, epsilon=epsilon)
+        assert found.choice is not None
+        assert found.price is not None
+        noise, lasting = found.price.noise["all"], found.price.noise_run["all"]
+        told = [f"{found.choice.noise_multiplier:.2f}", f"{noise:.3f}", f"{lasting:.3f}"]
+        assert told == numbers, changed
+    demo = check(ROOT / "policies" / "digits.toml", permit=RUN).price
+    assert demo is not None
+    assert (
+        f"noise is\n   {demo.noise['all']:.3g} times as long as {demo.update['all']}, and" in page
+    )
+    assert f"over all versions {demo.noise_run['all']:.3g} times" in page
+
+
 SHOP = """
 import numpy as np
 
@@ -430,6 +583,7 @@ def test_row_blocks_that_nobody_will_train_are_counted(weighting: str, tmp_path:
     """Of three the first is touched by all, the second by one client, the third by nobody."""
     (tmp_path / "shop.py").write_text(SHOP)
     text = PLAN.replace("bfv", "plain").replace("quorum = 6", "quorum = 3, minimum = 2")
+    text += "most_examples = 16\n" if weighting == "examples" else ""
     text += f'weighting = "{weighting}"\nsparse = {{ rows = 12, block = 4 }}\n'
     text += '[federation]\nscript = "shop.py"\nclients = 3\n'
     remarks = check(write(tmp_path, text), permit=RUN).remarks

@@ -91,24 +91,24 @@ def evaluation_group(section: PlanSection) -> GroupSection:
     assert section.evaluation is not None
     own, first = section.evaluation, section.group[0]
     private = isinstance(section.privacy, ClientPrivacySection)
-    bits = own.bits
+    bits, most = own.bits, own.most_examples or _stated(section)
     return GroupSection(
         name=EVALUATION,
         pattern="",
         clip=math.sqrt(len(own.contributed)),
         bits=bits if bits is not None else max(group.bits for group in section.group),
         range=None if private else 1.0,
-        weighting="uniform" if private else "examples",
-        most_examples=own.most_examples or _stated(section),
+        weighting="uniform" if private or most is None else "examples",
+        most_examples=most,
         rule=own.rule if own.rule is not None else first.rule,
         optimizer=OptimizerSection(name="replace"),
     )
 
 
 def _stated(section: PlanSection) -> int | None:
-    """The largest bound that the model's groups have, if they state one: else it is agreed on."""
-    counted = [group.most_examples for group in section.group if group.weighting == "examples"]
-    return max((each for each in counted if each), default=None) if all(counted) else None
+    """The largest bound that the model's groups have, if any has one."""
+    own = (each.most_examples for each in section.group if each.weighting == "examples")
+    return max((most for most in own if most is not None), default=None)
 
 
 def refuse_unsound_evaluation(section: PlanSection) -> None:

@@ -7,8 +7,9 @@ parties run. What must not live here: how it looks (`run.check`), and any measur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.config.serve import ServeSection
@@ -18,11 +19,12 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
-from secureps.policy.counting import bits_left, by_public_number, few, shares_of
+from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
 from secureps.policy.envelope_size import bytes_up
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
+from secureps.policy.explain.privacy_choice import Choice
 from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.scaling_text import scaling_words
 from secureps.policy.explain.visibility import (
@@ -85,7 +87,8 @@ class Price:
         versions: how many the budget allows, at most the plan's; None as above.
         deviation: standard deviation of the noise on one coordinate of the smallest cohort's
             mean update, in the model's units; by group. Empty if the plan does not tell.
-        noise: the same over what a clipped update has in a coordinate, clip / sqrt(values).
+        noise: how many times as long all of it is as an update, likewise; noise_run: that of all
+            versions as all their updates; update: that update, in words.
         metrics: standard deviation of the noise on each metric of the smallest cohort's mean, in
             the metric's units; beside it the metric's largest magnitude. Empty without noise.
     """
@@ -99,6 +102,8 @@ class Price:
     versions: int | None
     deviation: Mapping[str, float]
     noise: Mapping[str, float]
+    noise_run: Mapping[str, float]
+    update: Mapping[str, str]
     metrics: Mapping[str, tuple[float, float]]
 
 
@@ -118,7 +123,8 @@ class Explanation:
             not known.
         shard: memory and disk of the shard that needs most; None where the size is not known.
         fewest: the same with the fewest shards that `[scaling]` may leave; None: with no fewer.
-        remarks: what else to know before this plan is run.
+        remarks: what else to know before this plan is run, the most important first.
+        choice: noise or versions for an epsilon, where it was asked for.
         unknown: what could not be said, and how to have it said.
     """
 
@@ -139,10 +145,16 @@ class Explanation:
     fewest: MemoryUse | None
     remarks: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+    choice: Choice | None = None
 
 
 def explain(
-    plan: Plan, sizes: Mapping[str, int] | None, service: Service, examples: Sequence[int] = ()
+    plan: Plan,
+    sizes: Mapping[str, int] | None,
+    service: Service,
+    examples: Sequence[int] = (),
+    lengths: Mapping[str, float] = MappingProxyType({}),
+    notes: Sequence[str] = (),
 ) -> Explanation:
     """Explains a plan for a model with `sizes` values in each group (see `Layout`).
 
@@ -150,6 +162,8 @@ def explain(
         sizes: None if nothing says them: blocks of all groups are cut to one length, so that a
             group that nothing is known of leaves the others unknown too.
         examples: how many each client has; empty if it is not known.
+        lengths: of an update that was made to try it, without noise, by group.
+        notes: what is to be said of the model, beside what follows from the plan.
     Raises:
         PlanRefused: its budget allows no version.
     """
@@ -159,7 +173,7 @@ def explain(
     layout = () if sizes is None else tuple(plan.sized(sizes))
     laid = {group.name: group for group in layout}
     numbers = _numbers(plan, examples)
-    price = _price(plan, laid, numbers)
+    price = _price(plan, laid, numbers, lengths)
     return Explanation(
         name=plan.section.name,
         digest=plan.digest if plan.has_digest else "",
@@ -176,19 +190,44 @@ def explain(
         committee=committee_cost(plan, layout) if layout else None,
         shard=footprint(plan, layout, service) if layout else None,
         fewest=fewest(plan, layout, service) if layout else None,
-        remarks=(
-            *_short(plan, price),
-            *_drowned(plan, price),
-            *_remarks(plan, laid),
-            *_counting(plan, numbers),
+        remarks=_once(
+            plan,
+            (
+                *weak_privacy(plan.section.privacy),
+                *_unprotected(plan),
+                *_short(plan, price),
+                *_drowned(plan, price),
+                *_stuck(plan),
+                *_counting(plan, numbers),
+                *notes,
+                *_trusted(plan),
+                *_of_noise(plan, laid, numbers),
+                *_of_costs(plan, laid),
+            ),
         ),
+    )
+
+
+def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
+    """The same of several groups is said once, under the names of all of them."""
+    found: dict[str, list[str]] = {}
+    for remark in remarks:
+        head, colon, text = remark.partition(": ")
+        of_group = colon and head in plan.all_groups
+        name, text = (head, text) if of_group else ("", remark)
+        if name not in (names := found.setdefault(text, [])):
+            names.append(name)
+    return tuple(
+        f"{', '.join(names)}: {text}" if names != [""] else text for text, names in found.items()
     )
 
 
 def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
     """By which number each client counts, ascending; empty if it is not known."""
-    privacy = plan.section.privacy
+    privacy, federation = plan.section.privacy, plan.section.federation
     if isinstance(privacy, RecordPrivacySection) and by_public_number(plan.section):
+        if federation is not None and federation.records:
+            return tuple(sorted(federation.records))
         most = max(plan.bounds(name).minimum for name in plan.all_groups)
         return (privacy.records,) * most if privacy.records else ()
     return tuple(sorted(number for number in examples if number))
@@ -207,13 +246,28 @@ def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
 
 def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
     """What small clients should know before they are beside large ones."""
-    for name in plan.groups:
-        left, section = _left(plan, name, numbers), plan.group(name)
+    for name in _one_of_each(plan):
+        left, section, most = _left(plan, name, numbers), plan.group(name), bound(plan.group(name))
+        if section.weighting == "uniform" and plan.section.privacy is None:
+            if name != EVALUATION and numbers and numbers[0] != numbers[-1]:
+                yield (
+                    f"{plan.head(name)}all clients count alike, with {numbers[0]:,} to "
+                    f"{numbers[-1]:,} examples: most_examples = {numbers[-1]} weighs them by these"
+                )
+        elif numbers and numbers[-1] > most and name != EVALUATION:
+            yield (
+                f"{plan.head(name)}a client counts as {most:,} examples at most (most_examples), "
+                f"and the largest has {numbers[-1]:,}"
+            )
         if left is not None and few(left, section.bits):
             yield (
                 f"{plan.head(name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
-                "a mean of the smallest clients: leave most_examples out, or take more bits"
+                "a mean of the smallest clients: take a smaller most_examples, or more bits"
             )
+
+
+def _spread(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
+    """How much the noise of a mean depends on whose updates are in it."""
     privacy = plan.section.privacy
     if not isinstance(privacy, RecordPrivacySection) or _rate(plan) is None:
         return
@@ -254,7 +308,12 @@ def _cost(plan: Plan, name: str, group: GroupLayout | None, numbers: Sequence[in
     )
 
 
-def _price(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int]) -> Price | None:
+def _price(
+    plan: Plan,
+    laid: Mapping[str, GroupLayout],
+    numbers: Sequence[int],
+    lengths: Mapping[str, float],
+) -> Price | None:
     """What privacy spends, and does to groups of these layouts; {}: nothing is known of them."""
     privacy = plan.section.privacy
     if privacy is None:
@@ -269,6 +328,7 @@ def _price(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int]) 
 
     refuse_unaffordable(plan, sent)
     last = _last(plan)
+    updates = {name: _update(plan, name, lengths.get(name, 0.0)) for name in plan.groups}
     deviation = {
         name: plan.deviation(name, sent[name]) if client else _record_noise(plan, name, numbers)
         for name in (plan.groups if laid and (client or (_rate(plan) and numbers)) else ())
@@ -284,12 +344,41 @@ def _price(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int]) 
         if told
         else None,
         deviation=deviation,
-        noise={
-            name: sigma / (plan.group(name).clip / math.sqrt(laid[name].size))
-            for name, sigma in deviation.items()
-        },
+        noise=(
+            noise := {
+                name: sigma * math.sqrt(laid[name].size) / updates[name].length
+                for name, sigma in deviation.items()
+            }
+        ),
+        # noise of versions is independent, and their updates may all go one way
+        noise_run={name: each / math.sqrt(plan.versions(name)) for name, each in noise.items()},
+        update={name: updates[name].words for name in deviation},
         metrics=_metrics(plan),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What noise is as long as, or longer: an update, or a bound of all of them."""
+
+    length: float
+    words: str
+
+
+def _update(plan: Plan, name: str, tried: float) -> _Update:
+    """The length of an update: of one that was tried, if any; else no update is longer."""
+    clip, privacy = plan.group(name).clip, plan.section.privacy
+    if tried > 0:
+        length = min(tried, clip)
+        return _Update(length, f"an update that was tried ({length:.3g})")
+    bound, rate = clip, _rate(plan)
+    if isinstance(privacy, RecordPrivacySection) and rate is not None:
+        # a step is the sum of clipped gradients over the expected batch (`RecordPrivacy`)
+        bound = rate * int(plan.section.training["local_steps"]) * privacy.max_grad_norm
+    if bound < clip and not plan.section.training.get("momentum"):
+        words = f"the longest update (lr x local_steps x max_grad_norm = {bound:.3g})"
+        return _Update(bound, words)
+    return _Update(clip, f"an update of the whole clip ({clip:g})")
 
 
 def _last(plan: Plan) -> int:
@@ -384,80 +473,109 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
 
 
 def _drowned(plan: Plan, price: Price | None) -> Iterator[str]:
-    """Says where the noise of a mean is longer than any update."""
-    noise = {} if price is None else price.noise
+    """Says where the noise of all versions is longer than all their updates together."""
+    if price is None:
+        return
+    record = isinstance(plan.section.privacy, RecordPrivacySection)
+    what = "more records, a higher sample_rate" if record else "a clip no longer than updates are"
     for name in _one_of_each(plan):
-        if (longer := noise.get(name, 0.0)) > 1:
+        if (lasting := price.noise_run.get(name, 0.0)) <= 1:
+            continue
+        versions, noise = plan.versions(name), price.noise[name]
+        together = (
+            f", and over {versions} versions {lasting:.3g} times as long as all of their updates "
+            "together"
+        )
+        yield (
+            f"{plan.head(name)}the noise is {noise:.3g} times as long as {price.update[name]}, in "
+            f"the mean of the smallest cohort ({counted(plan.bounds(name).minimum, 'member')})"
+            f"{together if versions > 1 else ''}: it drowns what the run learns; take larger "
+            f"cohorts (minimum), a smaller noise_multiplier, {what} or fewer values "
+            "(docs/tuning.md)"
+        )
+
+
+def _unprotected(plan: Plan) -> Iterator[str]:
+    if plan.section.privacy is None:
+        yield "no privacy: sums and models may give records away; add a [privacy] section"
+    if not plan.holders:
+        yield "no encryption: only for runs whose shards may read every update"
+
+
+def _stuck(plan: Plan) -> Iterator[str]:
+    """What would have a run wait."""
+    for name in _one_of_each(plan):
+        minimum = plan.bounds(name).minimum
+        if plan.holders and minimum < OPENED:
             yield (
-                f"{plan.head(name)}the noise is {longer:.3g} times as long as an update of "
-                f"the whole clip ({plan.group(name).clip:g}), in the mean of the smallest "
-                f"cohort ({counted(plan.bounds(name).minimum, 'member')}): it drowns what "
-                "one version learns; take larger cohorts (minimum), a smaller noise_multiplier "
-                "or fewer values, and a clip no longer than updates are"
-            )
-
-
-def _remarks(plan: Plan, laid: Mapping[str, GroupLayout]) -> tuple[str, ...]:
-    section, sealed = plan.section, plan.holders > 0
-    remarks, full = list(weak_privacy(section.privacy)), False
-    if section.privacy is None:
-        remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
-    remarks += across_versions(plan)
-    remarks += evaluation_words(plan)
-    if not sealed:
-        remarks.append("no encryption: only for runs whose shards may read every update")
-    for name in _one_of_each(plan):
-        group = laid.get(name)
-        if group is not None and name != EVALUATION:
-            remarks += (wasted := tuple(_wasted(plan, group)))
-            full |= not wasted
-        rule, head = plan.bounds(name), plan.head(name)
-        if sealed and rule.minimum < OPENED:
-            remarks.append(
-                f"{head}a cohort may have {rule.minimum} members, and a key holder "
+                f"{plan.head(name)}a cohort may have {minimum} members, and a key holder "
                 f"takes part for {OPENED} or more unless its operator sets its own minimum lower"
             )
+
+
+def _trusted(plan: Plan) -> Iterator[str]:
+    """What is not covered, and on whom the rest depends."""
+    yield from across_versions(plan)
+    yield from evaluation_words(plan)
+    for name in _one_of_each(plan):
         if plan.honest(name) > 1:
-            remarks.append(
-                f"{head}epsilon holds while at least {plan.honest(name)} "
-                f"members of every cohort, the smallest of which has {rule.minimum}, add their "
-                "share of the noise"
+            yield (
+                f"{plan.head(name)}epsilon holds while at least {plan.honest(name)} "
+                f"members of every cohort, the smallest of which has {plan.bounds(name).minimum}, "
+                "add their share of the noise"
             )
-        if group is not None:
-            remarks += codec_words(plan, group, head)
-            if plan.adaptive(name):
-                remarks.append(_following(plan, name, group.sent))
-    if isinstance(section.privacy, RecordPrivacySection) and _rate(plan) is None:
-        remarks.append(
-            "training.lr is no number above 0: how much noise an update has cannot be said before "
-            "the script is run, which takes its own default, or refuses"
-        )
-    if isinstance(section.privacy, RecordPrivacySection) and section.training.get("momentum"):
-        # under client-level privacy noise comes after training, which it does not go through
-        remarks.append("momentum adds to the noise, which is stated without it")
-    if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
-        remarks += advice(plan, next(iter(laid.values())))
     if plan.opening is Opening.COMMITTEE and withstood(plan.threshold, plan.holders) == 0:
-        remarks.append(
+        yield (
             f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "
             "to the protocol, and none that is malicious together with one of them; 3 of 4 do"
         )
     if plan.opening is Opening.COMMITTEE and plan.threshold < plan.holders:
-        remarks.append(
+        yield (
             f"{plan.threshold} of {plan.holders} key holders suffice: before version 0.3.0 a "
             "malicious aggregator alone opened single updates of such plans; no party of a run "
             "with 0.3.0 can be of an earlier version"
         )
+
+
+def _of_noise(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int]) -> Iterator[str]:
+    """What the numbers of the noise rest on."""
+    record = isinstance(plan.section.privacy, RecordPrivacySection)
+    if record and _rate(plan) is None:
+        yield (
+            "training.lr is no number above 0: how much noise an update has cannot be said before "
+            "the script is run, which takes its own default, or refuses"
+        )
+    if record and plan.section.training.get("momentum"):
+        # under client-level privacy noise comes after training, which it does not go through
+        yield "momentum adds to the noise, which is stated without it"
+    yield from _spread(plan, numbers)
+    for name in _one_of_each(plan):
+        if name in laid and plan.adaptive(name):
+            yield _following(plan, name, laid[name].sent)
+
+
+def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
+    """What would cost less, or be lost less easily."""
+    section, full = plan.section, False
     blocks = sum(laid[name].blocks for name in plan.groups) if laid else None
-    if blocks is not None and 1 < section.shards > blocks:
-        remarks.append("the model has fewer blocks than shards: some shards will have no work")
     if section.checkpoint_every > 1 and section.replicas == 1:
-        remarks.append(
+        yield (
             "a shard's disk that is lost between checkpoints ends the run: "
             "checkpoint_every = 1, or replicas = 2"
         )
-    remarks += scaling_words(section, blocks)
-    return tuple(remarks)
+    if blocks is not None and 1 < section.shards > blocks:
+        yield "the model has fewer blocks than shards: some shards will have no work"
+    for name in _one_of_each(plan):
+        if (group := laid.get(name)) is None:
+            continue
+        yield from codec_words(plan, group, plan.head(name))
+        if name != EVALUATION:
+            wasted = tuple(_wasted(plan, group))
+            full |= not wasted
+            yield from wasted
+    if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
+        yield from advice(plan, next(iter(laid.values())))
+    yield from scaling_words(section, blocks)
 
 
 def _one_of_each(plan: Plan) -> Iterator[str]:

@@ -98,7 +98,7 @@ def refuse_rule(section: RuleSection, capacity: int, sealed: bool, noisy_shards:
             "client's update, open to whoever sees sums: under encryption it is at least 2"
         )
     if isinstance(section, SyncSection):
-        _refuse_rounds(section, own)
+        _refuse_rounds(section, own, noisy_shards)
     elif own.most < own.minimum:
         key = "most" if isinstance(section, SspSection | OwnRuleSection) else "buffer"
         raise PlanRefused(
@@ -119,7 +119,7 @@ def refuse_rule(section: RuleSection, capacity: int, sealed: bool, noisy_shards:
         )
 
 
-def _refuse_rounds(section: SyncSection, own: Bounds) -> None:
+def _refuse_rounds(section: SyncSection, own: Bounds, noisy_shards: bool) -> None:
     if section.minimum > section.quorum:
         raise PlanRefused(
             f"the quorum {section.quorum} is below the minimum cohort {section.minimum}; "
@@ -130,14 +130,15 @@ def _refuse_rounds(section: SyncSection, own: Bounds) -> None:
             f"a round would open with {own.start} members and could never reach its "
             f"quorum of {section.quorum}"
         )
-    if section.fraction < 1:
-        if own.most < section.quorum:
-            raise PlanRefused(
-                f"at most {own.most} members are invited, below the quorum of {section.quorum}"
-            )
-    elif own.most < own.start:
+    needed = section.quorum if section.fraction < 1 else own.start
+    if own.most < needed:
+        limit = (
+            f"cipher.capacity to {needed + noisy_shards}, which says how many updates a sum holds"
+            if section.most is None
+            else f"rule.most to {needed}"
+        )
         raise PlanRefused(
-            f"at most {own.most} members are invited, but a round waits for {own.start}"
+            f"at most {own.most} members are invited, but a round waits for {needed}; raise {limit}"
         )
 
 

@@ -44,7 +44,6 @@ from secureps.policy.rules.rule import (
 from secureps.roles.coordinator import (
     commit,
     committees,
-    example_bounds,
     opening,
     recovery,
     synchronous,
@@ -368,8 +367,6 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         return GOES_ON
     if lacking := opening.short(tx, group):
         return Wait(None, lacking)
-    if (counts := example_bounds.hold_back(tx, group)) is not None:
-        return counts
     stream, rule, own = group.open_stream, tx.rule(group.name), tx.attendance(group)
     now, held, until = state(tx, group), "", None
     first = next((rule.admit(tx.now, client, now) for client in own.free), None)

@@ -29,7 +29,6 @@ NEVER = -1
 """Stands for the version from which a client contributed last, if it never did."""
 
 _QUIET = (
-    records.BoundAgreed,
     records.CheckpointComplete,
     records.CheckpointOrdered,
     records.CheckpointPart,

@@ -61,7 +61,6 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
         tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
         receipts[members[0].id].committee,
-        group.most_examples,
     )
     tx.write(records.CohortClosed(cohort, reason))
     hold_again(tx, group)

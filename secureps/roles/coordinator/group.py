@@ -60,7 +60,6 @@ class GroupState:
     burnt since the newest one, `lost` whose members cannot send the same once more; `invited` are
     those who are asked to, `suspicion.chosen` for whom that round is.
 
-    `most_examples` is up to how many its members count, once that is agreed on; 0 before.
     `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
 
@@ -86,7 +85,6 @@ class GroupState:
     spoilt: tuple[Cohort, ...] = ()
     lost: frozenset[str] = frozenset()
     resigned: str = ""
-    most_examples: int = 0
     states: dict[str, bytes] = field(default_factory=dict)
 
     @property

@@ -22,7 +22,6 @@ from secureps.messages.requests import Decline, Join, Proposal, Retire, Subscrib
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.evaluation import check_metrics
-from secureps.policy.counting import check_told
 from secureps.roles.coordinator import (
     asynchronous,
     commit,
@@ -71,13 +70,11 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         raise WrongShape(f"{text}; train the run's model")
     if unknown := set(message.groups) - set(tx.plan.groups):
         raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
-    check_told(client, message.examples)
     known = federation.joined_for(client, message.groups)
-    known &= message.examples in (0, federation.told.get(client, 0))
     if client in federation.members and client not in federation.why_gone and known:
         return None
     _demand_constant(tx, client)
-    tx.write(records.MemberJoined(client, message.groups, message.examples))
+    tx.write(records.MemberJoined(client, message.groups))
     trains = client != tx.plan.evaluator
     if trains and not federation.founder and settings.initial is None:
         tx.write(records.FounderChosen(client))

@@ -191,7 +191,7 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
     else:
         evaluates, base = 0, group.open_stream.training[client]
     round = (number, group.name, group.round, base.version)
-    invite = Invite(*round, seconds, evaluates, base.step, group.most_examples)
+    invite = Invite(*round, seconds, evaluates, base.step)
     if not again:
         return invite
     return SealAgain(number, group.places[client].id, group.places[client].update, invite)

@@ -80,7 +80,6 @@ class CoordinatorState:
     moving: Moving = field(default_factory=Moving)
     members: dict[str, float] = field(default_factory=dict)
     joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    told: dict[str, int] = field(default_factory=dict)
     founder: str = ""
     settled: Fates = field(default_factory=Fates)
     next: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -212,10 +211,9 @@ class CoordinatorState:
                 self.shards[shard.name] = shard
                 if unsafe:
                     self.unsafe.add(shard.name)
-            case records.MemberJoined(client=client, groups=groups, examples=examples):
+            case records.MemberJoined(client=client, groups=groups):
                 self.members.setdefault(client, at)
                 self.joined[client] = (*self.joined.get(client, ())[-2:], at)
-                self.told[client] = examples or self.told.get(client, 0)
                 self.retired.discard(client)
                 self.why_gone.pop(client, None)
                 for group in self.groups.values():
@@ -334,8 +332,6 @@ class CoordinatorState:
                 group.suspicion = group.suspicion.opened_for(group.invited)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
-            case records.BoundAgreed(most_examples=most):
-                group.most_examples = most
             case records.MemberDeclined(client=client, sits_out=sits_out):
                 group.decline(client, sits_out)
             case records.RoundExtended(extensions=extensions, reason=reason):

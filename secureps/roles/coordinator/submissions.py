@@ -83,7 +83,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         _check_round(tx, group, receipt)
     else:
         _check_stream(tx, group, receipt)
-    _check_counted(tx, group, receipt)
+    check_counted(tx.plan.group(group.name), receipt.id, receipt.examples)
     tx.write(Received(receipt))
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
@@ -302,13 +302,3 @@ def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
             f"{id}: asked was update {asked.step} of version {asked.version}, or the first of a "
             f"newer version, and this is update {base.step} of version {base.version}"
         )
-
-
-def _check_counted(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    # One with a bound of its own stands out of the mean: holders refuse its cohort.
-    if receipt.most_examples != group.most_examples:
-        raise Malformed(
-            f"{receipt.id}: it counts up to {receipt.most_examples} examples, and members of "
-            f"{group.name} count up to {group.most_examples}"
-        )
-    check_counted(tx.plan.group(group.name), receipt.id, receipt.examples, group.most_examples)

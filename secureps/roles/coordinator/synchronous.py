@@ -27,7 +27,6 @@ from secureps.policy.rules.rule import (
 from secureps.roles.coordinator import (
     commit,
     evaluation,
-    example_bounds,
     opening,
     recovery,
     termination,
@@ -64,7 +63,6 @@ def open_round(tx: Transaction, group: GroupState) -> Wait:
     if lacking := opening.short(tx, group):
         return Wait(None, lacking)
     held = _await_unheard(tx, group, invited) or evaluation.hold_back(tx, group)
-    held = held or example_bounds.hold_back(tx, group)
     if held is not None:
         return held
     reason = f"{len(invited)} members are invited to version {group.version + 1}"
@@ -110,8 +108,6 @@ def open_evaluation(tx: Transaction, group: GroupState) -> Wait:
     invited, reason = _admitted(tx, group, live)
     if not invited:
         return evaluation.await_members(tx, group, at, reason)
-    if (held := example_bounds.hold_back(tx, group)) is not None:
-        return held
     _invite(tx, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
     return GOES_ON
 

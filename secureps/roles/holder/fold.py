@@ -57,7 +57,6 @@ class HolderFold:
 
     Args:
         bases: the digest of the model that was a version of a group.
-        bounds: up to how many examples members of a group count.
         opened: the newest opened cohorts by group and `opening_digest`.
         spans: the oldest and the newest base version of each committee, by group.
     """
@@ -65,7 +64,6 @@ class HolderFold:
     incarnation: int
     standings: dict[tuple[str, str], Standing]
     bases: dict[tuple[str, int], bytes]
-    bounds: dict[str, int]
     opened: dict[str, dict[bytes, OpenedCohort]]
     spans: dict[str, dict[bytes | None, tuple[int, int]]]
     keys: KeyFold

@@ -114,7 +114,6 @@ class HolderLedger:
         self._standings: dict[tuple[str, str], Standing] = {}
         self._verified: dict[bytes, None] = {}
         self._bases: dict[tuple[str, int], bytes] = {}
-        self._bounds: dict[str, int] = {}
         self._opened: dict[str, dict[bytes, OpenedCohort]] = {}
         self._spans = Spans()
 
@@ -140,7 +139,7 @@ class HolderLedger:
     def folded(self) -> Fold:
         """All that its records came to."""
         run = () if self._pinned is None else (self._pinned.record,)
-        known = (self.incarnation, self._standings, self._bases, self._bounds, self._opened)
+        known = (self.incarnation, self._standings, self._bases, self._opened)
         state = HolderFold(*known, self._spans.spans, self.rotation.folded())
         return Fold((*run, *self.follower.records), to_state(HolderFold, state))
 
@@ -150,7 +149,7 @@ class HolderLedger:
             self.apply(record)
         state = from_state(HolderFold, fold.state)
         self.incarnation, self._standings = state.incarnation, state.standings
-        self._bases, self._bounds, self._opened = state.bases, state.bounds, state.opened
+        self._bases, self._opened = state.bases, state.opened
         self._spans.spans = state.spans
         self.rotation.unfold(state.keys)
 
@@ -169,7 +168,6 @@ class HolderLedger:
                 standing.base, standing.released = base, {record.digest: cohort}
             elif not again:
                 standing.released[record.digest] = cohort
-        self._bounds[cohort.group] = record.most_examples
         self._spans.add(cohort)
         if cohort.group != EVALUATION:
             self._bases |= {(cohort.group, base.version): base.digest for base in record.bases}
@@ -363,12 +361,6 @@ class HolderLedger:
         rounds = self.pinned.plan.bounds(cohort.group).rounds
         if rounds and len({receipt.beside for receipt in receipts}) > 1:
             raise Refused("its members trained beside different models of the other groups")
-        first = self._bounds.get(cohort.group, receipts[0].most_examples)
-        if wrong := next((r for r in receipts if r.most_examples != first), None):
-            raise Refused(
-                f"{wrong.id}: it counts up to {wrong.most_examples} examples, and others or those "
-                f"before up to {first}: one with a bound of its own stands out of the sum"
-            )
         models: dict[int, bytes] = {}
         for receipt in receipts:
             if models.setdefault(receipt.version, receipt.base) != receipt.base:
@@ -409,11 +401,10 @@ class HolderLedger:
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
         if receipt.update != member.update:
             raise Refused(f"{receipt.id}: its receipt is for another update")
-        if (receipt.examples, receipt.most_examples) != (member.examples, cohort.most_examples):
+        if receipt.examples != member.examples:
             raise Refused(
-                f"{receipt.id}: its receipt counts {receipt.examples} examples up to "
-                f"{receipt.most_examples}, the cohort {member.examples} up to "
-                f"{cohort.most_examples}"
+                f"{receipt.id}: its receipt counts {receipt.examples} examples, the cohort "
+                f"{member.examples}"
             )
         if not max(0, newest - stale) <= receipt.version <= newest:
             raise Refused(
@@ -435,9 +426,8 @@ class HolderLedger:
             return
         models = {receipt.version: receipt.base for receipt in order.receipts}
         bases = tuple(BaseModel(*each) for each in sorted(models.items()))
-        most = order.receipts[0].most_examples
         sums = _digest(order.held)
-        self.write(step, CohortReleased(order.cohort, self.about(order), bases, most, sums))
+        self.write(step, CohortReleased(order.cohort, self.about(order), bases, sums))
 
     def refusal(self, order: Opening, reason: object) -> Call:
         """Tells the coordinator of a cohort that is never opened here."""

@@ -18,7 +18,6 @@ from secureps.roles.machine import Record
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
-from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.invitations import Invitations
 from secureps.roles.member.leaving import Departure
 from secureps.roles.member.outbox import Outbox
@@ -39,7 +38,6 @@ class MemberFold:
         self._follower = RosterFollower(settings.roster)
         self.committees = Committees(self._follower, settings.name)
         self._pinned: Pinned | None = None
-        self._weighing: ExampleCount
         self._groups: tuple[str, ...] = ()
         self._out = Outbox()
         self._ledger = Ledger()
@@ -66,7 +64,6 @@ class MemberFold:
                 pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
                 self._model = PulledModel(pulled, client=self._settings.name)
                 self._out.follow_plan(plan)
-                self._weighing = self._settings.weighing(plan)
                 terms = self._settings.terms
                 self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
                 known = self._ledger, self._model
@@ -77,7 +74,6 @@ class MemberFold:
                 self._settings.check_own(receipt.id.client)
                 self._out.add(record)
                 self.committees.sealed(receipt)
-                self._weighing.add(receipt)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case EnvelopeKeyAnnounced():
@@ -106,7 +102,6 @@ class MemberFold:
             carried=self._out.carried,
             committee=self.committees.newest,
             keys=self.committees.keys,
-            bounds={} if self._pinned is None else self._weighing.sealed,
             ledger=self._ledger,
             founded=self._out.founded,
             acted=self._departure.acted,
@@ -131,8 +126,6 @@ class MemberFold:
         self._out.founded = state.founded
         self.committees.newest, self.committees.keys = state.committee, state.keys
         self._departure.acted, self._departure.wants = state.acted, state.wants
-        if self._pinned is not None:
-            self._weighing.fix(state.bounds)
         if state.lowered is not None:
             self._lower(state.lowered)
 
@@ -145,7 +138,7 @@ class MemberFold:
             return True
         asked = self._invites.open or self._invites.followed or self._out.sealed or self._out.again
         evaluates = self._settings.name == self._plan.evaluator
-        return not (asked or evaluates or self._weighing.counts)
+        return not (asked or evaluates)
 
     @property
     def is_pinned(self) -> bool:

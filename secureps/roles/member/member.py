@@ -11,7 +11,6 @@ from secureps.errors import (
     BudgetSpent,
     Conflict,
     Malformed,
-    Refused,
     SecurepsError,
     TermsRefused,
 )
@@ -88,9 +87,8 @@ class Member(MemberFold):
 
     @property
     def _join(self) -> requests.Join:
-        """What it knows of itself: to which groups it contributes, and how many examples it has."""
-        told = 0 if self._pinned is None else self._weighing.told
-        return self._settings.joins(self._pinned, self._groups, told)
+        """What it knows of itself: its model, and to which groups it contributes."""
+        return self._settings.joins(self._pinned, self._groups)
 
     def wake(self) -> float | None:
         """When its lease is to be renewed, or it has gathered invitations, or a rest is over."""
@@ -159,10 +157,6 @@ class Member(MemberFold):
             case KitRead() if sender == WORKER:
                 if self._follower.read(step, event):
                     self._catch_up(step)
-            case tasks.Counted(examples) if sender == WORKER:
-                self._working, self._weighing.examples = False, examples
-                if self._departure.leaving is None:
-                    step.effects += self._greet().effects
             case _ if sender == COORDINATOR and self._pinned is not None:
                 self._obey(now, step, event)
             case _:
@@ -173,9 +167,6 @@ class Member(MemberFold):
     # --- orders -------------------------------------------------------------------
 
     def _obey(self, now: float, step: Step, order: Event) -> None:
-        if wrong := self._weighing.wrong(order):
-            step.effects.append(Halt(wrong, Refused))
-            return
         match order:
             case Published():
                 self._model.publish(order)
@@ -259,7 +250,6 @@ class Member(MemberFold):
             return
         desk = self._desk()
         if not (due := desk.due()):
-            self._count(step)
             return
         self._gathering = gathering.goes_on(now, desk.more_may_come(due))
         if self._gathering.until is not None:
@@ -282,12 +272,6 @@ class Member(MemberFold):
     def _begin(self, step: Step, task: Task) -> None:
         self._working = True
         step.effects.append(Work(task))
-
-    def _count(self, step: Step) -> None:
-        """Begins to train from the first version, if that alone tells how many examples it has."""
-        known = all(group in self._model.published for group in self._groups)
-        if self._weighing.counts and known and not self._model.lacking(self.pinned, step):
-            self._begin(step, tasks.Count(*self._model.take()))
 
     def _seal_again(self, step: Step) -> bool:
         """Begins to seal anew what is here already of an update that is asked for."""
@@ -316,8 +300,8 @@ class Member(MemberFold):
         step.tell(requests.Decline(*asked, reason, base.version, base.step))
 
     def _aim(self, group: str, base: Base) -> Aim:
-        most, sequence = self._weighing.agreed.get(group, 0), self._out.next.get(group, 0)
-        return Aim(group, base.version, sequence, base.step, most, self._out.carries(group))
+        sequence = self._out.next.get(group, 0)
+        return Aim(group, base.version, sequence, base.step, self._out.carries(group))
 
     def _desk(self) -> Desk:
         plan, seen, evaluated = self._plan, self._model.published, self._appraiser.evaluated
@@ -457,7 +441,7 @@ class Member(MemberFold):
         if not self._warned:
             self._warned = True
             step.effects += map(Say, self._settings.warnings(self._plan))
-        if (request.groups, request.examples) != (self._join.groups, self._join.examples):
+        if request.groups != self._join.groups:
             step.effects += self._greet().effects  # the plan is known now, and what it asks of us
             return
         if self._watching:

@@ -19,9 +19,8 @@ from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
 from secureps.policy.canonical import different_keys
 from secureps.policy.checks.privacy import weak_privacy
-from secureps.policy.counting import publication
+from secureps.policy.counting import public_number, publication
 from secureps.policy.plan import Plan
-from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.terms import NO_TERMS, Terms
 from secureps.roles.pinned_run import Pinned, check_run
@@ -38,11 +37,10 @@ STATE_GONE = (
 class MemberSettings:
     """What a client has from its kit and its model: names, roster, schema.
 
-    `terms` are its own. `rows` are those of sparse tensors that its data touches, `examples` how
-    many it trains on, None if training alone can tell; `records` is the public number that it
-    counts by instead, None for the plan's. `initial` is the digest of the file of version 0 that
-    it was given, as a plan has it, or empty. `values` are digests of its tensors' initial values,
-    by name: it tells those of the tensors that a plan freezes.
+    `terms` are its own. `rows` are those of sparse tensors that its data touches; `records` is the
+    public number that it counts by, None for the plan's or how many it has. `initial` is the digest
+    of the file of version 0 that it was given, as a plan has it, or empty. `values` are digests of
+    its tensors' initial values, by name: it tells those of the tensors that a plan freezes.
     """
 
     name: str
@@ -50,7 +48,6 @@ class MemberSettings:
     schema: Schema
     terms: Terms = NO_TERMS
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    examples: int | None = None
     records: int | None = None
     initial: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
@@ -62,12 +59,12 @@ class MemberSettings:
                 f"this state folder is {client}'s: {self.name} needs a --state folder of its own"
             )
 
-    def joins(self, pinned: Pinned | None, groups: tuple[str, ...], told: int) -> Join:
-        """What it says of itself: the groups that it contributes to, and of how many examples."""
+    def joins(self, pinned: Pinned | None, groups: tuple[str, ...]) -> Join:
+        """What it says of itself: its model, and the groups that it contributes to."""
         if pinned is None:
             return Join(self.name, self.schema)
         some = () if groups == pinned.plan.groups else groups
-        return Join(self.name, self.model(pinned.plan), some, pinned.run.id, told)
+        return Join(self.name, self.model(pinned.plan), some, pinned.run.id)
 
     def joins_again(self, pinned: Pinned | None, asked: Join, proposed: Proposal) -> Join:
         """What it says to a plan that freezes tensors: its model, with the digests of these.
@@ -112,10 +109,6 @@ class MemberSettings:
         public = () if self.name == plan.evaluator else publication(plan.section, self.records)
         weak = weak_privacy(plan.section.privacy) if self.terms.budget is None else ()
         return (*public, *weak)
-
-    def weighing(self, plan: Plan) -> ExampleCount:
-        """By which number it counts, before it is told any bound."""
-        return ExampleCount(plan, self.name, self.records, self.examples)
 
     def agree(self, welcome: Welcome, pinned: Pinned | None, out: Outbox) -> None:
         """Accepts the run that this client takes part in, and its coordinator's account of it.
@@ -162,7 +155,8 @@ class MemberSettings:
         run = welcome.run
         plan = check_run(run, welcome.placement, self.roster)
         plan.touched(self.rows)
-        _ = self.weighing(plan).told
+        if self.name != plan.evaluator:
+            public_number(plan.section, self.records)  # refuses a plan without one
         model = self.model(plan)
         if run.schema.untied != model.untied:
             difference = run.schema.difference(model)

@@ -21,7 +21,6 @@ class MemberState:
     Args:
         sealed, next, carried, founded: as `Outbox` has them.
         committee: by group, the newest receipt under a committee.
-        bounds: as `ExampleCount.sealed`.
         acted, wants: as `Departure` has them; lowered: the least budget that an act named.
     """
 
@@ -31,7 +30,6 @@ class MemberState:
     carried: dict[str, tuple[int, bytes]]
     committee: dict[str, Receipt]
     keys: AnnouncedKeys
-    bounds: dict[str, int]
     ledger: Ledger
     founded: set[str]
     acted: int

@@ -39,16 +39,14 @@ class Offer(Task):
 class Aim:
     """One group that a training run contributes to.
 
-    `step` is which of the client's updates of the version this is (`Receipt.step`), and
-    `most_examples` as in `Receipt`. What the update called `carried` left over is added, if there
-    is one.
+    `step` is which of the client's updates of the version this is (`Receipt.step`). What the update
+    called `carried` left over is added, if there is one.
     """
 
     group: str
     version: int
     sequence: int
     step: int = 0
-    most_examples: int = 0
     carried: bytes = b""
 
 
@@ -64,24 +62,6 @@ class Contribute(Task):
     blocks: tuple[bytes, ...]
     aims: tuple[Aim, ...]
     work: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Count(Task):
-    """Trains from a model to find by how many examples; nothing is sealed.
-
-    `model` and `blocks` as in `Contribute`, which takes what came of it if it is for the same.
-    """
-
-    model: tuple[GroupVersion, ...]
-    blocks: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Counted(TaskResult):
-    """What came of `Count`."""
-
-    examples: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,13 @@ class Baselines:
 
 
 def train_alone(
-    trainer: Trainer, name: str, start: Tensors, versions: int, plan: Plan, seed: Seed
+    trainer: Trainer,
+    name: str,
+    start: Tensors,
+    versions: int,
+    plan: Plan,
+    seed: Seed,
+    records: int | None = None,
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yields a holder's model after each of as many local trainings as there are versions.
 
@@ -77,7 +83,7 @@ def train_alone(
             versions=dict.fromkeys(plan.groups, version),
             seed=stream.integer(63),
             settings=plan.section.training,
-            privacy=record_privacy(plan),
+            privacy=record_privacy(plan, records),
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         with blamed("fit"):
@@ -95,6 +101,7 @@ class Race:
         plan, script: of the federation; versions: how many it made.
         holders: the settings of every data holder, by name.
         pooled: the settings of nobody in particular.
+        records: the public number that a holder counts by, by its name; empty for the plan's.
         start: version 0; empty if it is not known.
         seed: of the holders' trainings.
     """
@@ -104,6 +111,7 @@ class Race:
     versions: int
     holders: Mapping[str, Mapping[str, Setting]]
     pooled: Mapping[str, Setting]
+    records: Mapping[str, int]
     start: Tensors
     seed: Seed
 
@@ -146,7 +154,8 @@ class HoldersAlone:
                     with blamed("parameters"):
                         fresh = trainer.parameters(race.seed.derive("alone", name).integer(63))
                     start = {**fresh, **start}
-                models = train_alone(trainer, name, start, race.versions, race.plan, race.seed)
+                own = (race.seed, race.records.get(name))
+                models = train_alone(trainer, name, start, race.versions, race.plan, *own)
                 for model in models:  # noqa: B007  the last one is judged
                     yield name
                 self.scores[name] = self._judge.alone(trainer, model)

@@ -24,12 +24,13 @@ from secureps.client.local_tensors import LocalTensors
 from secureps.client.runner import counted
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed, entering
-from secureps.client.trainer import Setting, Trainer, record_privacy
+from secureps.client.trainer import RecordPrivacy, Setting, Trainer, record_privacy
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import InternalError, ScriptFailed, SecurepsError
 from secureps.policy.plan import Plan
 from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors
+from secureps.run.script.rehearsal import Rehearsal, rehearse
 from secureps.run.script.scoring import Judge, Look
 from secureps.service.output import ignore_output_errors
 from secureps.tracebacks import dump_crashes, is_foreign, told, where
@@ -53,6 +54,7 @@ class ScriptHost:
         self._pooled: Mapping[str, Setting] = assignment["pooled"]
         self._local = {name: Path(folder) for name, folder in assignment["local"].items()}
         self._unsafe_seed: int | None = assignment["unsafe_seed"]
+        self._records: Mapping[str, int] = assignment["records"]
         self._say = say
         self._begun: HoldersAlone | None = None
         self._ahead = ThreadPoolExecutor(1, initializer=_yield_to_others)
@@ -70,6 +72,8 @@ class ScriptHost:
                 return self._answer_look()
             case "count":
                 return self._count(), {}
+            case "rehearse":
+                return asdict(self._rehearse(tensors)), {}
             case "judge":
                 return {"note": self._judge.note}, {}
             case "score":
@@ -104,11 +108,16 @@ class ScriptHost:
         folder = self._local.get(name)
         return None if folder is None else LocalTensors(folder).load()
 
+    @property
+    def _privacy(self) -> RecordPrivacy | None:
+        """The record-level mechanism of the first holder."""
+        return record_privacy(self._plan, self._records.get(next(iter(self._holders))))
+
     def _answer_look(self) -> Answer:
         refuse = getattr(self._first, "refuse_settings", None)
         if refuse is not None:
             with blamed("refuse_settings"):
-                refuse(self._plan.section.training, record_privacy(self._plan))
+                refuse(self._plan.section.training, self._privacy)
         self._look.refuse_unusable(self._plan)
         schema = [[s.name, list(s.shape), s.dtype] for s in self._look.schema.tensors]
         return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
@@ -123,6 +132,13 @@ class ScriptHost:
             if self._plan.section.tables and name != self._plan.evaluator:
                 touching.update(self._look.touched(self._plan, trainer))
         return {"examples": examples, "touching": touching}
+
+    def _rehearse(self, start: Tensors) -> Rehearsal:
+        def evaluator() -> Trainer:
+            own = self._holders.get(self._plan.evaluator)
+            return self._first if own is None else self._script.make(own)
+
+        return rehearse(self._plan, self._look, self._first, self._privacy, evaluator, start)
 
     def step(self) -> None:
         """Trains a holder alone for one version, ahead, until steps are too long for that.
@@ -150,7 +166,8 @@ class ScriptHost:
     def _race(self, versions: int, start: Tensors) -> Race:
         unsafe = self._unsafe_seed
         seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-        return Race(self._plan, self._script, versions, self._holders, self._pooled, start, seed)
+        who = (self._holders, self._pooled, self._records)
+        return Race(self._plan, self._script, versions, *who, start, seed)
 
 
 def _yield_to_others() -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.client.trainer import Setting
@@ -24,6 +24,7 @@ from secureps.run.processes.spawning import Program, Spawner
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.channel import Channel, Record
+from secureps.run.script.rehearsal import Rehearsal
 from secureps.run.script.scoring import Score, Tensors
 from secureps.tracebacks import crashed
 
@@ -48,6 +49,7 @@ class Assignment:
         local: the folders of the clients' local tensors, by name.
         unsafe_seed: of the holders' trainings, or None.
         environment: of the process; None for this one's.
+        records: the public number that a data holder counts by, by its name; empty for the plan's.
     """
 
     script: Path
@@ -57,6 +59,7 @@ class Assignment:
     local: Mapping[str, Path]
     unsafe_seed: int | None
     environment: Mapping[str, str] | None
+    records: Mapping[str, int] = field(default_factory=dict)
 
     def record(self) -> Record:
         """The assignment as plain values for JSON."""
@@ -67,6 +70,7 @@ class Assignment:
             "pooled": dict(self.pooled),
             "local": {name: str(folder.absolute()) for name, folder in self.local.items()},
             "unsafe_seed": self.unsafe_seed,
+            "records": dict(self.records),
         }
 
 
@@ -133,6 +137,18 @@ class ScriptProcess:
         answer = self._ask({"do": "count"})
         found = answer["examples"]
         return () if None in found else tuple(found), answer["touching"]
+
+    def rehearse(self, start: Tensors) -> Rehearsal:
+        """Has the first holder train and evaluate once, as far as the plan has numbers for it.
+
+        Args:
+            start: the plan's file of version 0, if it has one.
+
+        Raises:
+            ScriptFailed, PlanRefused: as `rehearsal.rehearse`.
+        """
+        answer = self._ask({"do": "rehearse"}, start)
+        return Rehearsal(answer["lengths"], tuple(answer["notes"]))
 
     def prepare(self) -> None:
         """Has the script make its evaluator; a failure is noted."""

@@ -151,6 +151,7 @@ class Programs:
             {name: self.folder.state(name) / LOCAL for name in names},
             self.order.unsafe_seed,
             self.order.processes,
+            dict(zip(names, self.federation.records, strict=False)),
         )
 
     def supervisor(self) -> Supervisor:
@@ -255,6 +256,8 @@ class Programs:
             arguments += ["--pin", self.order.pin]
         if self.federation.site is not None:
             arguments += ["--site", str((self.order.plan.parent / self.federation.site).resolve())]
+        if self.federation.records:
+            arguments += ["--records", str(self.federation.records[partition])]
         for key, value in self.settings(partition).items():
             arguments += ["--set", f"{key}={toml_text(value)}"]
         # the clients share this machine's cores

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from secureps.messages.orders import Configure, Invite, Open, Published, SealAgain, SendAgain
+from secureps.messages.orders import Configure, Invite, Open, SealAgain, SendAgain
 from secureps.messages.requests import (
     AskBlock,
     AskRun,
@@ -48,15 +48,9 @@ def foreseen(message: object) -> Reply | None:
     return None
 
 
-def due(orders: Iterable[object], counts: bool) -> bool:
-    """Whether a client has something to do by these orders.
-
-    Args:
-        counts: it has yet to train once, to know how many examples it has: the first model is
-            enough for that.
-    """
-    wanted = (*WORK, Published) if counts else WORK
-    return any(isinstance(order, wanted) for order in orders)
+def due(orders: Iterable[object]) -> bool:
+    """Whether a client has something to do by these orders."""
+    return any(isinstance(order, WORK) for order in orders)
 
 
 def holder_due(orders: Iterable[object], begins: bool) -> bool:

@@ -48,7 +48,7 @@ def longest(committee: Committee, members: int, group: str, shards: int) -> Open
         magnitude=15,
         update=bytes(16),
         beside=DIGEST,
-        most_examples=MOST,
+        examples=MOST,
         keys=(MOST_KEYS - 1,) * holders,
         committee=DIGEST,
         signature=bytes(64),

@@ -34,7 +34,8 @@ LARGEST = {"name": "priority", "buffer": 5, "power": 0.0, "score": "magnitude"}
 
 def plan(rule: dict[str, Any], privacy: dict[str, Any] | None = None, **group: Any) -> Plan:
     whole = privacy is not None and privacy.get("unit") == "client"
-    sections = [{"rule": rule, "weighting": "uniform" if whole else "examples"} | group]
+    counted = {"weighting": "uniform"} if whole else {"most_examples": 32}
+    sections = [{"rule": rule} | counted | group]
     body = {"name": "demo", "versions": 3, "group": sections}
     body["cipher"] = {"name": "rlwe", "capacity": 40}
     if privacy is not None:

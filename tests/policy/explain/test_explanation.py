@@ -11,10 +11,11 @@ from secureps.codec.grid import Grid
 from secureps.crypto.suite import cipher
 from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
+from secureps.policy.explain import explanation
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.accountant import epsilon
 from tests.kits.committee_plans import committee_plan
-from tests.kits.explained import explain
+from tests.kits.explained import SERVICE, explain
 from tests.kits.nursery import ROOT
 from tests.kits.roles_kit import SCHEMA, make_plan, private_plan
 
@@ -77,9 +78,30 @@ def test_the_noise_is_that_of_dp_sgd_on_the_mean() -> None:
     price = explain(DIGITS, {"all": VALUES}).price
     assert price is not None
     step = 4.0 * 3.66 * 0.3 / (0.5 * 200)
-    expected = step * math.sqrt(8) / math.sqrt(5) / (16.0 / math.sqrt(VALUES))
+    deviation = step * math.sqrt(8 / 5)
+    assert price.deviation["all"] == pytest.approx(deviation, rel=1e-12)
+    longest = 4.0 * 8 * 0.3
+    expected = deviation * math.sqrt(VALUES) / longest
     assert price.noise["all"] == pytest.approx(expected, rel=1e-12)
-    assert price.deviation["all"] == pytest.approx(step * math.sqrt(8 / 5), rel=1e-12)
+    assert price.noise_run["all"] == pytest.approx(expected / math.sqrt(15), rel=1e-12)
+    assert price.update["all"].endswith("(lr x local_steps x max_grad_norm = 9.6)")
+
+
+@pytest.mark.parametrize(("tried", "length"), [(1.5, 1.5), (40.0, 16.0)])
+def test_the_noise_is_held_against_an_update_that_was_tried(tried: float, length: float) -> None:
+    """Which is cut to the clip."""
+    made = explanation.explain(DIGITS, {"all": VALUES}, SERVICE, lengths={"all": tried}).price
+    assert made is not None
+    assert made.noise["all"] == pytest.approx(made.deviation["all"] * math.sqrt(VALUES) / length)
+    assert made.update["all"] == f"an update that was tried ({length:g})"
+
+
+def test_momentum_may_take_an_update_to_its_clip() -> None:
+    training = {**DIGITS.section.training, "momentum": 0.9}
+    plan = Plan(DIGITS.section.model_copy(update={"training": training}))
+    price = explain(plan, {"all": VALUES}).price
+    assert price is not None
+    assert price.update["all"] == "an update of the whole clip (16)"
 
 
 def test_groups_compose() -> None:
@@ -225,17 +247,33 @@ def test_a_large_delta_and_next_to_no_noise_are_warned_of_first() -> None:
 
 def test_noise_that_is_longer_than_an_update_is_remarked() -> None:
     plan, found = client_plan("aggregator"), {}
-    for values in (16, 60):
+    for values in (16, 30, 600):
         explanation = explain(plan, {"all": values})
         assert explanation.price is not None
-        noise = explanation.price.noise["all"]
+        noise, lasting = explanation.price.noise["all"], explanation.price.noise_run["all"]
         told = [remark for remark in explanation.remarks if "drowns" in remark]
-        found[values] = (noise > 1, len(told))
-    assert found == {16: (False, 0), 60: (True, 1)}
+        found[values] = (noise > 1, lasting > 1, len(told))
+    assert found == {16: (False, False, 0), 30: (True, False, 0), 600: (True, True, 1)}
     assert told[0].startswith(
         f"the noise is {noise:.3g} times as long as an update of the whole clip (1), in the mean "
-        "of the smallest cohort (5 members): "
+        f"of the smallest cohort (5 members), and over {plan.section.versions} versions "
+        f"{lasting:.3g} times as long as all of their updates together: it drowns "
     )
+
+
+def test_the_most_important_comes_first_and_the_same_of_several_groups_once() -> None:
+    rule = {"quorum": 3, "minimum": 2, "most": 4}
+    groups = [
+        {"name": n, "pattern": p, "rule": rule}
+        for n, p in (("b", "bias"), ("w", "weight"), ("x", "*"))
+    ]
+    told = explain(make_plan("rlwe", group=groups, checkpoint_every=2), None).remarks
+    assert told[0].startswith("no privacy: ")
+    (few,) = [text for text in told if "a key holder takes part for 5 or more" in text]
+    assert few.startswith("b, w, x: a cohort may have 2 members, and ")
+    (disk,) = [text for text in told if "disk that is lost between checkpoints" in text]
+    assert told.index(few) < told.index(disk)
+    assert len({*told}) == len(told)
 
 
 def test_a_lost_disk_between_checkpoints_is_remarked_where_it_ends_the_run() -> None:

@@ -90,11 +90,11 @@ def test_what_members_count_by_besides_the_rules_weight() -> None:
     """A plan that weighs by examples is not told that all weigh alike."""
     rule = {"name": "sync", "quorum": 6}
     told = {
-        "uniform": "",
-        "examples": "; besides, each counts by its number of records, which is public then",
+        None: "",
+        32: "; besides, each counts by its number of records, which is public then",
     }
-    for weighting, more in told.items():
-        found = words(rule, group={"weighting": weighting}).weights
+    for most, more in told.items():
+        found = words(rule, group={} if most is None else {"most_examples": most}).weights
         assert found == f"all 1; 40 of the capacity of 40{more}"
     private = words(rule, privacy=RECORD, training={"local_steps": 1}).weights
     assert private.endswith("; besides, each counts by a public number, its own or privacy.records")

@@ -119,7 +119,6 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_other(update=bytes(17)), Malformed, r"the groups beside it take \(16, 0\)"),
         (_other(beside=bytes(32)), Malformed, r"the groups beside it take \(16, 0\)"),
         (_other(purpose="founding", size=240), Malformed, r"beside it take \(0, 0\)"),
-        (_other(most_examples=64), Malformed, "it counts up to 64 examples, and members of all"),
         (_promoted, Unsigned, "signature"),
         (_other(examples=0), Malformed, "counts as 0 examples, and a client of this group counts"),
         (_other(examples=-1), Malformed, "it counts as -1 examples"),

@@ -270,65 +270,36 @@ def test_members_of_a_round_trained_beside_the_same_models() -> None:
     assert reason == "its members trained beside different models of the other groups"
 
 
-def counted(
-    order: orders.Open, most: int = 32, said: dict[str, tuple[int, int]] | None = None
-) -> orders.Open:
-    """The same of members that count 7 examples up to `most`, by the cohort and their receipts.
+def counted(order: orders.Open, said: dict[str, int] | None = None) -> orders.Open:
+    """The same of members that count 7 examples, by the cohort and their receipts.
 
     Args:
         said: by client, what the receipt alone has in place of that.
     """
     receipts = []
     for each in order.receipts:
-        examples, own = (said or {}).get(each.id.client, (7, most))
-        made = dataclasses.replace(each, examples=examples, most_examples=own)
+        made = dataclasses.replace(each, examples=(said or {}).get(each.id.client, 7))
         signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
         receipts.append(dataclasses.replace(made, signature=signature))
     members = tuple(dataclasses.replace(m, examples=7) for m in order.cohort.members)
-    cohort = dataclasses.replace(order.cohort, members=members, most_examples=most)
+    cohort = dataclasses.replace(order.cohort, members=members)
     return dataclasses.replace(order, cohort=cohort, receipts=tuple(receipts))
-
-
-@pytest.mark.parametrize("alone", [CLIENTS[0], CLIENTS[2], CLIENTS[3]])
-@pytest.mark.parametrize("bound", [0, 16, 64, 1 << 40])
-def test_members_of_a_cohort_count_up_to_one_bound(alone: str, bound: int) -> None:
-    """Else one of them would have most of the weight, or next to none: the mean would be its."""
-    order = opening(Coordinator().cohort(CLIENTS[:4]))
-    reason = Ledger().gives(counted(order, said={alone: (7, bound)}))
-    text = f"its receipt counts 7 examples up to {bound}, the cohort 7 up to 32"
-    assert reason == f"{alone}/all/1: {text}"
-    assert Ledger().gives(counted(order)) == ""
 
 
 @pytest.mark.parametrize("examples", [6, 8, 0, -7, 1 << 62])
 def test_a_member_counts_by_the_number_of_its_receipt(examples: int) -> None:
     """Else the coordinator could choose whose update the mean is, after all have sealed."""
     order = opening(Coordinator().cohort(CLIENTS[:4]))
-    reason = Ledger().gives(counted(order, said={CLIENTS[1]: (examples, 32)}))
-    text = f"its receipt counts {examples} examples up to 32, the cohort 7 up to 32"
-    assert reason == f"m01/all/1: {text}"
+    reason = Ledger().gives(counted(order, said={CLIENTS[1]: examples}))
+    assert reason == f"m01/all/1: its receipt counts {examples} examples, the cohort 7"
+    assert Ledger().gives(counted(order)) == ""
 
 
-def test_a_group_has_one_bound_for_good() -> None:
-    """After a restart of the holder, too."""
-    ledger, asks = Ledger(), Coordinator()
-    assert ledger.gives(counted(opening(asks.cohort(CLIENTS[:4])))) == ""
-    later = opening(asks.cohort(CLIENTS[4:8]))
-    for each in (ledger, ledger.restarted()):
-        for bound in (0, 64):
-            reason = each.gives(counted(later, bound))
-            assert f"counts up to {bound} examples, and others or those before up to 32" in reason
-    assert ledger.gives(counted(later)) == ""
-
-
-@pytest.mark.parametrize(("examples", "most"), [(7, 64), (8, 32)])
-def test_a_receipt_is_signed_with_its_number_and_bound(examples: int, most: int) -> None:
+def test_a_receipt_is_signed_with_its_number() -> None:
     order = counted(opening(Coordinator().cohort(CLIENTS[:4])))
-    receipts = tuple(
-        dataclasses.replace(each, examples=examples, most_examples=most) for each in order.receipts
-    )
-    members = tuple(dataclasses.replace(m, examples=examples) for m in order.cohort.members)
-    cohort = dataclasses.replace(order.cohort, members=members, most_examples=most)
+    receipts = tuple(dataclasses.replace(each, examples=8) for each in order.receipts)
+    members = tuple(dataclasses.replace(m, examples=8) for m in order.cohort.members)
+    cohort = dataclasses.replace(order.cohort, members=members)
     with pytest.raises(Unsigned):
         Ledger().gives(dataclasses.replace(order, cohort=cohort, receipts=receipts))
 

@@ -24,7 +24,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member.outbox import MOST_SEALINGS
-from secureps.roles.member.tasks import Aim, Contribute, Counted, Reseal, SealedUpdate
+from secureps.roles.member.tasks import Aim, Contribute, Reseal, SealedUpdate
 from secureps.roles.tasks import Prune, Task
 from tests.kits.member_kit import RULE, Client, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
@@ -240,22 +240,6 @@ def test_nobody_retires_while_a_greeting_is_under_way() -> None:
     welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES)
     step = client.give(COORDINATOR, Answered(join, welcome))
     assert leaves(client, step).error is BudgetSpent
-
-
-def test_who_leaves_while_it_tells_how_much_it_counts_is_not_taken_back_by_that() -> None:
-    client = begun()
-    (join,) = said(client.give(WORKER, Counted(3)), requests.Join)
-    assert said(client.give(WORKER, Leave("had enough")), requests.Retire) == []
-    welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES)
-    step = client.give(COORDINATOR, Answered(join, welcome))
-    assert leaves(client, step) == Halt("had enough")
-
-
-def test_who_leaves_greets_no_more_when_it_has_counted() -> None:
-    client = begun()
-    step = client.give(WORKER, Leave("had enough"))
-    assert said(client.give(WORKER, Counted(3)), requests.Join) == []
-    assert leaves(client, step) == Halt("had enough")
 
 
 # --- after a burnt cohort ---------------------------------------------------------

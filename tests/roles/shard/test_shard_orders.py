@@ -265,8 +265,6 @@ def test_a_member_counts_as_the_plan_lets_one_count(examples: int) -> None:
     order = desk.hold(dataclasses.replace(cohort, members=wrong))
     text = f"it counts as {examples} examples, and a client of this group counts as 1 to 32"
     refused(desk, COORDINATOR, order, Malformed, text)
-    order = desk.hold(dataclasses.replace(cohort, most_examples=64))
-    refused(desk, COORDINATOR, order, Malformed, "a bound of 64 examples")
 
 
 def test_prepare_under_plain_opens_by_itself() -> None:

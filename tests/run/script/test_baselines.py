@@ -86,7 +86,7 @@ def race(
     script = Script(path)
     pooled = {"best": "0.9"}
     first = {n: each for n, each in START.items() if n not in plan.section.local} if start else {}
-    made = Race(plan, script, versions, holders, pooled, first, UnsafeSeed(1))
+    made = Race(plan, script, versions, holders, pooled, {}, first, UnsafeSeed(1))
 
     def newest(name: str) -> dict[str, Array] | None:
         return {"own": own[name]} if name in own else None

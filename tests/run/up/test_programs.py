@@ -74,6 +74,20 @@ def test_all_data_holders_have_the_policy_that_the_plan_names(run: Prepared) -> 
     assert "--site" not in words(None)
 
 
+def test_each_data_holder_counts_by_the_number_that_the_federation_has_for_it(
+    run: Prepared,
+) -> None:
+    def words(records: tuple[int, ...], number: int) -> tuple[str, ...]:
+        own = replace(run, federation=run.federation.model_copy(update={"records": records}))
+        assert set(own.programs().assignment.records.values()) == set(records)
+        return own.programs()._client(f"client-0{number}", "x", number).arguments
+
+    for number, records in enumerate((300, 20)):
+        given = words((300, 20, 7, 7), number)
+        assert given[given.index("--records") + 1] == str(records)
+    assert "--records" not in words((), 0)
+
+
 def test_shards_and_clients_are_pinned_as_up_is_told_and_stay_so_on_resume(run: Prepared) -> None:
     Origin.of(run.path, None, pin="auto").write(run.folder)
     pin = Origin.read(run.folder).pin

@@ -53,13 +53,9 @@ def test_a_receipt_is_no_question_that_is_asked_again() -> None:
 
 @pytest.mark.parametrize("order", [INVITE, SealAgain(1, ID, b"u" * 16, INVITE), SendAgain(1, ID)])
 def test_work_makes_a_client_due(order: object) -> None:
-    assert due([PUBLISHED, order], counts=False)
+    assert due([PUBLISHED, order])
 
 
 def test_all_else_waits_for_work() -> None:
-    assert not due([PUBLISHED, Commit(1, "all", 1, 0), Finish(1, "over")], counts=False)
-    assert not due([], counts=True)
-
-
-def test_who_has_to_count_is_due_with_the_first_model() -> None:
-    assert due([PUBLISHED], counts=True)
+    assert not due([PUBLISHED, Commit(1, "all", 1, 0), Finish(1, "over")])
+    assert not due([])

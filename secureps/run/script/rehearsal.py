@@ -1,0 +1,144 @@
+"""Trains and evaluates once for `secureps check --run-script`, before anything is sent.
+
+Only what a plan's numbers are held against comes back: lengths and metrics, and no tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.evaluation import LOSS, judge
+from secureps.client.initial_model import conformed
+from secureps.client.script_errors import blamed
+from secureps.client.trainer import (
+    SECRET_BYTES,
+    EvaluateResult,
+    FitConfig,
+    RecordPrivacy,
+    Trainer,
+)
+from secureps.errors import PlanRefused
+from secureps.messages.orders import GroupVersion
+from secureps.policy.plan import Plan
+from secureps.run.script.scoring import Look
+from secureps.wording import meant
+
+Tensors = Mapping[str, NDArray[Any]]
+
+HARDLY_ANY_NOISE = 1e-12
+"""A noise multiplier: a trainer refuses 0."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a script's `fit` and `evaluate` come to on version 0.
+
+    Args:
+        lengths: of an update without noise (L2, before the clip), by group; empty where nothing is
+            private, and nobody was trained.
+        notes: what is to be said of the metrics.
+    """
+
+    lengths: Mapping[str, float]
+    notes: tuple[str, ...]
+
+
+def rehearse(
+    plan: Plan,
+    look: Look,
+    trainer: Trainer,
+    privacy: RecordPrivacy | None,
+    evaluator: Callable[[], Trainer],
+    start: Tensors,
+) -> Rehearsal:
+    """Calls `evaluate` if the plan evaluates, and `fit` without noise if it is private.
+
+    Args:
+        trainer: of the first holder, and privacy its record-level mechanism; evaluator: gives the
+            trainer of the one who evaluates.
+        start: the plan's file of version 0; empty: the trainer's fresh model.
+
+    Raises:
+        ScriptFailed: the script fails.
+        PlanRefused: `evaluate` has no such metrics as the plan names.
+    """
+    model = {name: start.get(name, array) for name, array in look.initial.items()}
+    notes = () if plan.section.evaluation is None else tuple(_evaluated(plan, evaluator(), model))
+    lengths = {}
+    if plan.section.privacy is not None:
+        lengths = _lengths(plan, look, trainer, privacy, model)
+    return Rehearsal(lengths, notes)
+
+
+def _lengths(
+    plan: Plan, look: Look, trainer: Trainer, privacy: RecordPrivacy | None, model: Tensors
+) -> dict[str, float]:
+    """The length of one holder's update; running statistics are in no clip, and not in it."""
+    config = FitConfig(
+        versions=dict.fromkeys(plan.groups, 0),
+        seed=0,
+        settings=plan.section.training,
+        privacy=None if privacy is None else replace(privacy, noise_multiplier=HARDLY_ANY_NOISE),
+        secret=bytes(SECRET_BYTES),
+    )
+    with blamed("fit"):
+        result = trainer.fit(_copied(model), config)
+    with blamed("what fit returned"):
+        result = conformed(result, look.schema, look.schema.ties)
+    found = dict[str, float]()
+    for group in plan.layout(look.schema).groups:
+        pairs = zip(group.views(model), group.views(result.parameters), strict=True)
+        squares = (
+            float(np.sum(np.square(np.asarray(after, np.float64) - before)))
+            for (spec, before), (_, after) in pairs
+            if look.kinds.get(spec.name) != "statistics"
+        )
+        found[group.name] = math.sqrt(math.fsum(squares))
+    return found
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An evaluator whose result is there already."""
+
+    result: EvaluateResult
+
+    def evaluate(self, parameters: dict[str, NDArray[Any]]) -> EvaluateResult:
+        return self.result
+
+
+def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
+    section = plan.section.evaluation
+    assert section is not None
+    versions = dict.fromkeys(plan.groups, 0)
+    with blamed("evaluate"):
+        at = getattr(trainer, "evaluate_at", None)
+        result = trainer.evaluate(_copied(model)) if at is None else at(_copied(model), versions)
+    if isinstance(result, EvaluateResult):
+        told = sorted({*result.metrics, *([] if result.loss is None else [LOSS])})
+        lacking = sorted(section.metrics.keys() - set(told))
+        if lacking:
+            raise PlanRefused(
+                f"evaluation.metrics: evaluate of the script says nothing called {lacking[0]!r}; "
+                f"{meant(lacking[0], told)}: name one of these in the plan, or have evaluate "
+                "return it"
+            )
+    own = section.model_copy(update={"reports": {}})  # of a training that was not asked for
+    here = tuple(GroupVersion(group, 0) for group in plan.groups)
+    for metric in judge(_Given(result), _copied(model), own, here).metrics:
+        most = section.metrics[metric.name]
+        if abs(metric.value) > most:
+            yield (
+                f"evaluation.metrics: {metric.name} of version 0 is {metric.value:.3g}, and a "
+                f"client sends {most:g} at most: raise {metric.name} to what it may come to"
+            )
+
+
+def _copied(model: Tensors) -> dict[str, NDArray[Any]]:
+    return {name: np.array(array) for name, array in model.items()}
