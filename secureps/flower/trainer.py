@@ -76,7 +76,7 @@ class ModelForm:
             most = {name: float(value) for name, value in metrics.items()}
             made = cls(FlowerModel(zeros, nameless), arrays, config, weighted_by, most)
             sound = made.text() == text
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError):
             sound = False
         if not sound:
             raise Malformed("a wave's message says nothing usable of the app's model")

@@ -403,7 +403,7 @@ def test_without_memory_for_a_block_the_rest_is_made_on_the_host(
     monkeypatch.setattr(device_update, part, full_after(calls, getattr(device_update, part)))
     assert np.array_equal(integers(own, there), integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
-    assert caplog.messages == [FULL]
+    assert [told for told in caplog.messages if "clip 0.1" not in told] == [FULL]
 
 
 @pytest.mark.parametrize("part", ["DeviceRounding", "DeviceSkellam", "encode"])
@@ -420,7 +420,7 @@ def test_without_memory_for_noise_all_of_it_is_the_hosts(
     monkeypatch.setattr(device_update, part, full_after(0, getattr(device_update, part)))
     assert np.array_equal(integers(own, there), integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
-    assert caplog.messages == [FULL]
+    assert [told for told in caplog.messages if "clip 0.1" not in told] == [FULL]
     every = slice(0, layout.size)
     assert there.beyond(every, 1.0, 0.01) == here.beyond(every, 1.0, 0.01)
 

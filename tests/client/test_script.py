@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secureps.client.script import Script
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, ScriptFailed
 
 CODE = """
 import argparse, sys
@@ -50,7 +50,7 @@ def test_one_that_wants_arguments_is_told_where_they_come_from(tmp_path: Path) -
     path = tmp_path / "ward.py"
     path.write_text(CODE.replace(".parse_args", ".parse_args(['--rows'])  #"))
     told = r"ward\.py: does not import: SystemExit: 2 .*; what it needs comes as settings"
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ScriptFailed, match=told):
         Script(path)
 
 

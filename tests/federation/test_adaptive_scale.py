@@ -174,7 +174,10 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
             },
             "under client-level privacy alone",
         ),
-        ({"group": [group(weighting="examples")]}, 'client-level privacy needs "uniform"'),
+        (
+            {"group": [group(weighting="examples", most_examples=8)]},
+            'client-level privacy needs "uniform"',
+        ),
         ({"group": [group(range=2.0)]}, "it follows from clip, bits and noise"),
     ],
 )

@@ -263,7 +263,12 @@ def test_an_updates_name_is_of_what_is_sealed_and_tells_nothing_of_what_is_not(
 @pytest.mark.parametrize(
     ("group", "privacy", "cipher", "reason"),
     [
-        ({"weighting": "examples"}, {}, "bfv", 'client-level privacy needs "uniform"'),
+        (
+            {"weighting": "examples", "most_examples": 8},
+            {},
+            "bfv",
+            'client-level privacy needs "uniform"',
+        ),
         ({"range": 1.0}, {}, "bfv", "it follows from clip, bits and noise"),
         ({}, {"placement": "distributed"}, "plain", "shows every one: encrypt, or take local"),
         ({}, {"placement": "local", "honest": 3}, "bfv", "relies on nobody's share"),

@@ -232,7 +232,7 @@ def test_status_shows_the_newest_and_the_best(tmp_path: Path) -> None:
     assert status.evaluation.best == 3
     assert [result.version for result in status.evaluation.results] == [1, 2, 3, 4]
     assert record(status)["evaluation"]["results"][2]["version"] == 3
-    assert len(list(tables(status))) == 7
+    assert len(list(tables(status))) == 6
 
 
 # --- who takes no part ------------------------------------------------------------

@@ -500,7 +500,7 @@ def test_an_initial_file_that_is_not_there(tmp_path: Path) -> None:
 def test_files_that_do_not_parse(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         read_toml(tmp_path / "none.toml")
-    for data in (b"a = ", b"\xff\xfe"):
+    for data in (b"a = ", b"\xff", b"\xff\xfea"):
         (tmp_path / "bad.toml").write_bytes(data)
         with pytest.raises(ConfigError, match=r"bad\.toml: no TOML file: "):
             read_toml(tmp_path / "bad.toml")

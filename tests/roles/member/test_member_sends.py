@@ -412,7 +412,7 @@ def test_a_sequence_that_a_shard_knows_is_not_tried_again(version: int) -> None:
     assert client.give("shard-b", late) == Step(), "once is enough"
 
 
-def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None:
+def test_a_client_that_lost_its_state_is_told_what_counts_it() -> None:
     for client, count, told in (
         (Client(private_plan()), 0, []),
         (Client(), 3, []),
@@ -421,7 +421,7 @@ def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None
             3,
             [
                 "this client took part in this run before, and its state is gone: what it spent "
-                "then counts in its ledger over all runs alone (--ledger)"
+                "then is in its ledger (--ledger), which still holds it to the plan's budget"
             ],
         ),
     ):

@@ -169,7 +169,7 @@ def test_what_ends_the_process_is_told_by_its_function(
 @pytest.mark.parametrize(
     ("function", "kind", "told"),
     [
-        ("its import", ScriptFailed, r"does not import: SystemExit: 4 \(holder\.py:\d+\); mend"),
+        ("its import", ScriptFailed, r"does not import: SystemExit: 4 \(holder\.py:\d+\); what"),
         ("make(settings)", ScriptFailed, r"make\(settings\) raised SystemExit: 4 \(holder\.py:\d+"),
         ("parameters", ScriptFailed, r"parameters raised SystemExit: 4 .* in parameters\)"),
     ],
