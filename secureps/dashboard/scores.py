@@ -79,7 +79,7 @@ def read_report(text: str) -> Report:
             for line in lines
             if line["group"] == lines[0]["group"]
         }
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedStore(f"metrics.jsonl cannot be read: {error}") from None
     up, down = sum(cost.up for cost in costs), sum(cost.down for cost in costs)
     judged = {version: own for version, own in scores.items() if own}

@@ -76,6 +76,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "store.journal:MemoryJournal.take",
     ),
     FOLDER: (
+        "dashboard.scores:read_report",
         "store.act_lines:read_acts",
         "store.folder_number:folder_number",
         "run.api:RunResult.read",

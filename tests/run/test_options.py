@@ -26,6 +26,7 @@ OWN = {
     "run/deploy/deployment.py": ("deploy kubernetes", "deploy slurm"),
     "run/deploy/stores.py": ("deploy kubernetes",),
     "run/deploy/slurm.py": ("deploy slurm", "status"),  # in batch files
+    "policy/explain/privacy_choice.py": ("check",),
     "run/check.py": ("check",),
     "run/site_check.py": ("check",),
     "run/model_size.py": ("check",),

@@ -30,12 +30,12 @@ SEED = UnsafeSeed(3)
 
 
 def minimal(rounds: int, cipher: str) -> Plan:
-    """Only what has no default; the cipher is `rlwe` unless a plan says otherwise."""
+    """What has no default, and that clients count by their examples, as in FedAvg."""
     body = {
         "name": "minimal",
         "versions": rounds,
         "cipher": {"name": cipher},
-        "group": [{"rule": {"quorum": CLIENTS}}],
+        "group": [{"most_examples": 1024, "rule": {"quorum": CLIENTS}}],
     }
     return Plan(parse(PlanSection, body, "test"))
 
