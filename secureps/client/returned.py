@@ -9,7 +9,7 @@ Native trainers and Flower apps go through it alike. What cannot be taken is ref
 | loss, metric | a float, of any number, or tensor of one | of a plan's metric: no number, NaN |
 | another metric, no number | left out | |
 | metrics: None | no metrics | what is no dict |
-| tensor | an array, of torch's tensors, numbers and lists too | all else, such as None |
+| tensor | an array, of torch's tensors, numbers and lists too | anything else, for example None |
 
 `initial_model.conformed` then casts a trained tensor to the run's type.
 """

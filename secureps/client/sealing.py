@@ -204,8 +204,8 @@ class OutboxSealer:
             return ()
         if isinstance(task, Evaluate):
             aims: tuple[Aim, ...] = () if task.aim is None else (task.aim,)
-        else:  # without aims it counts its examples: by the training of the first ones
-            aims = task.aims or tuple(Aim(at.group, at.version, 0) for at in task.model)
+        else:
+            aims = task.aims
         budget, run = Budget(pinned.plan, client, None), pinned.run.id
         ahead = budget.planned(pinned.layout, aims)
         own = [each for of, each in self._ledger.facts() if (of, each.party) == (run, client)]

@@ -75,7 +75,13 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
-from secureps.policy.counting import bound, check_counted, public_number, remarks
+from secureps.policy.counting import (
+    bound,
+    by_public_number,
+    check_counted,
+    public_number,
+    remarks,
+)
 from secureps.policy.groups import beside
 from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
@@ -242,7 +248,7 @@ class ClientWorker(Worker):
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
         staying = self._staying(task)
         result, training = self._trained(task, staying)
-        if not result.examples and public_number(pinned.plan.section, self._site.records) is None:
+        if not result.examples and not by_public_number(pinned.plan.section):
             return Contributed((), (), tuple(Unsent(aim, NO_EXAMPLES) for aim in task.aims))
         trained, made = time.perf_counter(), list[SealedUpdate]()
         with self._sealer.all_or_none() as put:

@@ -427,8 +427,7 @@ class FederationSection(Table):
     `baselines` says whether the run is compared with training alone and centrally. `site` is the
     policy of all the data holders' sites, a file beside the plan. Below `checkpoint_copies`, a URL,
     each run has a place that is called as its folder. `memory` is each shard's, as in its own file.
-    `records` is, for each client in turn, the public number that it counts by in place of the
-    privacy's.
+    `records` has one public number per client, by which it counts instead of `privacy.records`.
     """
 
     script: str

@@ -111,7 +111,7 @@ def scores_view(seen: Seen, report: Report | None, hide: Callable[[str], str]) -
             {metric.name: metric.value for metric in federated[version].metrics}
             if version in federated
             else {},
-            version == best,
+            0 < version == best,
         )
         for version in kept
     )

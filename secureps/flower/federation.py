@@ -27,8 +27,8 @@ from secureps.config.sections import toml_tables
 from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, PlanRefused
-from secureps.flower.node_settings import METRICS
 from secureps.messages.run import COORDINATOR
+from secureps.messages.schema import TRAIN_METRICS
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.run_lock import new_folder
@@ -77,7 +77,7 @@ class Founder:
         section, _ = with_optimizer(section, self.optimizer)
         groups = tuple(map(self._drawn, section.group))
         if self.metrics:
-            model = {**model, METRICS: np.zeros((2, len(self.metrics)), np.float32)}
+            model = {**model, TRAIN_METRICS: np.zeros(len(self.metrics), np.float32)}
             groups = (_of_metrics(section, groups[0], len(self.metrics)), *groups)
         section = section.model_copy(update={"group": groups})
         initial = (root / MODEL).resolve()
@@ -117,8 +117,8 @@ def _of_metrics(section: PlanSection, first: GroupSection, count: int) -> GroupS
             "is: leave them out"
         )
     step = OptimizerSection(name="sgd", learning_rate=1.0)
-    own: dict[str, Any] = {"name": "train_metrics", "pattern": METRICS, "optimizer": step}
-    bounds = {"range": 2.0, "clip": 2.0 * math.sqrt(2 * count), "bits": 16}
+    own: dict[str, Any] = {"name": "train_metrics", "pattern": TRAIN_METRICS, "optimizer": step}
+    bounds = {"range": 2.0, "clip": 2.0 * math.sqrt(count), "bits": 16}
     plain = {"adaptive": None, "codec": (), "feedback": False, "pull_bits": None}
     return first.model_copy(update=own | bounds | plain | {"sparse": None, "tier": None})
 

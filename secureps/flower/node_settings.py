@@ -31,10 +31,6 @@ PREFIX = "secureps-"
 TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
 """What a simulation's ServerApp says in the marker."""
 
-METRICS = "secureps.train"
-"""The tensor of training metrics' means, each a part of its magnitude; after them, for each, of
-which part of the examples it was told."""
-
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
 
 

@@ -30,11 +30,12 @@ from secureps.flower.aggregator import Aggregator
 from secureps.flower.federation import Founder, find_plan, simulated_kit
 from secureps.flower.holders import Holders
 from secureps.flower.names import log
-from secureps.flower.node_settings import METRICS, TOLD_KIT, TOLD_SEED
+from secureps.flower.node_settings import TOLD_KIT, TOLD_SEED
 from secureps.flower.post import Said
 from secureps.flower.trainer import FORM, ModelForm
 from secureps.flower.waves import Waves
 from secureps.messages.requests import Status
+from secureps.messages.schema import TRAIN_METRICS
 from secureps.policy.plan import load_plan
 from secureps.store.kit_host import demand_host
 
@@ -244,7 +245,7 @@ class _Rounds(Grid):
         """The first round that is not made yet."""
         self.newest = initial
         """The model that the next round begins from."""
-        self._metrics = np.zeros((2, 0))
+        self._metrics = np.zeros(0)
         self._servers: Aggregator
         self._holders: Holders
         self._waves: Waves
@@ -317,9 +318,8 @@ class _Rounds(Grid):
             raise ConfigError(f"the strategy has nobody train in round {number}")
         if number < self.first:
             return self.newest, None
-        parts = zip(self._owner.train_metrics.items(), *self._metrics.tolist(), strict=True)
-        # What a part of the round's nodes told is no mean of the round, and could be one node's.
-        told = {name: part * most for (name, most), part, of in parts if of > 1 - ROUNDING}
+        parts = zip(self._owner.train_metrics.items(), self._metrics.tolist(), strict=True)
+        told: dict[str, Any] = {name: part * most for (name, most), part in parts}
         return self.newest, MetricRecord(told) if told else None
 
     def _train(self, sent: list[Message]) -> None:
@@ -362,7 +362,7 @@ class _Rounds(Grid):
         """The newest version as the app has it."""
         found = self._servers.model()
         tensors = self._model.tensors if found is None else found
-        self._metrics = np.asarray(tensors.get(METRICS, np.zeros((2, 0))))
+        self._metrics = np.asarray(tensors.get(TRAIN_METRICS, np.zeros(0)))
         return self._model.record({name: tensors[name] for name in self._model.tensors})
 
     def finish(self) -> None:
@@ -425,9 +425,6 @@ class _Rounds(Grid):
         present = [each for each in sent if each.metadata.dst_node_id in here]
         return self._grid.send_and_receive(present, timeout=timeout) if present else []
 
-
-ROUNDING = 0.001
-"""Less than this may be missing of the examples of which a metric was told: it is rounded."""
 
 LOOK = 1.0
 """Seconds between two looks at which nodes there are, before the run begins."""

@@ -21,10 +21,16 @@ from secureps.client.flower.trainer import STATISTICS, bound_seed, example_count
 from secureps.client.global_rng import seeded
 from secureps.client.initial_model import schema_of
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
-from secureps.errors import InternalError, Malformed, ScriptFailed, SecurepsError, WrongShape
-from secureps.flower.node_settings import METRICS
+from secureps.errors import (
+    InternalError,
+    Malformed,
+    ScriptFailed,
+    SecurepsError,
+    TermsRefused,
+    WrongShape,
+)
 from secureps.flower.post import OURS
-from secureps.messages.schema import Schema
+from secureps.messages.schema import TRAIN_METRICS, Schema
 from secureps.policy.tensor_kinds import Kind
 
 log = logging.getLogger("secureps")
@@ -54,7 +60,7 @@ class ModelForm:
     @property
     def tensors(self) -> dict[str, Array]:
         """All that travels: the model, and the metrics in a tensor of their own."""
-        own = {METRICS: np.zeros((2, len(self.metrics)), np.float32)} if self.metrics else {}
+        own = {TRAIN_METRICS: np.zeros(len(self.metrics), np.float32)} if self.metrics else {}
         return {**self.model.tensors, **own}
 
     def text(self) -> str:
@@ -115,9 +121,15 @@ class AppTrainer:
         """Sends the app one train message; its config is the ServerApp's, and the plan's over it.
 
         Raises:
+            TermsRefused: it is to tell metrics of its training, and its site lets none out.
             ScriptFailed: the app failed, or answers what cannot be used: the words are the node's
                 alone, for they may quote the answer.
         """
+        if self._form.metrics and not self._tells:
+            raise TermsRefused(
+                "its site lets no metrics out (evaluation = false), and the federation asks for "
+                "train_metrics: leave them out of the strategy, or this node out of the federation"
+            )
         try:
             return self._trained(parameters, config)
         except SecurepsError as error:
@@ -125,7 +137,7 @@ class AppTrainer:
 
     def _trained(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         form, number = self._form, max(config.versions.values(), default=0) + 1
-        parameters = {name: each for name, each in parameters.items() if name != METRICS}
+        parameters = {name: each for name, each in parameters.items() if name != TRAIN_METRICS}
         given = self._message.content
         records = RecordDict({name: each for name, each in given.items() if name not in OURS})
         before = dict(records.config_records.get(form.config, {}))
@@ -139,20 +151,23 @@ class AppTrainer:
             raise WrongShape(f"the app answered with an error: {reply.error.reason}")
         result = self._fitted(reply.content, parameters)
         if form.metrics:
-            result.parameters[METRICS] = self._told(result.metrics)
+            result.parameters[TRAIN_METRICS] = self._told(result.metrics)
         return result
 
     def _told(self, metrics: Mapping[str, float]) -> Array:
-        """The tensor of the metrics that are asked for; zeros where there is no number to tell."""
-        told = np.zeros((2, len(self._form.metrics)), np.float32)
-        if not self._tells:
-            return told
+        """The metrics that are asked for, each as a part of its magnitude.
+
+        A node without one of them takes no part: a sum that some nodes leave out is no mean of the
+        round, and may be the metric of a single node.
+        """
+        told = np.zeros(len(self._form.metrics), np.float32)
         for k, (name, most) in enumerate(self._form.metrics.items()):
             value = metrics.get(name, math.nan)
-            if not abs(value) <= most:
+            if not math.isfinite(value):
+                raise Malformed(f"train_metrics: {name} is {value}, and must be a finite number")
+            if abs(value) > most:
                 log.warning("train_metrics: %s is %s, and was to be at most %s", name, value, most)
-            if math.isfinite(value):
-                told[:, k] = min(max(value / most, -1.0), 1.0), 1.0
+            told[k] = min(max(value / most, -1.0), 1.0)
         return told
 
     def _fitted(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:

@@ -8,6 +8,9 @@ from functools import lru_cache
 
 from secureps.messages.encoding import canonical, digest
 
+TRAIN_METRICS = "secureps.train"
+"""The tensor of training metrics' means inside Flower's engine, each a part of its magnitude."""
+
 WRAPPED = "module."
 """How names begin in the state of a model that torch's DataParallel wraps."""
 

@@ -44,7 +44,7 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
 def different_keys(own: str, other: str) -> tuple[str, ...]:
     """The keys by which two plans' texts differ, `group.0.clip` for one; none if they agree.
 
-    Plans agree wherever each machine has the file of version 0: its digest is compared instead.
+    The path of `initial` is not compared: each machine has its own. Its digest is.
     """
 
     def flat(value: Any, path: str) -> dict[str, Any]:

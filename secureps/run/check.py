@@ -473,8 +473,8 @@ def _choice(choice: Choice) -> Text:
     """What to write into the plan's file, ready to be copied."""
     lines = "\n".join(f"    {line}" for line in choice.lines)
     return Text(
-        f"For epsilon {choice.epsilon:g} at delta {choice.delta:g} write into the plan, which is "
-        f"explained here as it is then (a client spends {choice.spends:.3f} in "
+        f"For epsilon {choice.epsilon:g} at delta {choice.delta:g} set these in the plan, in its "
+        f"own tables; it is explained here as it is then (a client spends {choice.spends:.3f} in "
         f"{counted(choice.versions, 'version')} with noise_multiplier = "
         f"{choice.noise_multiplier:g}):\n\n{lines}\n"
         + (f"\nOr: {choice.otherwise}.\n" if choice.otherwise else "")

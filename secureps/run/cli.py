@@ -151,7 +151,8 @@ def check(
     epsilon: Annotated[
         float | None,
         typer.Option(
-            metavar="E", help="Choose noise, or versions where the plan states noise, to spend E."
+            metavar="E",
+            help="Find the noise for epsilon E, or the versions if noise is stated.",
         ),
     ] = None,
     run_script: RunScript = False,

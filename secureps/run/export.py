@@ -20,6 +20,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ClientError, ConfigError, DamagedStore, PlanRefused
 from secureps.files.objects import ObjectStore, is_url
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
+from secureps.messages.schema import TRAIN_METRICS
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.early_stopping import best
 from secureps.policy.plan import Plan
@@ -168,7 +169,8 @@ def _assemble(directory: Path, manifest: checkpoint.Manifest, complaints: tuple[
         tensors = layout.assemble(lambda group: _values(group, blocks))
     except (KeyError, ValueError, ClientError) as error:
         raise DamagedStore(f"{directory}: a block is absent or damaged: {error}") from None
-    ordered = {s.name: tensors[s.name] for s in manifest.run.schema.tensors if s.name in tensors}
+    names = (each.name for each in manifest.run.schema.tensors if each.name != TRAIN_METRICS)
+    ordered = {name: tensors[name] for name in names if name in tensors}
     versions = {at.group: at.version for at in manifest.versions if at.group != EVALUATION}
     evaluated = next((e for e in manifest.evaluations if {e.version} == {*versions.values()}), None)
     return Model(

@@ -62,9 +62,11 @@ class CoordinatorWorker(Worker):
         return ManifestWritten(*at, kept)
 
     def _prune(self, task: WriteManifest) -> tuple[int, ...]:
-        """Deletes checkpoints as the plan says; the numbers of those that stay, if any go.
+        """Deletes checkpoints as the plan says; the numbers of those that stay.
 
-        The best version stays, and one that is still being evaluated may be the best.
+        The best version stays, and one that is still being evaluated may be the best. Without the
+        first checkpoint this folder is not the run's whole one (after a takeover, say): no numbers
+        are returned then, so that shards keep what only they have.
         """
         section, wanted = self._machine.plan.section, set[int]()
         if not section.keep:
@@ -73,7 +75,8 @@ class CoordinatorWorker(Worker):
             found = best(task.evaluations, section.evaluation.best)
             subject = self._machine.federation.evaluations.subject
             wanted = {subject} if found is None else {subject, found.version}
-        return prune(self._checkpoints, section.keep, wanted)
+        kept = prune(self._checkpoints, section.keep, wanted)
+        return kept if 0 in kept else ()
 
 
 def _tally(fact: Charge | Release, times: int) -> Tally:

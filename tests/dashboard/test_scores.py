@@ -100,6 +100,14 @@ def test_who_may_not_know_clients_reads_none_in_a_note() -> None:
     assert view.notes[:2] == ("evaluated by X, in the clear", "evaluation collecting: waits for X")
 
 
+def test_without_a_best_version_none_is_marked() -> None:
+    """Version 0 is no evaluated one."""
+    none = replace(STATUS, evaluation=replace(EVALUATION, best=0))
+    view = scores_view(seen(none), report(), str)
+    assert [each.version for each in view.judged] == [3, 2, 1, 0]
+    assert not any(each.best for each in view.judged)
+
+
 def test_the_best_version_is_listed_however_old_it_is() -> None:
     results = tuple(VersionEvaluated(v, (Metric("loss", 1.0),)) for v in range(1, 90))
     own = replace(EVALUATION, results=results, best=2)

@@ -82,7 +82,7 @@ def federation(folder: Path, since: dict[str, int], **changes: Any) -> Simulatio
 
 @pytest.mark.parametrize("how", [{}, {"most_examples": 32}, {"weighting": "uniform"}], ids=str)
 def test_who_has_no_examples_sits_out_and_comes_back(how: dict[str, Any], tmp_path: Path) -> None:
-    """Of the agreed bound, too, which every client is asked for first."""
+    """Also where each site counts by a number of its own."""
     played = federation(tmp_path, {CLIENTS[5]: 2}, **how)
     played.run()
     assert played.versions() == {"all": 3}

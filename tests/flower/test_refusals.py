@@ -10,8 +10,12 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from secureps.errors import ConfigError, NotReady, TermsRefused, WrongRun
+from secureps.client.flower.records import FlowerModel
+from secureps.client.trainer import FitConfig
+from secureps.errors import ConfigError, NotReady, ScriptFailed, TermsRefused, WrongRun
 from secureps.flower import SecureFedAvg, post, secureps_mod
+from secureps.flower.trainer import AppTrainer, ModelForm
+from secureps.messages.schema import TRAIN_METRICS
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import NO_REASON
 from secureps.service.one_wave import OneWave
@@ -193,9 +197,10 @@ def test_what_nobody_expected_says_nothing_of_itself(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_site_that_judges_nothing_tells_no_metrics_of_its_training(
-    tmp_path: Path, allowed: bool
+def test_a_site_that_judges_nothing_takes_no_part_where_metrics_are_told(
+    tmp_path: Path, allowed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The other nodes' mean would be told of one node, where that alone lets its metrics out."""
     site, grid = tmp_path / "site.toml", whole()
     site.write_text("" if allowed else "evaluation = false")
     grid.nodes[11].config |= {
@@ -203,9 +208,32 @@ def test_a_site_that_judges_nothing_tells_no_metrics_of_its_training(
         "secureps-name": "client-01",
         "secureps-site": str(site),
     }
-    result = play(tmp_path, grid, rounds=1, train_metrics={"loss": 1.0})
-    expected = {1: {"loss": pytest.approx(0.5, abs=1e-3)}} if allowed else {}
-    assert result.train_metrics_clientapp == expected
+    if allowed:
+        result = play(tmp_path, grid, rounds=1, train_metrics={"loss": 1.0})
+        assert result.train_metrics_clientapp == {1: {"loss": pytest.approx(0.5, abs=1e-3)}}
+        return
+    with pytest.raises(NotReady, match="all: 2 of 3 have arrived; waits for client-01"):
+        play(tmp_path, grid, rounds=1, timeout=10, train_metrics={"loss": 1.0})
+    assert "client-01: its site lets no metrics out (evaluation = false)" in caplog.text
+
+
+def test_a_node_without_a_metric_takes_no_part(tmp_path: Path) -> None:
+    """A mean of the others could be the metric of one."""
+    form = ModelForm(
+        FlowerModel(initial(), False), "arrays", "config", "num-examples", {"far": 2.0}
+    )
+    told: dict[str, Any] = {"far": 9.0, "num-examples": 3}
+
+    def answers(message: Message) -> Message:
+        content = {"arrays": message.content["arrays"], "metrics": MetricRecord(told)}
+        return Message(RecordDict(content), reply_to=message)
+
+    trainer = AppTrainer(form, Message(record_dict(), 10, "train"), answers)
+    parameters, config = trainer.parameters(0), FitConfig({"all": 0}, 1, {})
+    assert trainer.fit(parameters, config).parameters[TRAIN_METRICS].tolist() == [1.0]
+    del told["far"]
+    with pytest.raises(ScriptFailed, match="train_metrics: far is nan, and must be a finite"):
+        trainer.fit(parameters, config)
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "query", "train.other"])

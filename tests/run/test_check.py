@@ -475,7 +475,9 @@ def test_the_noise_is_held_against_an_update_of_the_script(tmp_path: Path) -> No
     tried, longest = check(path, permit=RUN, epsilon=8.0).price, check(path, 4, epsilon=8.0).price
     assert tried is not None
     assert longest is not None
-    assert tried.update == {"all": "an update that was tried (0.5)"}
+    assert tried.update == {
+        "all": "an update that was tried (0.5, of real records and without noise: keep it here)"
+    }
     assert longest.update == {"all": "the longest update (lr x local_steps x max_grad_norm = 1)"}
     assert tried.noise["all"] == pytest.approx(2 * longest.noise["all"], rel=1e-6)
 
@@ -495,6 +497,17 @@ def test_evaluate_is_called_and_held_against_the_plan(tmp_path: Path) -> None:
     assert told.startswith("evaluation.metrics: loss of version 0 is 23, and a client sends 10 at ")
     with pytest.raises(ScriptFailed, match=r"metric 'loss' is nan"):
         check(lined(tmp_path, EVALUATED, loss='float("nan")'), permit=RUN)
+
+
+def test_what_a_script_may_return_it_may_return_to_check(tmp_path: Path) -> None:
+    """Lists for arrays and None for metrics, as in a run."""
+    path = lined(tmp_path, PRIVATE + EVALUATED.replace("accuracy = 1.0, ", ""))
+    loose = LINE.replace("LOSS", "0.5").replace('{"accuracy": 0.25}', "None")
+    loose = loose.replace("FitResult(moved", "FitResult({n: a.tolist() for n, a in moved.items()}")
+    (tmp_path / "line.py").write_text(loose.replace("self.count, {}, int", "self.count, None, int"))
+    price = check(path, permit=RUN, epsilon=8.0).price
+    assert price is not None
+    assert price.update["all"].startswith("an update that was tried (0.5, ")
 
 
 def test_how_clients_sizes_suit_the_bound_is_said(tmp_path: Path) -> None:

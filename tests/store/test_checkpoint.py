@@ -8,6 +8,7 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from secureps.messages.format import FORMAT, OLDEST_CHECKPOINT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
+from secureps.service.coordinator_worker import CoordinatorWorker
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (
     HEADER_LIMIT,
@@ -403,3 +405,16 @@ def test_the_newest_checkpoints_stay_and_the_first_and_what_is_wanted(tmp_path: 
     assert [int(each.name) for each in checkpoint_directories(tmp_path)] == [8, 7, 6, 3, 0]
     assert load_checkpoint(checkpoint_path(tmp_path, 3)).number == 3
     assert latest_good(tmp_path)[0].name == "000008"
+
+
+def test_shards_are_told_what_stays_only_by_a_folder_that_has_the_first(tmp_path: Path) -> None:
+    """A standby's own folder lacks what was written before its takeover; shards have that still."""
+    for number in (0, 3, 6, 8):
+        write_checkpoint(tmp_path, number)
+    section = SimpleNamespace(keep=2, evaluation=None)
+    machine: Any = SimpleNamespace(plan=SimpleNamespace(section=section))
+    nothing: Any = None
+    worker = CoordinatorWorker(machine, tmp_path)
+    assert worker._prune(nothing) == (8, 6, 0)
+    shutil.rmtree(checkpoint_path(tmp_path, 0))
+    assert worker._prune(nothing) == ()

@@ -311,10 +311,13 @@ def _spans(node: Any, line: int) -> bool:
 
 
 def _calls(block: ast.AST, names: set[str]) -> bool:
-    """Whether a block calls one of these functions with arguments, as a strategy's start has."""
-    return any(
-        isinstance(node, ast.Call)
-        and bool(node.args or node.keywords)
-        and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
-        for node in ast.walk(block)
-    )
+    """Whether a block calls one of these functions, and `start` as one calls a strategy's."""
+    calls = (node for node in ast.walk(block) if isinstance(node, ast.Call))
+    named = ((getattr(each.func, "attr", getattr(each.func, "id", "")), each) for each in calls)
+    return any(_trains(each) if name == "start" else name in names for name, each in named)
+
+
+def _trains(call: ast.Call) -> bool:
+    """Whether a call of some `start` has a grid and arrays: a profiler's has none."""
+    words = {each.arg for each in call.keywords}
+    return len(call.args) > 1 or bool(words & {"grid", "initial_arrays", None})

@@ -41,9 +41,15 @@ function open([who, holders, threshold, sees]) {
   ];
 }
 
+function submission({ purpose, group, version }) {
+  if (purpose === "founding") return [`first model, ${group}, in the clear`, "no records"];
+  if (group === "evaluation") return [`metrics, evaluation ${version + 1}`, "held-out records"];
+  return [`update, ${group}`, `version ${version}`];
+}
+
 function sent([updates, count, size]) {
   return [
-    p(`${count} submissions, ${bytes(size)}: each sealed under a key of its own, and signed.`),
-    table("Newest first", ["when", "what", "trained from", "bytes", "what became of it"], updates.map((each) => [each.date, each.purpose === "founding" ? `first model, ${each.group}` : `update, ${each.group}`, `version ${each.version}`, bytes(each.bytes), each.outcome])),
+    p(`${count} submissions, ${bytes(size)}, all signed. Updates and metrics are sealed, each under a key of its own, if the plan encrypts; a first model is not.`),
+    table("Newest first", ["when", "what", "made from", "bytes", "what became of it"], updates.map((each) => [each.date, ...submission(each), bytes(each.bytes), each.outcome])),
   ];
 }

@@ -87,8 +87,8 @@ class Price:
         versions: how many the budget allows, at most the plan's; None as above.
         deviation: standard deviation of the noise on one coordinate of the smallest cohort's
             mean update, in the model's units; by group. Empty if the plan does not tell.
-        noise: how many times as long all of it is as an update, likewise; noise_run: that of all
-            versions as all their updates; update: that update, in words.
+        noise: the L2 length of a version's noise, divided by that of an update; noise_run: that of
+            all versions, divided by that of all updates of a client; update: it, in words.
         metrics: standard deviation of the noise on each metric of the smallest cohort's mean, in
             the metric's units; beside it the metric's largest magnitude. Empty without noise.
     """
@@ -370,7 +370,8 @@ def _update(plan: Plan, name: str, tried: float) -> _Update:
     clip, privacy = plan.group(name).clip, plan.section.privacy
     if tried > 0:
         length = min(tried, clip)
-        return _Update(length, f"an update that was tried ({length:.3g})")
+        note = "of real records and without noise: keep it here"
+        return _Update(length, f"an update that was tried ({length:.3g}, {note})")
     bound, rate = clip, _rate(plan)
     if isinstance(privacy, RecordPrivacySection) and rate is not None:
         # a step is the sum of clipped gradients over the expected batch (`RecordPrivacy`)

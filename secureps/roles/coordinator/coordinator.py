@@ -200,8 +200,7 @@ class Coordinator(Seat):
     def recall(self) -> requests.Status:
         """The status by the journal alone, which does not say who is there now.
 
-        Nobody counts as live, no state says that somebody is gone, and no reason that a group waits
-        for whoever is away.
+        So every client is "not known", and no group's reason names clients that are away.
         """
         groups, gone = self._federation.groups, self._federation.why_gone
         here = frozenset(self._federation.members.keys() - gone.keys())

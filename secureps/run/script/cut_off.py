@@ -41,7 +41,6 @@ OPTIONAL = (
     "touches",
     "evaluate_at",
     "report_at",
-    "messages",
     "tied",
 )
 """Methods of a trainer that it may have."""
@@ -135,7 +134,6 @@ class CutOffTrainer:
             "touches": lambda: calls.ask({"do": "touches"})[1],
             "evaluate_at": self._evaluate_at,
             "report_at": self._report_at,
-            "messages": lambda: self._value("messages"),
             "tied": lambda: self._value("tied"),
         }
         for name in has:

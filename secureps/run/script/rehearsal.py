@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from secureps.client.evaluation import LOSS, judge
 from secureps.client.initial_model import conformed
+from secureps.client.returned import taken_evaluation, taken_fit
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -90,7 +91,7 @@ def _lengths(
     with blamed("fit"):
         result = trainer.fit(_copied(model), config)
     with blamed("what fit returned"):
-        result = conformed(result, look.schema, look.schema.ties)
+        result = conformed(taken_fit(result), look.schema, look.schema.ties)
     found = dict[str, float]()
     for group in plan.layout(look.schema).groups:
         pairs = zip(group.views(model), group.views(result.parameters), strict=True)
@@ -120,15 +121,15 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     with blamed("evaluate"):
         at = getattr(trainer, "evaluate_at", None)
         result = trainer.evaluate(_copied(model)) if at is None else at(_copied(model), versions)
-    if isinstance(result, EvaluateResult):
-        told = sorted({*result.metrics, *([] if result.loss is None else [LOSS])})
-        lacking = sorted(section.metrics.keys() - set(told))
-        if lacking:
-            raise PlanRefused(
-                f"evaluation.metrics: evaluate of the script says nothing called {lacking[0]!r}; "
-                f"{meant(lacking[0], told)}: name one of these in the plan, or have evaluate "
-                "return it"
-            )
+    with blamed("what evaluate returned"):
+        result = taken_evaluation(result)
+    told = sorted({*result.metrics, *([] if result.loss is None else [LOSS])})
+    lacking = sorted(section.metrics.keys() - set(told))
+    if lacking:
+        raise PlanRefused(
+            f"evaluation.metrics: evaluate of the script says nothing called {lacking[0]!r}; "
+            f"{meant(lacking[0], told)}: name one of these in the plan, or have evaluate return it"
+        )
     own = section.model_copy(update={"reports": {}})  # of a training that was not asked for
     here = tuple(GroupVersion(group, 0) for group in plan.groups)
     for metric in judge(_Given(result), _copied(model), own, here).metrics:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ _MORE = re.compile(
     r"|iou|jaccard|r2|explained|score|kappa|mcc|correlation|concordance|bleu|rouge|ndcg|mrr|hits?"
     r"|psnr|ssim|correct|likelihood"
 )
-"""Words in the names of metrics of which more is better, if no word says that less is."""
+"""Words in the names of metrics of which more is better."""
 
 OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its held-out records"
 
@@ -70,10 +70,10 @@ def goal(measure: str, plan: Plan | None = None) -> Goal | None:
         return evaluation.best.goal
     words = re.findall(r"[a-z]+\d?", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", measure).lower())
     negated = words[:1] in (["neg"], ["negative"])
-    for pattern, found in ((_LESS, "min"), (_MORE, "max")):
-        if any(map(pattern.fullmatch, words)):
-            return cast(Goal, {"min": "max", "max": "min"}[found] if negated else found)
-    return None
+    less, more = (any(map(pattern.fullmatch, words)) for pattern in (_LESS, _MORE))
+    if less == more:  # no word is known, or two contradict each other
+        return None
+    return "max" if more != negated else "min"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,6 @@ class Own:
     def touches(self):
         return {"z": np.array([2, 0])}
 
-    def messages(self):
-        return ("train.own",)
-
     def report_at(self, parameters, versions, message):
         if message == "train":
             return None
@@ -104,7 +101,6 @@ def taken(trainer: Trainer) -> tuple[object, ...]:
     fitted = trainer.fit(start, CONFIG)
     result = trainer.evaluate(start)
     told = [getattr(trainer, name)() for name in ("examples", "kinds")]
-    told.append(list(getattr(trainer, "messages", tuple)()))
     rows = {name: list(each) for name, each in getattr(trainer, "touches", dict)().items()}
     reports = getattr(trainer, "report_at", None)
     if reports is not None:
