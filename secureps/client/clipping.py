@@ -30,6 +30,9 @@ from secureps.service.logs import tell
 
 EVENT = "UpdateCut"
 
+FAR = 1000.0
+"""An update so many times as long as the clip is a fault of the training, not of the plan."""
+
 
 def clip_update(
     plan: Plan,
@@ -149,7 +152,12 @@ def _range_words(layout: GroupLayout, update: Update, share: float, most: float)
             f": cut to it, {count[worst]:,} of them in {worst}"
         )
         yield f"the largest is {largest:.3g}: range = {_room(largest):g} {in_plan} holds it"
-    if update.uncut is not None:
+    if update.uncut is not None and update.uncut > FAR * update.norm:
+        yield (
+            "no clip suits an update this long: its inputs are not scaled, or its learning rate is "
+            "too high"
+        )
+    elif update.uncut is not None:
         clip = f"clip = {_room(update.uncut):g}"
         yield f"{clip}{wider} {in_plan} would hold the whole update"
 

@@ -83,6 +83,18 @@ def test_what_clip_and_range_cut_is_one_line_that_does_not_contradict_itself(
     assert caplog.messages == [told], "the plan that the line names cuts nothing"
 
 
+def test_no_clip_is_named_for_an_update_that_no_plan_should_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ids that are taken for inputs make updates of 1e12; the bits of so wide a grid say nothing."""
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    cut = clip_update(PLAN, group(), parts_of(values(0, 0, 6e11, 8e11)), None, KINDS)
+    tell_cuts("c0", "", group(), cut, 1.0, 2.0)
+    (told,) = caplog.messages
+    assert "clip =" not in told
+    assert told.endswith("its inputs are not scaled, or its learning rate is too high")
+
+
 def test_a_range_alone_is_named_with_what_holds_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="secureps")
     tell_cuts("c0", "", group(), made_of(values(0, 0, 6, -8)), 0.5, 3.5)
