@@ -86,7 +86,7 @@ def test_what_clip_and_range_cut_is_one_line_that_does_not_contradict_itself(
 def test_no_clip_is_named_for_an_update_that_no_plan_should_hold(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Ids that are taken for inputs make updates of 1e12; the bits of so wide a grid say nothing."""
+    """Ids taken for inputs make updates of 1e12; the bits of so wide a grid say nothing."""
     caplog.set_level(logging.DEBUG, logger="secureps")
     cut = clip_update(PLAN, group(), parts_of(values(0, 0, 6e11, 8e11)), None, KINDS)
     tell_cuts("c0", "", group(), cut, 1.0, 2.0)
