@@ -60,7 +60,7 @@ def numberless(line: str) -> str:
 
 
 def together(said: Mapping[str, str]) -> list[str]:
-    """What parties said, by their names: one line for all who said the same of themselves."""
+    """Joins lines of several parties: one line for all whose lines are the same but for names."""
     alike = defaultdict[str, list[str]](list)
     for name in sorted(said):
         alike[numberless(said[name].replace(name, ""))].append(name)

@@ -17,7 +17,7 @@ PAIRS = (
     ("holder", ("opening granted", "share given"), "coordinator", "cohort closed"),
     ("coordinator", ("update received",), "client", "update sealed"),
 )
-"""What one role tells with a digest, and where another one tells the same.
+"""Lines of one role's log that carry a digest, and the other role's lines that carry the same one.
 
 Audit logs up to format 4 say "opening granted".
 """

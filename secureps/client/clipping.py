@@ -137,7 +137,7 @@ def tell_cuts(
 
 
 def _range_words(layout: GroupLayout, update: Update, share: float, most: float) -> Iterator[str]:
-    """What the range cuts off, and which numbers of the plan would hold the update."""
+    """Says what the range cuts off, and which numbers of the plan would hold the update."""
     whole, in_plan = update.largest * share, "in the plan's [[group]]"
     wider = f" and range = {_room(whole):g}" if whole > most else ""
     count = {}

@@ -27,7 +27,7 @@ from secureps.store.checkpoint import read_metadata
 from secureps.store.mapped_state import map_state
 
 PICKLES = (b"PK\x03\x04", b"\x80")
-"""How the files begin that `torch.save` writes, now and before 1.6."""
+"""The first bytes of files that `torch.save` writes, since version 1.6 and before it."""
 
 Tensors = dict[str, NDArray[Any]]
 

@@ -26,8 +26,8 @@ from secureps.client.held_tensor import HeldTensor
 from secureps.client.trainer import Array, EvaluateResult, FitResult
 from secureps.errors import Malformed, WrongShape
 
-ALIKE = "fiubc"
-"""Kinds of numbers that a tensor may be of."""
+NUMBERS = "fiubc"
+"""NumPy's kinds of dtypes that hold numbers."""
 
 
 def number(value: object) -> float | None:
@@ -133,7 +133,7 @@ def _array(name: str, value: Any) -> Array:
         made: Array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
         made = np.array(None)
-    if made.dtype.kind not in ALIKE:
+    if made.dtype.kind not in NUMBERS:
         kind = type(value).__name__
         raise WrongShape(f"{name} is a {kind}, and must be a NumPy array")
     return made.astype(made.dtype.newbyteorder("="), copy=False)

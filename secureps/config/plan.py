@@ -494,9 +494,10 @@ class PlanSection(Table):
     @model_validator(mode="before")
     @classmethod
     def _bound(cls, values: Any) -> Any:
-        """Clients count by their examples where the plan says up to how many; else all alike.
+        """Fills in by what clients count: by examples where the plan has a bound, else all alike.
 
-        A text that says so of none was a plan of version 0.2.0, by which clients agreed on it.
+        Checkpoints of 0.2.0 hold plans with `most_examples` null, whose clients agreed on a bound.
+        They are read as plans by which all count alike.
         """
         groups = values.get("group") if isinstance(values, dict) else None
         if not isinstance(groups, list | tuple):
@@ -509,6 +510,7 @@ class PlanSection(Table):
 
 
 def _counting(group: dict[str, Any], records: Any) -> dict[str, Any]:
+    """Fills in `weighting` and `most_examples` of a group; `records` are the privacy's."""
     if group.get("weighting") == "uniform":
         return group
     stated = group.get("most_examples")

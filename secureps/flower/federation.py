@@ -118,6 +118,7 @@ def _of_metrics(section: PlanSection, first: GroupSection, count: int) -> GroupS
         )
     step = OptimizerSection(name="sgd", learning_rate=1.0)
     own: dict[str, Any] = {"name": "train_metrics", "pattern": TRAIN_METRICS, "optimizer": step}
+    # Each metric lies in [-1, 1] (`AppTrainer`), so its mean moves by 2 at most.
     bounds = {"range": 2.0, "clip": 2.0 * math.sqrt(count), "bits": 16}
     plain = {"adaptive": None, "codec": (), "feedback": False, "pull_bits": None}
     return first.model_copy(update=own | bounds | plain | {"sparse": None, "tier": None})

@@ -45,7 +45,7 @@ def simulated(is_one: bool = True) -> Iterator[None]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """For what waits for the disk: whether it ever ends is seen by `oldest_write`."""
+    """Counts the `with` as a wait for the disk, whose length `oldest_write` returns."""
     thread = threading.get_ident()
     outer = thread in _waiting
     _waiting.setdefault(thread, time.monotonic())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Generator
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from secureps.client.clipping import clip_update, magnitude
+from secureps.client.sealing import whole
 from secureps.client.site import Site
 from secureps.client.trainer import FitResult
 from secureps.client.worker import ClientWorker
@@ -30,6 +32,7 @@ from secureps.policy.tensor_kinds import Kind
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
+    NO_EXAMPLES,
     Aim,
     BlockSealed,
     Contribute,
@@ -147,6 +150,20 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
         own = worker(plan, tmp_path, UnsafeSeed(1))
         assert own._counted(Aim("all", 0, 4), examples) == number
+
+
+def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A null update that counts by the site's number would dilute the mean."""
+    own = worker(make_plan(), tmp_path, UnsafeSeed(1))
+    own._site = dataclasses.replace(own._site, records=7)
+    result = FitResult(Walker(0).parameters(0), 0, {}, 1)
+    monkeypatch.setattr(own, "_staying", lambda task: {})
+    monkeypatch.setattr(own, "_trained", lambda task, staying: (result, 0.0))
+    made = whole(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
+    assert made.updates == ()
+    assert [each.reason for each in made.unsent] == [NO_EXAMPLES]
 
 
 def test_what_has_no_privacy_is_on_record_before_any_of_it_is_sealed(

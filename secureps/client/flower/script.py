@@ -144,7 +144,7 @@ class FlowerScript:
 
 
 def _changes(key: str, rounds: Sequence[ConfigRecord]) -> tuple[Told, ...]:
-    """What clients are told, at each round where it changes."""
+    """Lists the configs of rounds without those that repeat the one before."""
     found = list[Told]()
     for number, each in enumerate(rounds, 1):
         records = to_plain(RecordDict({key: each}))[1]

@@ -142,7 +142,7 @@ def _parsed(text: str) -> Served:
 
 @dataclass(frozen=True)
 class FoundingOrder:
-    """How a ServerApp is run: the number of versions, a seed, and how many clients take part."""
+    """The arguments with which a ServerApp is run: versions, a seed, and the number of clients."""
 
     versions: int
     seed: int
@@ -151,7 +151,7 @@ class FoundingOrder:
 
 @dataclass(frozen=True, eq=False)
 class Founded:
-    """What is taken of a ServerApp.
+    """A ServerApp's decisions that a plan can follow.
 
     Args:
         model: version 0; served: what clients are told.

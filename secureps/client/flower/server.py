@@ -53,16 +53,16 @@ METRICS = (
 """A strategy's functions that put the metrics of single clients together."""
 
 LOOKS = 10
-"""How often a ServerApp may count its nodes before it starts: afterwards it waits for more."""
+"""A ServerApp that counts its nodes more often than this, and has not started, waits for more."""
 
 
 OTHERS = ("secureps.", "flwr.", "contextlib")
-"""What the names of modules begin with whose code is not the app's."""
+"""Prefixes of the names of modules that are not part of the app."""
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """What is taken of a ServerApp.
+    """A ServerApp's decisions, as Flower's own objects.
 
     Args:
         arrays: version 0; None if it would ask a client.
@@ -311,13 +311,13 @@ def _spans(node: Any, line: int) -> bool:
 
 
 def _calls(block: ast.AST, names: set[str]) -> bool:
-    """Whether a block calls one of these functions, and `start` as one calls a strategy's."""
+    """Returns whether a block calls one of these; a `start` only if it looks like a strategy's."""
     calls = (node for node in ast.walk(block) if isinstance(node, ast.Call))
     named = ((getattr(each.func, "attr", getattr(each.func, "id", "")), each) for each in calls)
     return any(_trains(each) if name == "start" else name in names for name, each in named)
 
 
 def _trains(call: ast.Call) -> bool:
-    """Whether a call of some `start` has a grid and arrays: a profiler's has none."""
+    """Returns whether a call of `start` passes a grid and arrays; a profiler's passes none."""
     words = {each.arg for each in call.keywords}
     return len(call.args) > 1 or bool(words & {"grid", "initial_arrays", None})

@@ -461,7 +461,7 @@ def told(error: Exception) -> str:
 
 
 def _lacks_partition(error: Exception) -> bool:
-    """Whether the app asked which part of the data is its own, and no setting says it."""
+    """Returns whether the app read its partition, and no setting gives one."""
     return isinstance(error, KeyError) and bool(error.args) and error.args[0] in NODE.values()
 
 

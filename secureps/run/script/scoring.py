@@ -64,6 +64,8 @@ def goal(measure: str, plan: Plan | None = None) -> Goal | None:
     Examples:
         >>> goal("val_loss"), goal("MAE"), goal("neg_mean_squared_error"), goal("lift")
         ('min', 'min', 'max', None)
+        >>> goal("error_free_accuracy") is None
+        True
     """
     evaluation = None if plan is None else plan.section.evaluation
     if evaluation is not None and evaluation.best and evaluation.best.metric == measure:

@@ -202,7 +202,8 @@ ONE_START = """
     else:
         result = FedAdam().start(grid, MODEL)
     threading.Thread().start()
-    print(result)
+    profiler = type("Profiler", (), {"start": lambda self, name: name})()
+    print(result, profiler.start("after"))
 """
 
 
