@@ -49,7 +49,7 @@ from secureps.store.spool import check_key
 from secureps.wire.grpc.authentication import Claim
 from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.grpc.framing import open_frame, unbundled
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from tests.kits.roles_kit import collecting, make_plan
 from tests.kits.transport_kit import EchoServer, Grpc
 

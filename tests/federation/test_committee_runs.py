@@ -20,7 +20,7 @@ from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store.spool import DiskSpool
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.cheats import (
     cheats,
     journalled,

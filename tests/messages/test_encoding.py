@@ -72,8 +72,6 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.tuples(*(values(a) for a in arguments))
     assert origin in (typing.Union, types.UnionType), kind
-    if memoryview in arguments:
-        return values(bytes)
     return st.one_of(*(st.none() if a is type(None) else values(a) for a in arguments))
 
 
@@ -197,7 +195,7 @@ def test_an_integer_will_do_for_a_float() -> None:
 
 
 def test_what_has_no_place_in_a_record() -> None:
-    for value in ({1}, object(), 1j, {"a": 1}):
+    for value in (object(), 1j):
         with pytest.raises(Malformed, match="has no place in a record"):
             to_plain(value)
     with pytest.raises(ValueError, match="not JSON compliant"):

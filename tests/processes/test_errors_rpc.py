@@ -37,7 +37,7 @@ from secureps.messages.requests import (
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING, OPENED, SubmissionId
 from secureps.wire.grpc import framing
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.documented import documented, says
 from tests.kits.hostile_peer import HostilePeer, Send
 from tests.kits.processes import PLAN, Processes
@@ -193,7 +193,7 @@ CHARGE = Charge(NAME, "all", 0, 1.0, 0.5, 1)
 
 CASES: dict[str, tuple[Send, str]] = {
     # --- bytes that are no message ------------------------------------------------
-    "malformed protobuf": (tell(b"\xff" * 40), "these bytes are no secureps message"),
+    "malformed MessagePack": (tell(b"\xff" * 40), "these bytes are no secureps message"),
     "to a shard": (
         tell(bytes(range(7, 71)), "shard-1", SHARD_TELL),
         "these bytes are no secureps message",

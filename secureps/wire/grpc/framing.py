@@ -58,7 +58,7 @@ from secureps.messages.requests import (
 )
 from secureps.wire.grpc.authentication import Claim, Metadata
 from secureps.wire.grpc.pacing import LONGEST, Pace
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wording import printable
 
 COORDINATOR_SERVICE = "secureps.Coordinator"

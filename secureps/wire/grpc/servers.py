@@ -51,7 +51,7 @@ from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.pacing import Paces
 from secureps.wire.grpc.uploads import SILENT, Upload, Uploads
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Endpoint, told
 
 WATCH_QUEUE = 1024

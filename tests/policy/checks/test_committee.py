@@ -19,7 +19,7 @@ from secureps.messages.orders import MESSAGE_LIMIT, Open, ShardSums
 from secureps.messages.submission import UPDATE, Cohort, Member, Receipt, SubmissionId
 from secureps.policy.envelope_size import order_bytes
 from secureps.policy.plan import Plan
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.committee_plans import committee_plan
 
 MOST = (1 << 63) - 1

@@ -13,7 +13,7 @@ from secureps.errors import ERRORS, Conflict, Malformed, Oversized, from_wire
 from secureps.messages.requests import Refusal
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.pacing import Pace
-from secureps.wire.protobuf import decode
+from secureps.wire.msgpack import decode
 from tests.kits.transport_kit import values
 
 

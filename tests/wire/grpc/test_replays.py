@@ -26,7 +26,7 @@ from secureps.wire.grpc import authentication, challenges, framing
 from secureps.wire.grpc.authentication import CHALLENGE_BYTES, Claim, Signer, claim_of
 from secureps.wire.grpc.challenges import EACH, LIFETIME, WINDOW, Challenges
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.signing_kit import challenge
 from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc, put, sign_as
 
