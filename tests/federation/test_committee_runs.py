@@ -69,7 +69,9 @@ def test_what_a_holder_is_told_is_as_long_with_more_blocks(
         blocks = len(simulation.coordinator.federation.groups["all"].blocks)
         assert blocks == {64: 4, 32: 7}[block_size]
     assert len(told[64]) == 4 * 4 * (6 + 1)
-    assert sorted(told[64]) == sorted(told[32])
+    for (kind, size), (other, longer) in zip(sorted(told[64]), sorted(told[32]), strict=True):
+        assert kind == other
+        assert abs(longer - size) <= 4, "of the receipt's `size`, in a byte or two"
 
 
 # --- holders that die -------------------------------------------------------------

@@ -483,7 +483,7 @@ def _refusing(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awa
         try:
             return await handle(context)
         except Exception as error:
-            refusal = framing.refuse(told(error))
+            refusal = framing.refuse(told(error), context.invocation_metadata() or ())
         await context.abort(*refusal)
         raise AssertionError("abort returned")
 
