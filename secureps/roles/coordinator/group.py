@@ -18,6 +18,7 @@ from secureps.policy.rules.rule import RuleState
 from secureps.roles.coordinator.clocks import Clocks, after_pause
 from secureps.roles.coordinator.cohort import CohortInProgress, PreparedVersion
 from secureps.roles.coordinator.receipts import OpenReceipts
+from secureps.wording import by_reason
 
 Ask = tuple[int, Base | None]
 """What a client was asked for: by which round, and without rounds from which base."""
@@ -56,7 +57,8 @@ class GroupState:
     `number` the newest one's. `suspicion` is what cohorts that came to nothing say of members.
 
     `stream`, while updates are taken without rounds, is who trains and whose clock is where.
-    `sitting_out` is who takes no part until the next version. `spoilt` are the cohorts that were
+    `sitting_out` is who takes no part until the next version, `declined` why clients take none in it
+    by their own word. `spoilt` are the cohorts that were
     burnt since the newest one, `lost` whose members cannot send the same once more; `invited` are
     those who are asked to, `suspicion.chosen` for whom that round is.
 
@@ -82,6 +84,7 @@ class GroupState:
     stream: Clocks | None = None
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
+    declined: dict[str, str] = field(default_factory=dict)
     spoilt: tuple[Cohort, ...] = ()
     lost: frozenset[str] = frozenset()
     resigned: str = ""
@@ -91,6 +94,11 @@ class GroupState:
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
         """Those whose fate is open, in the order in which they came."""
         return self.open_receipts.receipts
+
+    def why_out(self, clients: Iterable[str]) -> str:
+        """Why these clients cannot make the next version, with their names."""
+        burnt = f"cannot take part before the next version: {self.reason}"
+        return by_reason({client: self.declined.get(client, burnt) for client in clients})
 
     @property
     def digest(self) -> bytes:
@@ -228,6 +236,7 @@ class GroupState:
     def forget_spoilt(self) -> None:
         """Another version is to be made, or another model evaluated."""
         self.spoilt, self.lost = (), frozenset()
+        self.declined.clear()
 
     @property
     def burnt_members(self) -> dict[str, Member]:
@@ -244,8 +253,9 @@ class GroupState:
         member = self.burnt_members.get(id.client)
         return member is not None and member.id == id
 
-    def decline(self, client: str, sits_out: bool = False) -> None:
+    def decline(self, client: str, reason: str, sits_out: bool = False) -> None:
         """It takes no part in the open round; without rounds, in none for this version."""
+        self.declined[client] = reason
         if sits_out:
             self.sitting_out |= {client}
             self.forget(client)
@@ -276,6 +286,11 @@ class GroupState:
         if self.streaming:
             again = receipt.id.client in self.invited
             self.open_stream.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
+
+    def ask_again(self, clients: Iterable[str]) -> None:
+        """Forgets why these clients declined before: they may take part now."""
+        for client in clients:
+            self.declined.pop(client, None)
 
     def excuse(self, client: str) -> None:
         """Nothing is asked of a client: its data has nothing for this group."""
@@ -325,6 +340,7 @@ class GroupState:
                 (self.open_stream.exhaust if spent else self.open_stream.leave)(client)
             case records.MembersReturned(clients=clients):
                 self.sitting_out -= set(clients)
+                self.ask_again(clients)
             case records.MemberPassed(client=client):
                 self.open_stream.pass_over(client)
             case records.MemberAsked(client=client, version=version, step=step):

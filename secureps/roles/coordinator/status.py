@@ -27,7 +27,7 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
 from secureps.roles.coordinator.transaction import Names, Transaction
-from secureps.wording import named
+from secureps.wording import by_reason, named
 
 Servers = tuple[requests.ServerStatus, ...]
 
@@ -198,6 +198,9 @@ def why(
     reason = "; ".join([reason, *ill])
     if group.phase is Phase.DONE or pinned is None:
         return reason
+    out = {name: why for name, why in group.declined.items() if name not in group.invited}
+    if out and group.phase is Phase.COLLECTING:
+        reason = f"{reason}; without: {by_reason(out)}"
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
     names = [server.name for server in servers if not server.live and server.role != COORDINATOR]

@@ -11,10 +11,10 @@ from secureps.messages.requests import Decline, Figure
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.roles.tasks import Task, TaskResult
 
-DECLINES = "this client sends no evaluation; its own log says why"
+DECLINES = "sends no evaluation; its own log says why"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
 
-NO_EXAMPLES = "this client was trained on no examples"
+NO_EXAMPLES = "its script trained on 0 examples"
 
 
 def block_key(digest: bytes) -> str:

@@ -247,8 +247,8 @@ def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
     assert again.records == []
     world.pump()
     assert world.federation.finished == (
-        "too few clients are left for version 1 of all: c0, c1, c2 sit out until the next version "
-        f"({reason})"
+        "too few clients are left for version 1 of all: cannot take part before the next version: "
+        f"{reason} (c0, c1, c2)"
     ), "the holder has opened a sum of theirs, and opens no other"
 
 
