@@ -142,7 +142,9 @@ def test_a_stream_goes_on_or_ends_in_order(
     plays_on(simulation)
     number = burnt(simulation).number
     if rule is SSP:
-        assert "cannot take part before the next version" in simulation.coordinator.federation.finished
+        assert (
+            "cannot take part before the next version" in simulation.coordinator.federation.finished
+        )
         return
     assert simulation.versions() == {"all": 4}
     assert members(simulation, number).isdisjoint(members(simulation, number + 1))

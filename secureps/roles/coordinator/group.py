@@ -57,9 +57,9 @@ class GroupState:
     `number` the newest one's. `suspicion` is what cohorts that came to nothing say of members.
 
     `stream`, while updates are taken without rounds, is who trains and whose clock is where.
-    `sitting_out` is who takes no part until the next version, `declined` why clients take none in it
-    by their own word. `spoilt` are the cohorts that were
-    burnt since the newest one, `lost` whose members cannot send the same once more; `invited` are
+    `sitting_out` is who takes no part until the next version, `declined` why clients that declined
+    since the newest version did. `spoilt` are the cohorts that were burnt since then, `lost` whose
+    members cannot send the same once more; `invited` are
     those who are asked to, `suspicion.chosen` for whom that round is.
 
     `resigned` is why a row-block stays at its version for good, empty while it may go on.

@@ -207,10 +207,13 @@ def why(
     away = federation.members.keys() - live if group.phase is Phase.WAITING else set[str]()
     names += sorted(away - federation.why_gone.keys())
     stopped = sorted(away & federation.retired)
-    rest = sorted(away & federation.why_gone.keys() - federation.retired)
+    gone = federation.why_gone
+    failed = sorted(n for n in away & gone.keys() if gone[n].startswith(requests.FAILED))
+    rest = sorted((away & gone.keys()) - federation.retired - set(failed))
     absent = (
         f"{named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away" if names else "",
         f"{named(stopped, SHOWN)} stopped" if stopped else "",
+        f"{named(failed, SHOWN)} failed" if failed else "",
         f"{named(rest, SHOWN)} {'rests' if len(rest) == 1 else 'rest'}" if rest else "",
     )
     return "; ".join([reason, *filter(None, absent)])
@@ -255,7 +258,10 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
         state = away = ENDED
     if (reason := federation.why_gone.get(name)) is not None:
         away = "stopped" if name in federation.retired else "rests"
-        away += f": {reason}" if reason else ""
+        if reason.startswith(requests.FAILED):
+            away = reason
+        elif reason:
+            away += f": {reason}"
     if (out := federation.isolated.get(name)) is not None:
         state = away = "revoked" if out == REVOKED else "left out"
         if name in federation.acted.out:

@@ -46,6 +46,7 @@ SKIPS = 6
 """The most reasons for skipped versions, and versions of each, that are shown."""
 
 STATES = (
+    "failed",
     "left out",
     "revoked",
     "gone",
