@@ -79,6 +79,9 @@ def test_a_script_that_cannot_evaluate_is_told_so_once_and_trains_on(
     assert len(told) == 1
     assert told[0].startswith("client-03: sends no evaluation: ")
     assert "client-03 takes no part: sends no evaluation" in caplog.text
+    own = [line for line in lines if line.startswith("client-01: evaluates version ")]
+    assert [line.split()[3] for line in own] == ["2:", "4:", "5:"], "its data holder hears of each"
+    assert "evaluation: version" not in caplog.text, "no other numbers of evaluations are told"
 
 
 def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None:

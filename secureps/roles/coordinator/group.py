@@ -20,6 +20,8 @@ from secureps.roles.coordinator.cohort import CohortInProgress, PreparedVersion
 from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.wording import by_reason
 
+SITS_OUT = "cannot take part before the next version"
+
 Ask = tuple[int, Base | None]
 """What a client was asked for: by which round, and without rounds from which base."""
 
@@ -57,10 +59,10 @@ class GroupState:
     `number` the newest one's. `suspicion` is what cohorts that came to nothing say of members.
 
     `stream`, while updates are taken without rounds, is who trains and whose clock is where.
-    `sitting_out` is who takes no part until the next version, `declined` why clients that declined
-    since the newest version did. `spoilt` are the cohorts that were burnt since then, `lost` whose
-    members cannot send the same once more; `invited` are
-    those who are asked to, `suspicion.chosen` for whom that round is.
+    `sitting_out` is who takes no part until the next version, `absences` why clients take none in
+    it. `spoilt` are the cohorts that were burnt since the newest version, `lost` whose members
+    cannot send the same once more; `invited` are those who are asked to, `suspicion.chosen` for
+    whom that round is.
 
     `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
@@ -84,7 +86,7 @@ class GroupState:
     stream: Clocks | None = None
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
-    declined: dict[str, str] = field(default_factory=dict)
+    absences: dict[str, str] = field(default_factory=dict)
     spoilt: tuple[Cohort, ...] = ()
     lost: frozenset[str] = frozenset()
     resigned: str = ""
@@ -97,8 +99,7 @@ class GroupState:
 
     def why_out(self, clients: Iterable[str]) -> str:
         """Why these clients cannot make the next version, with their names."""
-        burnt = f"cannot take part before the next version: {self.reason}"
-        return by_reason({client: self.declined.get(client, burnt) for client in clients})
+        return by_reason({client: self.absences.get(client, SITS_OUT) for client in clients})
 
     @property
     def digest(self) -> bytes:
@@ -225,18 +226,19 @@ class GroupState:
         self.invited, self.opened_at, self.reason = frozenset(), at, reason
         self.open_stream.again.clear()
 
-    def burn(self) -> None:
+    def burn(self, reason: str) -> None:
         """The cohort in the making comes to nothing: its members sit out until the next version."""
         self.spoilt += (self.cohort,) if self.cohort is not None else ()
         self.lost -= self.weights.keys()  # what they lost was an older one
         if not self.streaming and (self.making is None or not self.making.opened):
             return  # the next round asks them again, or sets of them
         self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
+        self.absences |= dict.fromkeys(self.weights, f"{SITS_OUT}: {reason}")
 
     def forget_spoilt(self) -> None:
         """Another version is to be made, or another model evaluated."""
         self.spoilt, self.lost = (), frozenset()
-        self.declined.clear()
+        self.absences.clear()
 
     @property
     def burnt_members(self) -> dict[str, Member]:
@@ -255,7 +257,7 @@ class GroupState:
 
     def decline(self, client: str, reason: str, sits_out: bool = False) -> None:
         """It takes no part in the open round; without rounds, in none for this version."""
-        self.declined[client] = reason
+        self.absences[client] = reason
         if sits_out:
             self.sitting_out |= {client}
             self.forget(client)
@@ -290,7 +292,7 @@ class GroupState:
     def ask_again(self, clients: Iterable[str]) -> None:
         """Forgets why these clients declined before: they may take part now."""
         for client in clients:
-            self.declined.pop(client, None)
+            self.absences.pop(client, None)
 
     def excuse(self, client: str) -> None:
         """Nothing is asked of a client: its data has nothing for this group."""

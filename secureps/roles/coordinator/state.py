@@ -294,7 +294,7 @@ class CoordinatorState:
         self.ending = self.finished = self.failure = ""
         for group in self.groups.values():
             group.sitting_out &= group.burnt_members.keys()
-            group.declined.clear()
+            group.ask_again(group.absences.keys() - group.sitting_out)
             if group.phase is Phase.DONE:
                 group.phase = Phase.WAITING
 
@@ -396,7 +396,7 @@ class CoordinatorState:
             case records.CohortBurnt(reason=reason):
                 self._drop(group, group.summed, reason)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
-                group.burn()
+                group.burn(reason)
                 group.end_cohort(at, reason)
             case records.GroupResigned(reason=reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"

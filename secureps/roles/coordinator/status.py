@@ -198,7 +198,7 @@ def why(
     reason = "; ".join([reason, *ill])
     if group.phase is Phase.DONE or pinned is None:
         return reason
-    out = {name: why for name, why in group.declined.items() if name not in group.invited}
+    out = {name: why for name, why in group.absences.items() if name not in group.invited}
     if out and group.phase is Phase.COLLECTING:
         reason = f"{reason}; without: {by_reason(out)}"
     many = (server for server in servers if server.accuses > BELIEVED)

@@ -130,7 +130,7 @@ def end_if_too_few(tx: Transaction, group: GroupState, others: Mapping[str, str]
     """
     least, left = tx.plan.bounds(group.name).minimum, len(group.invited)
     if left < least:
-        why = by_reason({**group.declined, **others})
+        why = by_reason({**group.absences, **others})
         few = f"{counted(left, 'member')} of the round {'is' if left == 1 else 'are'} left"
         give_up(tx, group, f"given up: {few}, and a cohort needs {least}: {why}")
 
