@@ -21,14 +21,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
-from secureps.file_access import open_plain
+from secureps.file_access import open_to_read
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
     canonical_plain,
@@ -418,10 +418,10 @@ def _text_of(plain: dict[str, Any]) -> bytes:
 
 
 @contextlib.contextmanager
-def reading(path: Path, absent: str = "absent", buffering: int = -1) -> Iterator[IO[bytes]]:
+def reading(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
     """A file of a checkpoint, as `open` has it in bytes; a DamagedStore if it cannot be read."""
     try:
-        with open(path, "rb", buffering, opener=open_plain) as file:
+        with open_to_read(path, buffered) as file:
             yield file
     except FileNotFoundError:
         raise DamagedStore(f"{path}: {absent}") from None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, InternalError, OperatorError
-from secureps.file_access import BINARY
+from secureps.file_access import BINARY, waiting
 from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
@@ -362,7 +362,7 @@ class SqliteJournal:
     def _transaction(self, doing: str) -> Iterator[None]:
         """All that is done in it, or nothing."""
         try:
-            with durability.waiting():
+            with waiting():
                 self._base.execute("BEGIN IMMEDIATE")
                 try:
                     yield
