@@ -341,11 +341,14 @@ def checkpoint_directories(root: str | Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def prune(root: str | Path, keep: int, wanted: Collection[int] = ()) -> tuple[int, ...]:
+def prune(
+    root: str | Path, keep: int, wanted: Collection[int] = (), uncopied: Collection[int] = ()
+) -> tuple[int, ...]:
     """Deletes checkpoints that nobody needs any more; the numbers of those that stay.
 
     The newest `keep` that are complete stay, whatever is newer than they are, the newest of each
-    version that is `wanted`, and the first one: baselines begin from version 0.
+    version that is `wanted`, the first one, from which baselines begin, and those that are
+    `uncopied`, which an object store lacks.
     """
     stay: list[int] = []
     complete, missing = 0, set(wanted)
@@ -359,7 +362,7 @@ def prune(root: str | Path, keep: int, wanted: Collection[int] = ()) -> tuple[in
             complete += 1
             held = {version for version in missing if manifest.holds(version)}
             missing -= held
-        if before < keep or held or number == 0:
+        if before < keep or held or number == 0 or number in uncopied:
             stay.append(number)
         else:
             remove_files(directory)
