@@ -141,6 +141,16 @@ def reading(file: int) -> None:
         reached("reads", int(name[2]) + 1)
 
 
+def hang_at(point: str, version: int, action: str) -> None:
+    """Has a party that stands still there count as hanging after a second."""
+    FAULTS[point, version] = action
+    if point == "reads":
+        before(os, "fstat", reading)
+    else:
+        before(SqliteJournal, "append", journalling)
+    process.PROBE_SECONDS, hangs.STILL = 0.1, 1.0
+
+
 def summed(done: Any, worker: ShardWorker, task: Any) -> Any:
     reached("summed", task.cohort.version)
     return done
@@ -182,9 +192,7 @@ if __name__ == "__main__":
     after(CommitteeWorker, "_derive", derived)
     before(CommitteeHolder, "handle", answered)
     after(ShardWorker, "_sum", summed)
-    if any(point == "reads" for point, _ in FAULTS):
-        before(os, "fstat", reading)
-    if any(point in ("journals", "reads") for point, _ in FAULTS):
-        before(SqliteJournal, "append", journalling)
-        process.PROBE_SECONDS, hangs.STILL = 0.1, 1.0
+    for (point, version), action in FAULTS.items():
+        if point in ("journals", "reads"):
+            hang_at(point, version, action)
     main()

@@ -61,6 +61,10 @@ class Disk:
             raise error
 
 
+def state_of(simulation: Simulation, client: str) -> str:
+    return next(each.state for each in asked(simulation).members if each.name == client)
+
+
 def troubled(simulation: Simulation) -> dict[str, str]:
     """What status says of servers' disks."""
     return {each.name: each.trouble for each in asked(simulation).servers if each.trouble}
@@ -170,9 +174,12 @@ def test_a_client_waits_for_its_own_disk_and_trains_no_update_twice(
     simulation = small_federation(small_plan(), tmp_path, conditions)
     simulation.run(lambda: simulation.versions()["all"] >= 1)
     disk.full = True
-    simulation.run(lambda: disk.refusals > 2)
+    waits = "waits for its own disk"  # where that disk is, is said at home alone
+    simulation.run(lambda: disk.refusals > 2 and state_of(simulation, own).endswith(f": {waits}"))
+    assert f"; {own} {waits}" in asked(simulation).groups[0].reason
     assert any("the disk of this process refuses" in line for line in caplog.messages)
     disk.full = False
+    simulation.run(lambda: waits not in state_of(simulation, own))
     simulation.run()
     assert dropped(simulation) == []
     assert same(simulation.model(), unharmed()[0])
@@ -330,16 +337,15 @@ def test_the_newest_word_is_the_last_that_is_heard() -> None:
     own = DiskReports("shard-a")
     assert own.troubled("full") == [Call(COORDINATOR, Trouble("shard-a", "full"))]
     own.troubled("")
-    assert own.heard(Answered(Trouble("shard-a", ""), Noted())).effects == []
-    again = own.heard(Answered(Trouble("shard-a", "full"), Noted())).effects
+    assert own.heard(Trouble("shard-a", "")) == []
+    again = own.heard(Trouble("shard-a", "full"))
     assert again == [Call(COORDINATOR, Trouble("shard-a", ""))], "it overtook the newer one"
 
 
-def test_servers_alone_have_a_disk_that_matters() -> None:
+def test_everybody_speaks_for_their_own_disk() -> None:
     world = World(make_plan())
     world.servers()
     world.enter("c0")
-    refused(world, "c0", Trouble("c0", "full"), UnknownParty, "sends no Trouble to")
     refused(world, "shard-b", Trouble("shard-a", "full"), UnknownParty, "speaks as shard-a")
     assert not any(each.trouble for each in world.coordinator.servers)
     world.give("shard-a", Trouble("shard-a", "fu\x1b[31mll" + "x" * 9999))

@@ -78,6 +78,24 @@ def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(
         processes.wait(lambda: not trouble(), "the status to forget it")
 
 
+def test_a_client_that_hangs_is_named_as_what_is_waited_for(tmp_path: Path) -> None:
+    with Processes(tmp_path, "plain", versions=3) as processes:
+        own = processes.clients[0]
+        processes.start_all(faults={own: ("hangs@2",)})
+        text = "hangs: a read or write of its disk has not ended in 1 s"
+
+        def says() -> bool:
+            status = processes.status()
+            if status is None or f"; {own} hangs" not in status.groups[0].reason:
+                return False
+            return any(m.name == own and m.state == "trains: hangs" for m in status.members)
+
+        processes.wait(says, "the status to name it")
+        assert text in processes.log(own)
+        (tmp_path / "go").touch()
+        processes.wait(processes.finished, "the end")
+
+
 def test_what_cannot_be_asked_says_why(tmp_path: Path) -> None:
     with Processes(tmp_path, "rlwe", clients=0) as processes:
         for name, reason in (

@@ -244,7 +244,8 @@ class Coordinator(Seat):
             return self._read_kit(now, event)
         self._demand_permitted(sender, event)
         # Whoever holds a client's key and looks does not say that it is there.
-        if not isinstance(event, requests.AskRun | requests.AskStatus):
+        # Its main thread says that it hangs, and nothing of its loop.
+        if not isinstance(event, requests.AskRun | requests.AskStatus | requests.Trouble):
             self._renew_if_client(now, sender)
         tx = self._tx(now)
         answer = self._answer(tx, sender, event)
@@ -296,6 +297,8 @@ class Coordinator(Seat):
                 return answer
             case requests.Join(client):
                 self._same(sender, client)
+                if client not in self._sessions.watchers:  # another process, whose disk may work
+                    self._sessions.trouble(client, "")
                 membership.demand_known(tx, self._follower, client)
                 if waits := membership.join(tx, self._settings, event):
                     return waits
