@@ -192,7 +192,7 @@ if __name__ == "__main__":
     after(CommitteeWorker, "_derive", derived)
     before(CommitteeHolder, "handle", answered)
     after(ShardWorker, "_sum", summed)
-    for (point, version), action in FAULTS.items():
-        if point in ("journals", "reads"):
-            hang_at(point, version, action)
+    for (where, made), what in tuple(FAULTS.items()):
+        if where in ("journals", "reads"):
+            hang_at(where, made, what)
     main()
