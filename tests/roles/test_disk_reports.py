@@ -7,7 +7,8 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -418,18 +419,23 @@ def test_a_journal_whose_disk_is_full_goes_on_when_there_is_space(tmp_path: Path
     again.close()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of one MiB of its own, that is filled and emptied by a file."""
-    folder = tmp_path / "disk"
+@contextmanager
+def disk_of(mebibytes: int, folder: Path) -> Iterator[Path]:
+    """A disk of its own, that is filled and emptied by a file."""
     folder.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    mounted = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("a disk of its own needs root, and leave to mount one")
     try:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with disk_of(1, tmp_path / "disk") as folder:
+        yield folder
 
 
 def fill(folder: Path) -> Path:
@@ -443,11 +449,13 @@ def fill(folder: Path) -> Path:
 def test_ledgers_and_journals_on_a_real_full_disk_say_so_and_go_on(small_disk: Path) -> None:
     ledger = BudgetLedger(small_disk / "ledgers" / "a.db")
     run, spent = bytes(32), Charge("a", "all", 0, 1.0, 0.01, 1)
+    charge(BudgetLedger(small_disk / "ledgers" / "b.db"), run, replace(spent, party="b"))
     journal = SqliteJournal(small_disk / "journal.db")
     journal.append(0.0, [Incarnated(1)])
     big = fill(small_disk)
     for refuses in (
         lambda: charge(ledger, run, spent),
+        lambda: BudgetLedger(small_disk / "ledgers" / "b.db").facts(),
         lambda: journal.append(1.0, [Incarnated(number) for number in range(2, 500)]),
         lambda: SqliteJournal(small_disk / "other.db"),
         lambda: DiskSpool(small_disk / "spool").put("a", bytes(9999)),
