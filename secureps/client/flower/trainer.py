@@ -37,7 +37,6 @@ from secureps.client.flower.records import FlowerModel, States, from_plain, sing
 from secureps.client.flower.served import Served, read_served
 from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
-from secureps.client.initial_model import read_initial
 from secureps.client.returned import number, whole_number
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import (
@@ -225,10 +224,9 @@ class FlowerTrainer:
     def _started(self, seed: int) -> Start:
         if self._settings.initial is not None:
             path = _given(self._settings.initial)
-            tensors, served = read_served(path)
+            tensors, ties, served = read_served(path)
             names = () if served is None else served.names
             digest = file_digest(path.read_bytes()).hex()
-            ties = read_initial(str(path), path)[1]
             start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest, ties)
         else:
             start = Start(self._own_model(seed), Served())
