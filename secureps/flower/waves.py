@@ -7,6 +7,7 @@ rounds, and what strategies say (`flower.strategy`).
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +20,10 @@ from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, Wr
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
 from secureps.flower.names import log
-from secureps.messages.orders import Published
+from secureps.messages.orders import Invite, Published
 from secureps.messages.run import COORDINATOR, other_run
+from secureps.policy.groups import together
+from secureps.policy.plan import Plan
 from secureps.wire.waves.batch import (
     CHALLENGE_BYTES,
     WAVE_DOMAIN,
@@ -178,7 +181,8 @@ class Waves:
                     self._servers.relay.beat(node.name)
 
     def _push(self, records: RecordDict, kind: str, over: Callable[[], bool]) -> None:
-        wanted = [node for node in self._nodes.values() if self._due(node)]
+        versions = functools.cache(self._versions)
+        wanted = [node for node in self._nodes.values() if self._due(node, versions)]
         if not wanted:
             return
         self._servers.settled()  # what is told to all at once goes with one wave
@@ -198,7 +202,10 @@ class Waves:
             node.waiting, node.since = True, time.monotonic()
             self.sent += 1
 
-    def _due(self, node: _Node) -> bool:
+    def _versions(self) -> dict[str, int]:
+        return {group.name: group.version for group in self._servers.status().groups}
+
+    def _due(self, node: _Node, versions: Callable[[], Mapping[str, int]]) -> bool:
         now = time.monotonic()
         if node.id not in self._here or node.ended or node.failures >= TRIES:
             return False
@@ -221,7 +228,10 @@ class Waves:
         orders = relay.orders(node.name)
         if node.name in self._holders:
             return holder_due(orders, not node.heard)
-        return due(orders)
+        if not due(orders):
+            return False
+        plan, at = self._servers.plan, versions()
+        return due(order for order in orders if not is_early(plan, order, at))
 
     def _message(self, node: _Node, records: RecordDict, kind: str) -> tuple[Message, bytes]:
         challenge = os.urandom(CHALLENGE_BYTES)
@@ -366,6 +376,20 @@ class Waves:
         whom = f"; no answer from {named(sorted(silent), 5)}" if silent else ""
         nodes = f"{len(self._here)} nodes are there"
         return f"{why}{whom}; {nodes}"
+
+
+def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
+    """Whether an invitation is a moment ahead of another one that its client waits for.
+
+    Groups of one rule are trained for together, and are committed one after another.
+
+    Args:
+        versions: that groups are at.
+    """
+    return isinstance(order, Invite) and any(
+        versions[group] < min(order.version, plan.versions(group))
+        for group in together(plan, order.group)
+    )
 
 
 def _words(text: object) -> str:

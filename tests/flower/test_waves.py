@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from secureps.flower import SecureFedAvg, secureps_mod, waves
 from secureps.flower.waves import Waves
 from secureps.messages.coordinator_records import MemberRetired
 from secureps.messages.member_records import OwnAct, OwnDeed
+from secureps.messages.orders import Invite, Published
+from secureps.messages.requests import Prepared
 from secureps.roles.member.leaving import LEFT, PAUSED
 from secureps.run.party_names import client_names
+from secureps.service.executor import Executor
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import read_rows
 from secureps.store.keyring import default_state, load_private
 from tests.kits.engine_apps import initial, make_app, record, train, write_plan
+from tests.kits.federations import small_plan
 from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
 
 ROUNDS = 4
@@ -103,6 +108,64 @@ def test_a_wave_of_the_next_round_does_not_go_with_this_ones_records(
     assert messages[0] == (1 + ROUNDS) * len(grid.nodes)
     assert len(seen) == ROUNDS * len(grid.nodes)
     assert all(mark == number for mark, number in seen), seen
+
+
+def test_a_node_waits_until_all_groups_that_move_together_have_invited_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two groups is committed well before the other, in every round."""
+    admit, push = Executor._admit, Waves._push
+    late: list[tuple[Executor, Prepared, functools.partial[None]]] = []
+    looks = [0]
+
+    def admitted(self: Executor, sender: str, message: Any, answer: Any) -> None:
+        own = functools.partial(admit, self, sender, message, answer)
+        if isinstance(message, Prepared) and message.group == "train_metrics":
+            late.append((self, message, own))
+        else:
+            own()
+
+    def pushed(self: Waves, *given: Any) -> None:
+        """Lets the late group go on a few looks after the other one's version is published."""
+        versions = self._versions()
+        if late and versions["all"] >= late[0][1].version:
+            looks[0] += 1
+        push(self, *given)
+        if looks[0] >= 3:
+            looks[0] = 0
+            for executor, _, own in late:
+                executor.later(own)
+            late.clear()
+
+    monkeypatch.setattr(Executor, "_admit", admitted)
+    monkeypatch.setattr(Waves, "_push", pushed)
+    grid = played(tmp_path, make_app(), train_metrics={"loss": 2.0})
+    assert [len(node.seen) for node in grid.nodes.values()] == [1 + ROUNDS] * len(grid.nodes)
+
+
+@pytest.mark.parametrize(
+    ("version", "versions", "early"),
+    [
+        (2, {"all": 2, "beside": 1, "alone": 0}, True),
+        (2, {"all": 2, "beside": 2, "alone": 0}, False),
+        (4, {"all": 4, "beside": 3, "alone": 0}, False),  # which makes no more
+        (1, {"all": 1, "beside": 2, "alone": 0}, False),  # its own round is played again
+        (-1, {"all": -1, "beside": -1, "alone": -1}, False),
+    ],
+)
+def test_an_invitation_is_early_while_a_group_that_moves_along_is_behind(
+    version: int, versions: dict[str, int], early: bool
+) -> None:
+    rule = {"quorum": 6, "deadline": 10.0}
+    group = {"clip": 3.0, "range": 1.0, "rule": rule}
+    groups = [
+        {"name": "all", **group},
+        {"name": "beside", "pattern": "b", "versions": 3, **group},
+        {"name": "alone", "pattern": "a", **group, "rule": {**rule, "quorum": 5}},
+    ]
+    plan = small_plan(group=groups, local=[])
+    assert waves.is_early(plan, Invite(1, "all", 0, version, 1.0), versions) is early
+    assert not waves.is_early(plan, Published(1, "all", version, ()), versions)
 
 
 # --- apps without the mod ----------------------------------------------------------
