@@ -126,7 +126,8 @@ class Logging(FedAvg):
 """
     advice = (
         r"app: its ServerApp has code of its own, which does not run here "
-        r"\(the strategy Logging\): run the app inside Flower's engine, as docs/flower.md says$"
+        r"\(the strategy Logging\): run the app inside Flower's engine, or leave the ServerApp out "
+        r"and give version 0 as a file, as docs/flower.md says$"
     )
     with pytest.raises(ConfigError, match=advice):
         served(tmp_path, "logging_app", strategy("Logging()", own))

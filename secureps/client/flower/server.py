@@ -136,7 +136,8 @@ def own_code(what: str) -> ConfigError:
     """The refusal of a ServerApp that does more than a plan can say."""
     return ConfigError(
         f"its ServerApp has code of its own, which does not run here ({what}): run the app inside "
-        "Flower's engine, as docs/flower.md says"
+        "Flower's engine, or leave the ServerApp out and give version 0 as a file, as "
+        "docs/flower.md says"
     )
 
 

@@ -188,6 +188,8 @@ class FlowerTrainer:
             raise ConfigError(f"{self._app.where}: the app has no function for {message}")
         content = self._content("evaluateins", parameters, {}, number)
         said, count, key = self._said(self._ask(message, content, self._context(state), 0), "")
+        if count is None and message.startswith("query"):
+            count = 1  # Flower's own analytics apps say none: their nodes count alike
         examples = example_count(count, key, f"{self._app.where}: {message}")
         return EvaluateResult(None, examples, self._numbers(message, said))
 
