@@ -74,6 +74,8 @@ class _Node:
     """What its next process will ask first, as it last said."""
     heard: bool = False
     failures: int = 0
+    failure: str = ""
+    """The words of the last one."""
     resting: float = 0.0
     ended: str = ""
     foreign: str = ""
@@ -146,7 +148,7 @@ class Waves:
             if self._pull():
                 self._news, told = time.monotonic(), 0
                 continue
-            self._refuse_foreign()
+            self._refuse_failing()
             quiet = time.monotonic() - self._news
             if quiet > self._timeout:
                 raise NotReady(f"nothing has come for {self._timeout:g} s: {self._waited_for()}")
@@ -340,7 +342,7 @@ class Waves:
 
     def _failed(self, node: _Node, text: str) -> None:
         """A wave came to nothing, by its app's fault or what is told to it."""
-        node.failures += 1
+        node.failures, node.failure = node.failures + 1, text
         self._lost(node, text, min(LOOK, 0.5 * node.failures))
 
     def _lost(self, node: _Node, text: str, rest: float = LOOK) -> None:
@@ -360,14 +362,20 @@ class Waves:
         """Bytes of the largest update that a client can send."""
         return self._servers.update_bytes
 
-    def _refuse_foreign(self) -> None:
-        """NotReady if no node that is here has the mod: the run brought their app, so none will."""
-        here = [self._nodes[id] for id in self._here]
-        if here and all(n.foreign and not n.name and n.failures >= TRIES for n in here):
+    def _refuse_failing(self) -> None:
+        """NotReady if no node that is here is asked any more: the run brought their app."""
+        here = [self._nodes[id] for id in self._here if self._nodes[id].name not in self._holders]
+        if not here or any(node.failures < TRIES for node in here):
+            return
+        if all(node.foreign and not node.name for node in here):
             raise NotReady(
                 f"no node answers as secureps does, each asked {TRIES} times: {here[0].foreign}; "
                 f"{MOD}"
             )
+        raise NotReady(
+            f"the app fails at every node that is there, each asked {TRIES} times: {here[0]}: "
+            f"{here[0].failure}"
+        )
 
     def _waited_for(self) -> str:
         status = self._servers.status()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
@@ -208,6 +209,18 @@ def test_an_app_that_answers_in_the_clear_ends_the_run_at_once(tmp_path: Path) -
 
     with pytest.raises(NotReady, match="it answered in the clear; has the ClientApp mods="):
         play_without(tmp_path, app)
+
+
+def test_an_app_of_the_old_kind_ends_the_run_at_once_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = ClientApp(lambda context: NumPyClient().to_client(), mods=[secureps_mod])
+    why = (
+        r"the app fails at every node that is there, each asked 3 times: node 10 \(client-00\): the"
+    )
+    with pytest.raises(NotReady, match=why):
+        play_without(tmp_path, app)
+    assert "is of Flower's old kind (client_fn), which hears other messages: write" in caplog.text
 
 
 def test_what_nodes_say_is_one_line_of_a_log() -> None:

@@ -229,7 +229,14 @@ class FlowerTrainer:
             tensors, ties, served = read_served(path)
             names = () if served is None else served.names
             digest = file_digest(path.read_bytes()).hex()
-            start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest, ties)
+            model = FlowerModel.of_file(tensors, names)
+            if self._app.legacy and not names and not model.nameless and len(tensors) > 1:
+                raise ConfigError(
+                    f"initial: {path}: this app's arrays have an order and no names: call its "
+                    f"{len(tensors)} tensors arr_0, arr_1, ... in that order, in place of "
+                    f"{next(iter(tensors))} and so on"
+                )
+            start = Start(model, served or Served(), digest, ties)
         else:
             start = Start(self._own_model(seed), Served())
         start.model.refuse_unsummable(self._app.where)
