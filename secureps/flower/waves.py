@@ -230,10 +230,10 @@ class Waves:
         orders = relay.orders(node.name)
         if node.name in self._holders:
             return holder_due(orders, not node.heard)
-        if not due(orders):
-            return False
-        plan, at = self._servers.plan, versions()
-        return due(order for order in orders if not is_early(plan, order, at))
+        plan = self._servers.plan
+        if len(plan.groups) > 1 and due(orders):
+            orders = tuple(each for each in orders if not is_early(plan, each, versions()))
+        return due(orders)
 
     def _message(self, node: _Node, records: RecordDict, kind: str) -> tuple[Message, bytes]:
         challenge = os.urandom(CHALLENGE_BYTES)
