@@ -160,6 +160,9 @@ class Member(MemberFold):
             case Judged(message) if sender == WORKER:
                 self._working = False
                 step.tell(message)
+                if isinstance(message, Evaluated):
+                    text = f"evaluates version {message.version}: {message.examples:,} records"
+                    step.effects.append(Say(text))
             case KitRead() if sender == WORKER:
                 if self._follower.read(step, event):
                     self._catch_up(step)
