@@ -18,7 +18,7 @@ from secureps.messages.submission import Receipt, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class OpenFold:
-    """The same, each receipt once, and nothing that follows from the rest (`roles.fold`)."""
+    """The same, each receipt once, and nothing that follows from the rest."""
 
     enough: int
     receipts: tuple[Receipt, ...]

@@ -24,7 +24,7 @@ WHY = 200
 
 @dataclass(frozen=True, slots=True)
 class TimelineFold:
-    """The same in plain fields (`roles.fold`)."""
+    """The same in plain fields."""
 
     burnt: tuple[CohortSteps, ...]
     burnt_in_all: int
@@ -54,7 +54,7 @@ class Timeline:
         return (*self._done, *making)[-KEPT:]
 
     def packed(self) -> Any:
-        """In plain values (`roles.fold.Packed`)."""
+        """In plain values (`messages.encoding.Packed`)."""
         known = tuple(self.burnt), self.burnt_in_all, self._began, self._making, tuple(self._done)
         return to_plain(TimelineFold(*known))
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -97,7 +97,7 @@ RETRY_LIMIT = 3600.0
 """Seconds: nobody is asked to wait longer."""
 
 _REFUSAL = "secureps-refusal-bin"
-_FORMATS_OF_PROTOBUF = ("3", "4")
+_FORMAT_OF_PROTOBUF = "4"
 _ANOTHER_CA = "who is there is certified by another CA; check kit and address"
 _TLS_FAILED = {
     "Hostname Verification": ("who is there is certified as another party; check it", False),
@@ -292,7 +292,7 @@ def refuse(
             hear why it is refused.
     """
     name = type(error).__name__
-    of_protobuf = dict(asked).get(FORMAT_KEY) in _FORMATS_OF_PROTOBUF
+    of_protobuf = dict(asked).get(FORMAT_KEY) == _FORMAT_OF_PROTOBUF
     told = _protobuf(name, _text(error)) if of_protobuf else refusal(error)
     return grpc.StatusCode[type(error).status], name, ((_REFUSAL, told),)
 
