@@ -152,7 +152,8 @@ def _demand(message: Any) -> None:
                 case float():
                     good = math.isfinite(item) or (kind.__name__ in INFINITE and item == item)
                 case _:
-                    good = _demand(item) is None
+                    _demand(item)
+                    continue
             if not good:
                 raise Malformed(
                     f"{kind.__name__}.{name}: a wrong length, or no finite number of 64 bits"

@@ -82,9 +82,9 @@ def ask(message: object, to: str = "coordinator") -> Send:
 
 def nan_inside(peer: HostilePeer) -> None:
     data = encode(Telemetry(NAME, "all", 1, (Figure("seconds", 1.5),)))
-    before = struct.pack("<d", 1.5)
+    before = struct.pack(">d", 1.5)
     assert data.count(before) == 1
-    peer.raw("coordinator", TELL, [data.replace(before, struct.pack("<d", math.nan))])
+    peer.raw("coordinator", TELL, [data.replace(before, struct.pack(">d", math.nan))])
 
 
 def framed(announced: int | None = None, **changes: object) -> Send:
@@ -198,12 +198,17 @@ CASES: dict[str, tuple[Send, str]] = {
         tell(bytes(range(7, 71)), "shard-1", SHARD_TELL),
         "these bytes are no secureps message",
     ),
-    "empty": (tell(b""), "an envelope without a message of this version of secureps"),
-    "unknown field": (
-        tell(encode(AskStatus()) + b"\xf8\xff\xff\x0f\x01"),
-        "...: unknown or repeated fields; is the sender's secureps newer?",
+    "unknown message": (
+        tell(b"\x92\xa7AskMore\x80"),
+        "... is no message of this version of secureps",
     ),
-    "NaN": (nan_inside, "...: a wrong length, or no finite number"),
+    "unknown field": (
+        tell(b"\x92\xa9AskStatus\x81\xa4more\x01"),
+        "...: unknown, repeated or missing fields, or another spelling of a value; "
+        "is the sender's secureps newer?",
+    ),
+    "another type": (tell(b"\x92\xa9Heartbeat\x81\xa5party\x01"), "...: Expected ..., got ..."),
+    "NaN": (nan_inside, "...: a wrong length, or no finite number of 64 bits"),
     "too long a message": (
         tell(b"\xff" * (framing.REQUEST_LIMIT + 1)),
         "a message of ... bytes; at most ... are allowed",

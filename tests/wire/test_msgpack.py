@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import resource
 import types
 import typing
@@ -31,16 +32,19 @@ from secureps.messages.requests import (
     GetBlock,
     Heartbeat,
     MemberStatus,
+    Noted,
     Payload,
     PutBlock,
     Refusal,
     Status,
+    Stored,
     Submit,
     Telemetry,
 )
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 from secureps.wire import msgpack
 from tests.golden.values import kinds
+from tests.kits.nursery import ROOT
 
 
 def values(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
@@ -72,21 +76,31 @@ def messages() -> st.SearchStrategy[Any]:
     return st.sampled_from(sorted(msgpack.SENT)).flatmap(lambda name: values(msgpack.SENT[name]))
 
 
+def test_the_protocols_page_shows_the_bytes_of_messages() -> None:
+    section = (ROOT / "docs" / "protocol.md").read_text().split("## Messages in another language")
+    shown = [
+        bytes.fromhex("".join(re.findall(r"^ {4,}((?:[0-9a-f]{2} )+) ", block, re.MULTILINE)))
+        for block in section[1].split("\n## ")[0].split("\n\n")
+    ]
+    told = Telemetry("clinic-a", "all", 2, (Figure("seconds", 1.5),), 0)
+    assert list(filter(None, shown)) == [
+        msgpack.encode(Heartbeat("clinic-a")),
+        msgpack.encode(told),
+    ]
+    assert f"`{msgpack.encode(Noted()).hex(' ')}`" in section[1]
+
+
 def test_known_bytes() -> None:
-    """As docs/protocol.md has them."""
+    """A number of two bytes, an empty digest, True, None and a payload that goes beside it."""
     ask = GetBlock(b"", "all", 3, 300, state=True)
-    told = Telemetry("clinic-a", "all", 2, (Figure("seconds", 1.5),))
-    assert msgpack.encode(Heartbeat("clinic-a")).hex(" ") == (
-        "92 a9 48 65 61 72 74 62 65 61 74 81 a5 70 61 72 74 79 a8 63 6c 69 6e 69 63 2d 61"
-    )
     assert msgpack.encode(ask) == (
         b"\x92\xa8GetBlock\x87\xa3run\xc4\x00\xa5group\xa3all\xa7version\x03\xa5block\xcd\x01\x2c"
         b"\xa6offset\x00\xa4base\xc4\x00\xa5state\xc3"
     )
-    assert msgpack.encode(told) == (
-        b"\x92\xa9Telemetry\x85\xa5party\xa8clinic-a\xa5group\xa3all\xa7version\x02\xa7figures\x91"
-        b"\x82\xa4name\xa7seconds\xa5value\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00\xa4step\x00"
-    )
+    stored = b"\x92\xa6Stored\x82\xa6digest\xc4\x20" + b"d" * 32 + b"\xa4have\xc0"
+    assert msgpack.encode(Stored(b"d" * 32)) == stored
+    given = b"\x92\xa7Payload\x82\xa6digest\xc4\x00\xa7payload\xc4\x00"
+    assert msgpack.encode(Payload(b"", b"values")) == given
 
 
 def test_no_record_of_the_journal_is_sent() -> None:
