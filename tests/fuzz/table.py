@@ -95,7 +95,6 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.simulate.ray_cluster:called",
     ),
     PIPE: ("service.wave_socket:refuse_reader",),
-    "asked of running servers (`tests/fuzz/servers.py`)": ("wire.grpc.health:Health._question",),
 }
 """Parsers that are tried by no target, by the reason."""
 
