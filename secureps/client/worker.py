@@ -36,7 +36,7 @@ from secureps.client.initial_model import (
 from secureps.client.integers import BlockIntegers, UpdateIntegers
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.pulled_block import published_block
-from secureps.client.returned import taken_fit
+from secureps.client.returned import LOOK, taken_fit
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, Sealing, draft, whole
 from secureps.client.site import Site
@@ -144,6 +144,16 @@ class _Draft:
 def _content(task: Contribute | Evaluate) -> bytes:
     """One digest of the model of a task, whatever its version is called."""
     return digest("secureps-base", *task.blocks)
+
+
+def _not_finite(layout: GroupLayout, result: FitResult) -> str:
+    """Which trained tensor of a group is not finite, after how many steps; empty if none is."""
+    try:
+        layout.flatten(result.parameters)
+    except NotFinite as error:
+        loss = result.metrics.get("loss")
+        return f"{error} after {result.steps} steps" + ("" if loss is None else f", of loss {loss}")
+    return ""
 
 
 class ClientWorker(Worker):
@@ -419,9 +429,8 @@ class ClientWorker(Worker):
             made = (published, result.parameters, kept, scale, kinds)
             try:
                 update = trained_update(Trained(name, plan, layout, *made))
-            except NotFinite:
-                layout.flatten(result.parameters)  # says which tensor, if it is one's
-                raise
+            except NotFinite as error:
+                raise NotFinite(f"{_not_finite(layout, result) or error}: {LOOK}") from error
             counted = self._counted(aim, result.examples)
             spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # With more or fewer private steps than are charged, epsilon would be wrong.

@@ -295,7 +295,7 @@ CLIENTS = f'[privacy]\n{BUDGET}unit = "client"\nplacement = "local"\n'
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [
-        (RECORDS, r"layer '1' \(BatchNorm1d\) cannot be trained under DP-SGD.*GroupNorm"),
+        (RECORDS, r"layer '1' \(BatchNorm1d\) cannot be trained: it mixes the records.*GroupNorm"),
         (
             CLIENTS,
             r"'1\.running_mean' and 1 more: .* local = \[\"\*running_mean\", \"\*running_var\"\]",
