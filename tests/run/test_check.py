@@ -495,6 +495,20 @@ def test_evaluate_is_called_and_held_against_the_plan(tmp_path: Path) -> None:
         if each.startswith("evaluation.metrics")
     )
     assert told.startswith("evaluation.metrics: loss of version 0 is 23, and a client sends 10 at ")
+    coarse = "evaluation: a mean of "
+    told = [r for r in check(path, permit=RUN).remarks if r.startswith(coarse)]
+    assert told == []
+    path = lined(tmp_path, EVALUATED.replace("10.0", "1e6"))
+    (told_so,) = (r for r in check(path, permit=RUN).remarks if r.startswith(coarse))
+    members, bits = 5, 16
+    text = (
+        f"{members} clients like the one tried keeps {bits:.1f} of {bits} bits: loss, 0.5 of "
+        f"version 0, is told in steps of {2e6 / 2**bits:.2g}; take a magnitude smaller than 1e+06"
+    )
+    assert told_so.startswith(coarse + text)
+    few = EVALUATED + "most_examples = 1000000\n"
+    (told_so,) = (r for r in check(lined(tmp_path, few), permit=RUN).remarks if coarse in r)
+    assert "take a most_examples nearer to " in told_so
     with pytest.raises(ScriptFailed, match=r"metric 'loss' is nan"):
         check(lined(tmp_path, EVALUATED, loss='float("nan")'), permit=RUN)
 

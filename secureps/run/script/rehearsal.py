@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.evaluation import LOSS, judge
+from secureps.client.evaluation import LOSS, Judgement, judge
 from secureps.client.initial_model import conformed
 from secureps.client.returned import taken_evaluation, taken_fit
 from secureps.client.script_errors import blamed
@@ -25,7 +25,9 @@ from secureps.client.trainer import (
     Trainer,
 )
 from secureps.errors import PlanRefused
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import GroupVersion
+from secureps.policy.counting import bits_left, shares_of
 from secureps.policy.plan import Plan
 from secureps.run.script.scoring import Look
 from secureps.wording import meant
@@ -34,6 +36,9 @@ Tensors = Mapping[str, NDArray[Any]]
 
 HARDLY_ANY_NOISE = 1e-12
 """A noise multiplier: a trainer refuses 0."""
+
+COARSE = 0.02
+"""The step of a metric, in parts of its value, above which a mean is told too coarsely."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +137,35 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
         )
     own = section.model_copy(update={"reports": {}})  # of a training that was not asked for
     here = tuple(GroupVersion(group, 0) for group in plan.groups)
-    for metric in judge(_Given(result), _copied(model), own, here).metrics:
+    judged = judge(_Given(result), _copied(model), own, here)
+    yield from _coarse(plan, judged)
+    for metric in judged.metrics:
         most = section.metrics[metric.name]
         if abs(metric.value) > most:
             yield (
                 f"evaluation.metrics: {metric.name} of version 0 is {metric.value:.3g}, and a "
                 f"client sends {most:g} at most: raise {metric.name} to what it may come to"
             )
+
+
+def _coarse(plan: Plan, judged: Judgement) -> Iterator[str]:
+    """Says which metric a mean of clients tells worst, where that is too coarsely."""
+    if not plan.clients_evaluate:
+        return
+    group, members = plan.group(EVALUATION), plan.bounds(EVALUATION).minimum
+    (share,) = shares_of(group, [judged.examples])
+    left = max(0.0, min(group.bits, bits_left(group.bits, share * members, members)))
+    most = plan.section.evaluation.metrics if plan.section.evaluation else {}
+    steps = {each: 2 * most[each.name] / 2**left for each in judged.metrics if each.value}
+    worst = max(steps, key=lambda each: steps[each] / abs(each.value), default=None)
+    if worst is not None and steps[worst] > COARSE * abs(worst.value):
+        weighs = "" if share == 1 else f" a most_examples nearer to {judged.examples:,},"
+        yield (
+            f"evaluation: a mean of {members} clients like the one tried keeps {left:.1f} of "
+            f"{group.bits} bits: {worst.name}, {worst.value:.3g} of version 0, is told in steps of "
+            f"{steps[worst]:.2g}; take{weighs} a magnitude smaller than {most[worst.name]:g}, or "
+            "more bits"
+        )
 
 
 def _copied(model: Tensors) -> dict[str, NDArray[Any]]:
