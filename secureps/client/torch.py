@@ -155,7 +155,10 @@ class TorchTrainer:
             module = self._made()
             if reason := _lacking(_tensors_of(module), self._touches):
                 raise ConfigError(f"touches: the model's {reason}")
-            refuse_records(module, loss, {"train": self._train, "held_out": self._held_out})
+            held = {"train": self._train, "held_out": self._held_out}
+            self._no_classes = refuse_records(module, loss, held)
+        if "held_out" in self._no_classes:  # which no privacy covers
+            raise ConfigError(self._no_classes["held_out"])
         self._tied_names = _ties(module)
         self._has_shards = ranks.shards_of(module) is not None
 
@@ -180,9 +183,15 @@ class TorchTrainer:
     ) -> None:
         """Refuses settings that `fit` does not take (ConfigError, PlanRefused); see `Trainer`."""
         LocalSgd.of(settings, privacy)
+        self._refuse_targets(privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
                 refuse_model(self._made().train())
+
+    def _refuse_targets(self, privacy: RecordPrivacy | None) -> None:
+        """Refuses classes out of range (ConfigError); under privacy such a record adds nothing."""
+        if privacy is None and "train" in self._no_classes:
+            raise ConfigError(self._no_classes["train"])
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each tensor; see `Trainer`."""
@@ -236,6 +245,7 @@ class TorchTrainer:
                 f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
                 "tells what its records touch, and no noise covers that; train the whole table"
             )
+        self._refuse_targets(config.privacy)
         local = LocalSgd.of(config.settings, config.privacy)
         records = len(self._train[0])
         steps = config.part(local.steps(records, config.privacy))

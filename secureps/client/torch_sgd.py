@@ -194,18 +194,23 @@ def refuse_compiled(module: nn.Module) -> None:
             )
 
 
-def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> None:
-    """Refuses records that the model or cross entropy cannot take, before anything trains.
+def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> dict[str, str]:
+    """Refuses records whose types or shapes the model or cross entropy cannot take.
 
-    The model is tried on made records (`made_records`), so what it says of types and shapes follows
-    from no value of a real one. What fails for another reason is left to the training.
+    The model is tried on made records (`made_records`), so that this follows from no value of a
+    real one. What fails for another reason is left to the training.
 
     Args:
         held: inputs and targets, by the argument that they came in.
 
+    Returns:
+        why targets of an argument are out of range, if they are. To end a client for that under
+        record-level privacy would tell everybody of a record, without noise.
+
     Raises:
-        ConfigError: names the argument, and the value that was wrong.
+        ConfigError: names the argument, and what was wrong.
     """
+    found = dict[str, str]()
     ignored = _ignored_class(loss)
     weights = dict.fromkeys(each.dtype for each in module.parameters() if each.is_floating_point())
 
@@ -231,11 +236,14 @@ def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]
         scores = None
         if outputs is not None and outputs.ndim > 1 and len(outputs) == TRIED:
             scores = outputs.shape[1:]
-        if reason := _no_classes(y, scores, ignored):
+        if reason := _no_classes(y, scores):
             raise ConfigError(f"{name}: {reason}")
+        if scores is not None and (reason := _out_of_range(y, scores[0], ignored)):
+            found[name] = f"{name}: {reason}"
+    return found
 
 
-def _no_classes(y: Tensor, scores: torch.Size | None, ignored: int) -> str | None:
+def _no_classes(y: Tensor, scores: torch.Size | None) -> str | None:
     """Says why targets are no classes for cross entropy, if they are none.
 
     Args:
@@ -252,20 +260,23 @@ def _no_classes(y: Tensor, scores: torch.Size | None, ignored: int) -> str | Non
         )
     if y.dtype not in (torch.int64, torch.uint8):
         return f"targets are {kind}, and the loss, cross_entropy, wants classes: make them int64"
-    if scores is None:
-        return None
-    if y.shape[1:] != scores[1:]:
+    if scores is not None and y.shape[1:] != scores[1:]:
         wanted = (len(y), *scores[1:])
         return (
             f"targets have shape {shape}, and the model's outputs need {wanted}: a class for each"
         )
-    wrong = y[((y < 0) | (y >= scores[0])) & (y != ignored)]
-    if len(wrong):
-        return (
-            f"target {int(wrong[0])} is no class of the model, whose {scores[0]} outputs are "
-            f"classes 0 to {scores[0] - 1} ({len(wrong)} of {y.numel()} targets are out of range)"
-        )
     return None
+
+
+def _out_of_range(y: Tensor, classes: int, ignored: int) -> str | None:
+    """Says which target is no class, if one is."""
+    wrong = y[((y < 0) | (y >= classes)) & (y != ignored)]
+    if y.is_floating_point() or not len(wrong):
+        return None
+    return (
+        f"target {int(wrong[0])} is no class of the model, whose {classes} outputs are classes 0 "
+        f"to {classes - 1} ({len(wrong)} of {y.numel()} targets are out of range)"
+    )
 
 
 def _ignored_class(loss: Measure) -> int | None:

@@ -589,9 +589,9 @@ def _of_envelopes(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
     envelopes = cost.submission * len(plan.groups)
     if envelopes > values:
         yield (
-            f"{envelopes:,} of the {envelopes + values:,} bytes of a client's version are envelopes "
-            "for the key holders, which are as long for any model: more training between versions "
-            "(local_steps) sends fewer of them"
+            f"{envelopes:,} of the {envelopes + values:,} bytes of a client's version are "
+            "envelopes for the key holders, which are as long for any model: more training between "
+            "versions (local_steps) sends fewer of them"
         )
 
 
