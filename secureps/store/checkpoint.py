@@ -33,13 +33,12 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
     canonical_plain,
     digest,
-    file_hasher,
     from_plain,
     payload_hasher,
     to_plain,
 )
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
-from secureps.messages.format import BLAKE2_CHECKPOINT, FORMAT, OLDEST_CHECKPOINT, newer
+from secureps.messages.format import demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
 from secureps.store.atomic_file import make_directory, write_durably
@@ -123,16 +122,15 @@ class Manifest:
     """What a checkpoint is.
 
     Args:
-        format: from OLDEST_CHECKPOINT to FORMAT.
+        format: the FORMAT of the version that wrote it.
         number: of the checkpoint; its directory is named after it.
         id: the run id, hexadecimal; run: what it binds.
         versions: the vector of group versions it holds.
         files: one for every shard; placement: which blocks are in which.
-        ledger, releases: up to format 3, all privacy facts, of records and of clients.
         unsafe: the clients, sorted, that ever submitted what an unsafe seed made; it protects
             nobody, whatever the ledger says.
         evaluations: all that were there when it was completed, of whichever version.
-        tallies: since format 4, the privacy facts up to `versions`, as long as clients are many:
+        tallies: the privacy facts up to `versions`, as long as clients are many:
             every single one would be longer than a manifest can be, in a long run.
     """
 
@@ -143,11 +141,9 @@ class Manifest:
     versions: tuple[GroupVersion, ...]
     files: tuple[ShardFile, ...]
     placement: Placement
-    ledger: tuple[Charge, ...] | None = None
-    releases: tuple[Release, ...] | None = None
     unsafe: tuple[str, ...] = ()
     evaluations: tuple[VersionEvaluated, ...] = ()
-    tallies: tuple[Tally, ...] | None = None
+    tallies: tuple[Tally, ...] = ()
 
     def holds(self, version: int) -> bool:
         """Whether all groups of the model are at this version."""
@@ -263,7 +259,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     """The manifest of a checkpoint all of whose bytes are as they were written.
 
     Raises:
-        ConfigError: a later version wrote it, in another format.
+        ConfigError: another version wrote it, in a format that this one does not read.
         DamagedStore: names the file that is absent, torn or damaged.
     """
     manifest = read_manifest(directory)
@@ -275,7 +271,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
         )
     for part in manifest.files:
         path = Path(directory) / part.file
-        if digest_of_file(path, _hasher(manifest), part.size) != part.digest:
+        if digest_of_file(path, size=part.size) != part.digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
     return manifest
 
@@ -289,7 +285,7 @@ def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> byt
     path = Path(directory) / part.file
     with reading(path) as file:
         data = file.read()
-    hasher = _hasher(manifest)()
+    hasher = payload_hasher()
     hasher.update(data)
     if hasher.digest() != part.digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
@@ -310,16 +306,14 @@ def read_manifest(directory: str | Path) -> Manifest:
         plain = json.loads(text)
         plain.pop("digest")
         found = plain["format"]
-        if isinstance(found, int) and found > FORMAT:  # its fields may be others
-            raise ConfigError(newer(path, found))
+        if isinstance(found, int):  # fields of another format may be others
+            demand_readable(path, found)
         manifest = from_plain(Manifest, plain)
         sound = _text_of(plain) == text and manifest.run.id.hex() == manifest.id
     except (Malformed, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         sound = False
     if not sound:
         raise DamagedStore(f"{path}: damaged: it does not match its own digest")
-    if manifest.format < OLDEST_CHECKPOINT:
-        raise DamagedStore(f"{path}: format {manifest.format}; there is none such")
     if checkpoint_path("", manifest.number).name != directory.name:
         raise DamagedStore(f"{path}: it belongs to checkpoint {manifest.number}")
     for part in manifest.files:
@@ -446,10 +440,6 @@ def digest_of_file(
         if size is not None and actual != size:
             raise DamagedStore(f"{path}: {actual} bytes instead of {size}")
         return hashlib.file_digest(file, hasher).digest()  # type: ignore[arg-type]  # IO lacks readinto
-
-
-def _hasher(manifest: Manifest) -> Callable[[], Any]:
-    return file_hasher if manifest.format <= BLAKE2_CHECKPOINT else payload_hasher
 
 
 @contextlib.contextmanager

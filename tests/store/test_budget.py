@@ -566,12 +566,12 @@ def test_one_model_is_trained_from_and_judged_under_one_version(
 
 # --- ledgers of before --------------------------------------------------------------
 
-BEFORE = ROOT / "tests" / "golden" / "ledgers"
+BEFORE = ROOT / "tests" / "golden" / "version-0.2.0"
 """Files that version 0.2.0 wrote, which counted updates of one version (`attempt`)."""
 
 
 def test_what_an_older_version_counted_stays_spent(tmp_path: Path) -> None:
-    for path in BEFORE.iterdir():
+    for path in BEFORE.glob("*.db*"):
         shutil.copy(path, tmp_path)
     records, clients = (BudgetLedger(tmp_path / f"{n}.db") for n in ("records", "clients"))
     own = [(run.facts, run.exact, run.epsilon) for run in records.spent()]
