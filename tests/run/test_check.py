@@ -496,8 +496,8 @@ def test_evaluate_is_called_and_held_against_the_plan(tmp_path: Path) -> None:
     )
     assert told.startswith("evaluation.metrics: loss of version 0 is 23, and a client sends 10 at ")
     coarse = "evaluation: a mean of "
-    told = [r for r in check(path, permit=RUN).remarks if r.startswith(coarse)]
-    assert told == []
+    fine = [r for r in check(path, permit=RUN).remarks if r.startswith(coarse)]
+    assert fine == []
     path = lined(tmp_path, EVALUATED.replace("10.0", "1e6"))
     (told_so,) = (r for r in check(path, permit=RUN).remarks if r.startswith(coarse))
     members, bits = 5, 16
