@@ -233,6 +233,8 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
     over = group.phase is Phase.WAITING and termination.over(tx, group)  # and others may go on
     phase, clip = (Phase.DONE if over else group.phase).value, clip_of(tx, group)
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
+    ill = (f"{name} {tx.sessions.troubles[name]}" for name in late if name in tx.sessions.troubles)
+    reason = "; ".join([reason, *ill])
     if stuck := envelope_checks.stuck(tx, group):
         reason = f"{reason}; {stuck}"
     if others := committees.others(tx, group):
@@ -257,10 +259,13 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
         state = away = "revoked" if out == REVOKED else "left out"
         if name in federation.acted.out:
             state = away = f"{state}: {out}"
+    state = state if live else away
+    if (trouble := tx.sessions.troubles.get(name)) and not federation.finished:
+        state = f"{state}: {trouble}"
     return requests.MemberStatus(
         name=name,
         live=live,
-        state=state if live else away,
+        state=state,
         submissions=federation.included[name],
         charges=federation.ledger.count(name),
         epsilon=_epsilon(tx, name),

@@ -66,7 +66,13 @@ from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
 from secureps.roles.tasks import Prune, Sweep, Task
 
-_IDLE = (requests.Telemetry, requests.Decline, requests.Withdraw, requests.Missing)
+_IDLE = (
+    requests.Telemetry,
+    requests.Trouble,
+    requests.Decline,
+    requests.Withdraw,
+    requests.Missing,
+)
 """Without an answer nothing is lost by them."""
 
 
@@ -104,8 +110,8 @@ class Member(MemberFold):
         raise Malformed("nobody dials a client")
 
     def troubled(self, reason: str) -> list[Effect]:
-        """Says nothing to anybody."""
-        return []  # its disk is its own person's matter: its log says it
+        """Tells the coordinator what it waits for, and its own log alone where on its disk."""
+        return self._disk.troubled(reason.partition(":")[0])
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event, and then the next thing that can begin: founding, pulling, or training."""
@@ -398,6 +404,8 @@ class Member(MemberFold):
                         step.tell(transfer.report(now, receipt))
             case requests.Heartbeat():
                 self._lease.beating = False
+            case requests.Trouble():
+                step.effects += self._disk.heard(request)
             case requests.Submit(receipt):
                 transfer = self._out.arrived(receipt.id)
                 self._invites.arrived(self._plan, receipt)
