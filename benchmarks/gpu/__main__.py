@@ -60,6 +60,7 @@ def _private(narrow: bool) -> Callable[[Bench], Iterator[Row]]:
 
 
 SECTIONS: Mapping[str, Callable[[Bench], Iterator[Row]]] = {
+    "transfers": _tensors(codec.transfers),
     "training": _tensors(training.training),
     "shares of a step": _tensors(training.shares),
     "updates": _tensors(codec.codecs),

@@ -242,7 +242,6 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     A process that only helps another one to train does nothing else.
 
     Raises:
-        ConfigError: it is to seal on a GPU, and there is none that can be used.
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     no_core_dumps()

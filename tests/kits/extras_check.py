@@ -32,7 +32,7 @@ BROUGHT = {
 
 OWN = {"mlflow": ("mlflow",), "objects": ("s3fs",)}
 """The modules that no other extra brings, where others bring some: Flower needs SQLAlchemy, torch
-fsspec, and Triton where it is built for CUDA."""
+fsspec."""
 
 SCENARIO = """
 name = "played"
