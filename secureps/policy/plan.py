@@ -28,7 +28,7 @@ from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
-from secureps.model.optimizer import NUMPY, Arithmetic, Optimizer, build_optimizer, keeping_exact
+from secureps.model.optimizer import Optimizer, build_optimizer, keeping_exact
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.committee import refuse_crowded, refuse_holders
@@ -376,9 +376,9 @@ class Plan:
     def _rules(self) -> dict[str, Rule]:
         return {}
 
-    def optimizer(self, group: str, library: Arithmetic = NUMPY) -> Optimizer:
+    def optimizer(self, group: str) -> Optimizer:
         """The group's server optimizer; see `build_optimizer`."""
-        made = build_optimizer(self.group(group).optimizer, library)
+        made = build_optimizer(self.group(group).optimizer)
         return made if self.group(group).pull_bits is None else keeping_exact(made)
 
     def layout(self, schema: Schema) -> Layout:

@@ -32,7 +32,6 @@ from secureps.run.options import (
     Pin,
     RunScript,
     SchemaFile,
-    Sealing,
     ShardMemory,
     Shown,
     SitePolicy,
@@ -410,7 +409,6 @@ def join(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
     threads: Threads = 1,
-    sealing: Sealing = "auto",
     pin: Pin = "off",
     ca_fingerprint: Annotated[
         str | None,
@@ -460,7 +458,6 @@ def join(
             ledger=ledger,
             passphrases=Passphrases(passphrase_fd),
             site=NO_POLICY if site is None else read_site(site),
-            sealing=sealing,
         )
         with logging_as(log_format, name, verbose), own_beside(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from secureps.buffers import Buffers
 from secureps.crypto.cipher import Cipher, Opener
-from secureps.crypto.suite import on_backend
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.files.initial_file import initial_path
 from secureps.files.objects import shown
@@ -51,7 +50,6 @@ from secureps.roles.shard.tasks import (
 )
 from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
-from secureps.service.shard.devices import PROCESSOR, ShardDevices
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
     GroupValues,
@@ -86,7 +84,6 @@ class ShardWorker(Worker):
     """The worker of one shard.
 
     Args:
-        devices: what opens ring elements and steps blocks beside the processor.
         limit: of what is resident, and how many threads add, open and step blocks; the results
             depend on neither.
     """
@@ -98,10 +95,8 @@ class ShardWorker(Worker):
         spool: Spool,
         folders: ShardFolders,
         noise: ShardNoise,
-        devices: ShardDevices = PROCESSOR,
         limit: Limit = UNLIMITED,
     ) -> None:
-        self._devices = devices
         self._name = name
         self._state = state
         self._spool = spool
@@ -436,7 +431,7 @@ class ShardWorker(Worker):
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
         allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
-        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping)
+        stepping = Stepping(plan, layout, cohort, before, allocate)
 
         def stepped(at: tuple[int, int]) -> Stepped:
             place, block = at
@@ -462,8 +457,6 @@ class ShardWorker(Worker):
         weights = [member.weight for member in task.cohort.members]
         try:
             kind = self._cipher(task.cohort.group)
-            backend = self._devices.opening
-            kind = kind if backend is None else on_backend(kind, backend)
             return kind.opener(place, task.key, weights)
         except ClientError as error:
             raise _DoesNotOpen(str(error)) from error
