@@ -73,8 +73,13 @@ _SCALARS = frozenset({str, bool, int, float})
 
 
 @functools.cache
-def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
-    """The fields of a record class, and whether `to_plain` writes them where they are None."""
+def _fields(kind: type) -> tuple[tuple[str, bool], ...] | None:
+    """The fields of a record class, and whether `to_plain` writes them where they are None.
+
+    None of a class that is none, or says itself how it is written.
+    """
+    if hasattr(kind, "packed") or not dataclasses.is_dataclass(kind):
+        return None
     return tuple((f.name, f.default is not None) for f in dataclasses.fields(kind))
 
 
@@ -96,18 +101,18 @@ def to_plain(value: Any) -> Any:
     it stays the same bytes, and the same digest, as before there was such a field. A state has
     dicts, too, which are lists of pairs in their order, and sets, which are written in one order.
     """
-    kind = type(value)
+    kind: type = type(value)
     if kind in _SCALARS or value is None:
         return value
     if isinstance(value, bytes | memoryview):
         return value.hex()
     if isinstance(value, (tuple, list)):
         return [to_plain(item) for item in value]
+    if (fields := _fields(kind)) is not None:
+        given = [(name, getattr(value, name), kept) for name, kept in fields]
+        return {name: to_plain(each) for name, each, kept in given if kept or each is not None}
     if hasattr(kind, "packed"):
         return value.packed()
-    if dataclasses.is_dataclass(kind):
-        given = ((name, getattr(value, name), kept) for name, kept in _fields(kind))
-        return {name: to_plain(each) for name, each, kept in given if kept or each is not None}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (str, int, float)):
@@ -138,10 +143,9 @@ def field_types(kind: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
-@functools.cache
-def _omissible(kind: type) -> frozenset[str]:
-    """Fields that `to_plain` leaves out where they are None."""
-    return frozenset(name for name, kept in _fields(kind) if not kept)
+def _required(kind: type) -> frozenset[str]:
+    """Fields that `to_plain` writes always; others are left out where they are None."""
+    return frozenset(name for name, kept in _fields(kind) or () if kept)
 
 
 def from_plain(kind: type[T], plain: Any) -> T:
@@ -171,7 +175,7 @@ def _reader(kind: Any) -> Reader:
         return functools.partial(_read_packed, kind)
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
-        return functools.partial(_read_record, kind, _field_readers(kind))
+        return functools.partial(_read_record, kind, _field_readers(kind), _required(kind))
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and arguments[1:] != (...,):
         return functools.partial(_read_items, tuple(map(_reader, arguments)))
@@ -204,15 +208,18 @@ def _field_readers(kind: type) -> dict[str, tuple[Reader, str]]:
 
 
 def _read_record(
-    kind: type, fields: Mapping[str, tuple[Reader, str]], plain: Any, where: Where
+    kind: type,
+    fields: Mapping[str, tuple[Reader, str]],
+    required: frozenset[str],
+    plain: Any,
+    where: Where,
 ) -> Any:
-    omissible = _omissible(kind)
     if former := getattr(kind, "FORMER", None):
         plain = _renamed(plain, former)
     if (  # a field more or less would be in no digest, or in no signature
         not isinstance(plain, dict)
-        or not fields.keys() - omissible <= plain.keys() <= fields.keys()
-        or any(plain[name] is None for name in omissible & plain.keys())
+        or not (fields.keys() == plain.keys() or fields.keys() >= plain.keys() >= required)
+        or any(plain[name] is None for name in plain.keys() - required)
     ):
         raise _misfit(where, f"expected exactly the fields {sorted(fields)}")
     read = dict[str, Any]()
