@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from types import ModuleType
 
 import numpy as np
@@ -274,3 +275,14 @@ def test_each_choice_of_scenarios_is_kept_under_a_name_of_its_own(
     monkeypatch.setattr("sys.argv", ["benchmark", *given.split()])
     benchmark.main()
     assert kept == [name]
+
+
+def test_a_fitted_model_makes_a_tenth_more_of_changing_loads_than_thresholds() -> None:
+    """Of scenarios that no number of either was chosen by."""
+    gains = [
+        elastic.play("fitted", scene, elastic.FIRST).reward
+        / elastic.play("rule", scene, elastic.FIRST).reward
+        for scene in elastic.SCENES.values()
+    ]
+    assert geometric_mean(gains) > 1.1
+    assert min(gains) > 0.95, "and less nowhere"
