@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.policy.scaling.observation import Observation, Round, ScalingPolicy, Waits, buffer_of
+from secureps.policy.scaling.policies import Observation, Round, ScalingPolicy, Waits, buffer_of
 from secureps.roles.coordinator.scaling import POLICIES
 from tests.kits.loads import LIMITS, decided, observed
 
@@ -57,8 +57,9 @@ def test_the_same_load_is_decided_on_in_the_same_way_and_says_why(
 
 @pytest.mark.parametrize("waits", [Waits(1.0, 0.0, 0.0, 0.0), Waits(10.0, 8.0, 1.0, 0.0)])
 def test_at_its_limits_nothing_changes(policy: ScalingPolicy, waits: Waits) -> None:
-    shards: dict[str, Any] = {"least_shards": 2, "most_shards": 2}
+    shards = {"least_shards": 2, "most_shards": 2}
     factors = {"least_deadline": 1.0, "most_deadline": 1.0, "least_buffer": 1.0}
-    fixed = replace(LIMITS, **shards, **factors)
+    limits: dict[str, Any] = shards | factors
+    fixed = replace(LIMITS, **limits)
     done = policy.decide(observed(waits=waits, lost=0.5), (decided(),), fixed)
     assert (done.shards, done.deadline, done.buffer) == (2, 1.0, 1.0)
