@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
+from secureps.config.plan import ClientPrivacySection, PlanSection, RecordPrivacySection
 from secureps.config.serve import ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
@@ -26,7 +26,6 @@ from secureps.policy.explain.committee_cost import CommitteeCost, advice, commit
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.privacy_choice import Choice
 from secureps.policy.explain.rule_text import RuleText, rule_words
-from secureps.policy.explain.scaling_text import scaling_words
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
@@ -613,7 +612,34 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
             yield from wasted
     if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
         yield from advice(plan, next(iter(laid.values())))
-    yield from scaling_words(section, blocks)
+    yield from _scaling_words(section, blocks)
+
+
+def _scaling_words(section: PlanSection, blocks: int | None) -> list[str]:
+    """What may follow the load under `[scaling]`, and why it may not.
+
+    Args:
+        blocks: of the model; None if its size is not known.
+    """
+    own = section.scaling
+    if own is None:
+        return []
+    most, parts = section.most_shards, list[str]()
+    if own.policy != "fixed":
+        parts.append(f"{own.least_shards} to {most} shards")
+        if own.least_deadline < own.most_deadline:
+            parts.append(f"deadlines of {own.least_deadline:g} to {own.most_deadline:g} times")
+        if own.least_buffer < 1:
+            parts.append(f"buffers of {own.least_buffer:g} to 1 times")
+    parts += ["row-blocks move"] if own.balance else []
+    text = ", ".join(parts) or "nothing"
+    words = [f"scaling by {own.policy}, at most once in {own.every:g} s: {text}"]
+    if own.policy != "fixed" and blocks is not None and blocks < most:
+        words.append(
+            f"the model has {counted(blocks, 'block')}, and a shard holds one at least: no more "
+            f"than {counted(blocks, 'shard')} can have work; name a smaller block_size"
+        )
+    return words
 
 
 def _one_of_each(plan: Plan) -> Iterator[str]:

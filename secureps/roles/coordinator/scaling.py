@@ -19,7 +19,6 @@ from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.scaling import ScalingStatus, ScalingStep
 from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
-from secureps.policy.checks.scaling import most_shards
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.balance import balance
 from secureps.policy.scaling.fitted import Fitted
@@ -187,7 +186,7 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
     rule = tx.plan.group(group).rule
     return Limits(
         least_shards=max(section.least_shards, tx.plan.section.replicas),
-        most_shards=most_shards(tx.plan.section),
+        most_shards=tx.plan.section.most_shards,
         deadline=rule.deadline,
         least_deadline=section.least_deadline,
         most_deadline=section.most_deadline,
