@@ -106,7 +106,7 @@ class Script:
                 return self._source.make(settings, state, name)
             refuse_unknown(settings, vars(self._source))
             asked = Asked(settings)
-            with naming(self.path, ConfigError):
+            with naming(self.path, ConfigError), naming(self.path, ScriptFailed):
                 made = cast(Trainer, self._source.make(asked))
         asked.refuse_misspelt()
         return made

@@ -118,9 +118,10 @@ class TorchTrainer:
             tensors leave `fit` as they came, whatever the weight decay.
 
     Raises:
-        ConfigError: no records, not as many inputs as targets, classes that are floats, no such
-            device, or `touches` has rows that do not ascend, or that the model does not have. So
-            does every method if the model is compiled (`torch.compile`).
+        ScriptFailed: no records, not as many inputs as targets, classes that are floats, or
+            `touches` has rows that do not ascend, or that the model does not have. So does every
+            method if the model is compiled (`torch.compile`).
+        ConfigError: no such device.
 
     Examples:
         >>> from torch import nn
@@ -156,10 +157,10 @@ class TorchTrainer:
             # torch loads another second's worth of itself: now, not in the first round
             reason = self._touches and _lacking(_tensors_of(self._made()), self._touches)
         if reason:
-            raise ConfigError(f"touches: the model's {reason}")
+            raise ScriptFailed(f"touches: the model's {reason}")
 
     def _made(self) -> nn.Module:
-        """A fresh model; raises ConfigError if it is compiled."""
+        """A fresh model; raises ScriptFailed if it is compiled."""
         module = self._model()
         refuse_compiled(module)
         return module
@@ -484,15 +485,16 @@ def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
         each if isinstance(each, Tensor) else torch.from_numpy(np.array(each)) for each in records
     )
     if len(x) == 0 or len(x) != len(y):
-        raise ConfigError(f"{name}: {len(x)} inputs and {len(y)} targets; need as many, at least 1")
+        text = f"{name}: {len(x)} inputs and {len(y)} targets; need as many, at least 1"
+        raise ScriptFailed(text)
     return x, y
 
 
 def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Copies the row numbers of `touches`; ConfigError if they do not ascend."""
+    """Copies the row numbers of `touches`; ScriptFailed if they do not ascend."""
     own = np.array(rows, np.int64)
     if own.ndim != 1 or (own < 0).any() or (np.diff(own) <= 0).any():
-        raise ConfigError(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
+        raise ScriptFailed(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
     return own
 
 

@@ -25,7 +25,7 @@ from secureps.client.private_sum import made_records, private_sum, zeros
 from secureps.client.record_checks import Kept, nothing_written, refuse_model
 from secureps.client.record_loss import Measure
 from secureps.client.trainer import RecordPrivacy
-from secureps.errors import ConfigError, NotFinite
+from secureps.errors import NotFinite, ScriptFailed
 
 log = logging.getLogger("secureps")
 
@@ -150,7 +150,7 @@ def _noisy(
 
 
 def refuse_compiled(module: nn.Module) -> None:
-    """Refuses a model that torch.compile has compiled, as a whole or in part (ConfigError).
+    """Refuses a model that torch.compile has compiled, as a whole or in part (ScriptFailed).
 
     Which kernels are made may depend on what the process computed before, and on a GPU on how long
     they took; nobody has shown that a client which was killed trains to the same bits.
@@ -159,16 +159,16 @@ def refuse_compiled(module: nn.Module) -> None:
         # `torch.compile(layer)` wraps it, and names its tensors anew; `layer.compile()` does not
         if hasattr(layer, "_orig_mod") or layer._compiled_call_impl is not None:
             own = f"layer {name.replace('_orig_mod.', '')!r}" if name else "the model"
-            raise ConfigError(
+            raise ScriptFailed(
                 f"{own} is compiled, and TorchTrainer trains no compiled model: its bits need not "
                 "repeat after a restart; leave out torch.compile"
             )
 
 
 def refuse_float_classes(loss: Measure, targets: Tensor, name: str) -> None:
-    """Refuses floats, one a record, where the loss wants classes (ConfigError)."""
+    """Refuses floats, one a record, where the loss wants classes (ScriptFailed)."""
     if loss is functional.cross_entropy and targets.is_floating_point() and targets.ndim == 1:
-        raise ConfigError(
+        raise ScriptFailed(
             f"{name}: targets are {str(targets.dtype).removeprefix('torch.')}, and the default "
             "loss, cross_entropy, wants classes: make them int64, or, to learn numbers, give "
             "TorchTrainer a loss, such as loss=torch.nn.functional.mse_loss"

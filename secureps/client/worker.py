@@ -529,7 +529,10 @@ class ClientWorker(Worker):
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
-        return Contributed(tuple(whole(self._seal(made)) for made in leave), (), unsent)
+        updates = tuple(whole(self._seal(made)) for made in leave)
+        told, standing = f"{judgement.examples:,} records", self._sealer.standing(pinned)
+        at = task.model[0].version
+        return Contributed(updates, (), unsent, told, standing, evaluated=at)
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
         """Random words for one purpose; under a secret seed they differ from run to run."""

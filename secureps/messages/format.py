@@ -19,7 +19,7 @@ from secureps.errors import ConfigError
 
 FORMAT: Final = 5
 
-FINGERPRINT: Final = "4c9de7c22647b1b7"
+FINGERPRINT: Final = "112cfbb246446b31"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

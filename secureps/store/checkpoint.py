@@ -21,14 +21,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
-from secureps.file_access import open_plain
+from secureps.file_access import open_to_read
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
     canonical_plain,
@@ -335,11 +335,14 @@ def checkpoint_directories(root: str | Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def prune(root: str | Path, keep: int, wanted: Collection[int] = ()) -> tuple[int, ...]:
+def prune(
+    root: str | Path, keep: int, wanted: Collection[int] = (), uncopied: Collection[int] = ()
+) -> tuple[int, ...]:
     """Deletes checkpoints that nobody needs any more; the numbers of those that stay.
 
     The newest `keep` that are complete stay, whatever is newer than they are, the newest of each
-    version that is `wanted`, and the first one: baselines begin from version 0.
+    version that is `wanted`, the first one, from which baselines begin, and those that are
+    `uncopied`, which an object store lacks.
     """
     stay: list[int] = []
     complete, missing = 0, set(wanted)
@@ -353,7 +356,7 @@ def prune(root: str | Path, keep: int, wanted: Collection[int] = ()) -> tuple[in
             complete += 1
             held = {version for version in missing if manifest.holds(version)}
             missing -= held
-        if before < keep or held or number == 0:
+        if before < keep or held or number == 0 or number in uncopied:
             stay.append(number)
         else:
             remove_files(directory)
@@ -412,10 +415,10 @@ def _text_of(plain: dict[str, Any]) -> bytes:
 
 
 @contextlib.contextmanager
-def reading(path: Path, absent: str = "absent", buffering: int = -1) -> Iterator[IO[bytes]]:
+def reading(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
     """A file of a checkpoint, as `open` has it in bytes; a DamagedStore if it cannot be read."""
     try:
-        with open(path, "rb", buffering, opener=open_plain) as file:
+        with open_to_read(path, buffered) as file:
             yield file
     except FileNotFoundError:
         raise DamagedStore(f"{path}: {absent}") from None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from secureps.client.local_sgd import LocalSgd
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy, Trainer
-from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 
 PRIVACY = RecordPrivacy(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, delta=1e-5)
 CONFIG = FitConfig({"all": 0}, 11, {"lr": 0.1, "local_steps": 5, "batch_size": 8})
@@ -361,9 +361,9 @@ def test_batch_size_means_nothing_under_privacy() -> None:
 
 def test_constructor_refuses_what_cannot_train() -> None:
     x, y = records(4)
-    with pytest.raises(ConfigError, match="train: 0 inputs"):
+    with pytest.raises(ScriptFailed, match="train: 0 inputs"):
         TorchTrainer(mlp, (x[:0], y[:0]), (x, y))
-    with pytest.raises(ConfigError, match="held_out: 4 inputs and 3 targets"):
+    with pytest.raises(ScriptFailed, match="held_out: 4 inputs and 3 targets"):
         TorchTrainer(mlp, (x, y), (x, y[:3]))
     with pytest.raises(ConfigError, match="device 'abacus'"):
         TorchTrainer(mlp, (x, y), (x, y), device="abacus")
@@ -395,7 +395,7 @@ def test_numbers_are_learnt_by_a_loss_for_numbers() -> None:
 
 
 def test_numbers_under_the_default_loss_are_refused_before_anything_trains() -> None:
-    with pytest.raises(ConfigError, match=r"train: targets are float32, .*loss=torch\.nn\.funct"):
+    with pytest.raises(ScriptFailed, match=r"train: targets are float32, .*loss=torch\.nn\.funct"):
         numbers(0)
 
 
@@ -450,14 +450,14 @@ def test_touches_are_copied_and_empty_by_default() -> None:
 
 @pytest.mark.parametrize("rows", [[4, 1], [1, 1], [-1, 2], [[1, 2]]])
 def test_rows_that_do_not_ascend_are_refused(rows: list[int]) -> None:
-    with pytest.raises(ConfigError, match=r"touches: the rows of '0\.weight' must ascend"):
+    with pytest.raises(ScriptFailed, match=r"touches: the rows of '0\.weight' must ascend"):
         shopper({"0.weight": np.array(rows)})
 
 
 @pytest.mark.parametrize(("name", "row"), [("1.weight", 0), ("0.weight", 8)])
 def test_rows_that_the_model_does_not_have_are_refused(name: str, row: int) -> None:
     reason = f"touches: the model's tensor '{name}' is missing, or has no row {row}"
-    with pytest.raises(ConfigError, match=re.escape(reason)):
+    with pytest.raises(ScriptFailed, match=re.escape(reason)):
         shopper({name: np.array([row])})
 
 

@@ -16,7 +16,7 @@ from secureps.client.private_sum import Alone, Together
 from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import Task, descend_privately, refuse_compiled
 from secureps.client.trainer import FitConfig, RecordPrivacy
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import PlanRefused, ScriptFailed
 
 PRIVACY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
 """So little noise that clipping alone shows."""
@@ -391,7 +391,7 @@ def test_a_compiled_model_is_refused_by_its_layer() -> None:
         "layer '0' is compiled": nn.Sequential(wrapped, nn.Tanh()),
     }
     for reason, module in refused.items():
-        with pytest.raises(ConfigError, match=f"{reason}, and .* leave out torch.compile"):
+        with pytest.raises(ScriptFailed, match=f"{reason}, and .* leave out torch.compile"):
             refuse_compiled(module)
     refuse_compiled(mlp())
 
@@ -406,5 +406,5 @@ def test_a_trainer_of_a_compiled_model_says_so(asked: str) -> None:
     holder = TorchTrainer(wrapped, (x, y), (x, y), device="cpu")
     config = FitConfig({"all": 0}, 1, {"local_steps": 1})
     given = {"parameters": (1,), "kinds": (), "evaluate": ({},), "fit": ({}, config)}[asked]
-    with pytest.raises(ConfigError, match="need not repeat after a restart"):
+    with pytest.raises(ScriptFailed, match="need not repeat after a restart"):
         getattr(holder, asked)(*given)

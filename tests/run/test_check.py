@@ -117,7 +117,10 @@ def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> Non
     for part in tables(clients):
         console.print(part)
     page = console.export_text()
-    for line in ("epsilon of the run", "budget", "values", "up per update"):
+    assert re.search(r"\u2502 budget +\u2502 9 +\u2502", page), (
+        "how many versions follows from the size"
+    )
+    for line in ("epsilon of the run", "values", "up per update"):
         (row,) = [row for row in page.splitlines() if row.startswith(f"\u2502 {line} ")]
         assert "unknown" in row
     assert "unknown: how large the model is" in page

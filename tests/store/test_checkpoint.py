@@ -405,6 +405,13 @@ def test_the_newest_checkpoints_stay_and_the_first_and_what_is_wanted(tmp_path: 
     assert latest_good(tmp_path)[0].name == "000008"
 
 
+def test_a_checkpoint_stays_until_it_is_copied(tmp_path: Path) -> None:
+    for number in range(7):
+        write_checkpoint(tmp_path, number)
+    assert prune(tmp_path, 2, uncopied=(2, 4)) == (6, 5, 4, 2, 0)
+    assert prune(tmp_path, 2) == (6, 5, 0)
+
+
 def test_shards_are_told_what_stays_only_by_a_folder_that_has_the_first(tmp_path: Path) -> None:
     """A standby's own folder lacks what was written before its takeover; shards have that still."""
     for number in (0, 3, 6, 8):

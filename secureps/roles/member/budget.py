@@ -96,6 +96,8 @@ class Budget:
         """
         versions = sorted({receipt.version + 1 for receipt in sent})
         named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
+        if came.evaluated:
+            named = f"evaluates version {came.evaluated}"
         parts = [came.told, f"{size(sum(receipt.size for receipt in sent))} to send"]
         privacy = self.plan.section.privacy
         if any(receipt.unsafe for receipt in sent):

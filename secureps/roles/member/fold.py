@@ -13,6 +13,7 @@ from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Welcome
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
+from secureps.roles.disk_reports import DiskReports
 from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import Record
 from secureps.roles.member.budget import Budget
@@ -53,6 +54,7 @@ class MemberFold:
         """What it was told of shards of a later roster."""
         self._gathering = Gathering()
         self._lease = LeaseRenewal()
+        self._disk = DiskReports(settings.name)
 
     def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state; InternalError for one that is no member's."""

@@ -67,7 +67,13 @@ from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
 from secureps.roles.tasks import Prune, Sweep, Task
 
-_IDLE = (requests.Telemetry, requests.Decline, requests.Withdraw, requests.Missing)
+_IDLE = (
+    requests.Telemetry,
+    requests.Trouble,
+    requests.Decline,
+    requests.Withdraw,
+    requests.Missing,
+)
 """Without an answer nothing is lost by them."""
 
 
@@ -105,8 +111,8 @@ class Member(MemberFold):
         raise Malformed("nobody dials a client")
 
     def troubled(self, reason: str) -> list[Effect]:
-        """Says nothing to anybody."""
-        return []  # its disk is its own person's matter: its log says it
+        """Tells the coordinator what it waits for, and its own log alone where on its disk."""
+        return self._disk.troubled(reason.partition(":")[0])
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event, and then the next thing that can begin: founding, pulling, or training."""
@@ -154,6 +160,9 @@ class Member(MemberFold):
             case Judged(message) if sender == WORKER:
                 self._working = False
                 step.tell(message)
+                if isinstance(message, Evaluated):
+                    text = f"evaluates version {message.version}: {message.examples:,} records"
+                    step.effects.append(Say(text))
             case KitRead() if sender == WORKER:
                 if self._follower.read(step, event):
                     self._catch_up(step)
@@ -408,6 +417,8 @@ class Member(MemberFold):
                         step.tell(transfer.report(now, receipt))
             case requests.Heartbeat():
                 self._lease.beating = False
+            case requests.Trouble():
+                step.effects += self._disk.heard(request)
             case requests.Submit(receipt):
                 transfer = self._out.arrived(receipt.id)
                 self._invites.arrived(self._plan, receipt)

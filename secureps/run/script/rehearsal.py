@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.evaluation import LOSS, judge
+from secureps.client.evaluation import said
 from secureps.client.initial_model import conformed
-from secureps.client.returned import taken_evaluation, taken_fit
+from secureps.client.returned import taken_fit
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import (
     SECRET_BYTES,
-    EvaluateResult,
     FitConfig,
     RecordPrivacy,
     Trainer,
 )
 from secureps.errors import PlanRefused
-from secureps.messages.orders import GroupVersion
+from secureps.messages.evaluation import Metric
+from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.plan import Plan
 from secureps.run.script.scoring import Look
 from secureps.wording import meant
@@ -104,16 +104,6 @@ def _lengths(
     return found
 
 
-@dataclass(frozen=True)
-class _Given:
-    """An evaluator whose result is there already."""
-
-    result: EvaluateResult
-
-    def evaluate(self, parameters: dict[str, NDArray[Any]]) -> EvaluateResult:
-        return self.result
-
-
 def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     section = plan.section.evaluation
     assert section is not None
@@ -121,18 +111,18 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     with blamed("evaluate"):
         at = getattr(trainer, "evaluate_at", None)
         result = trainer.evaluate(_copied(model)) if at is None else at(_copied(model), versions)
-    with blamed("what evaluate returned"):
-        result = taken_evaluation(result)
-    told = sorted({*result.metrics, *([] if result.loss is None else [LOSS])})
-    lacking = sorted(section.metrics.keys() - set(told))
+    values = said("what evaluate returned", result, False, section.metrics).metrics
+    lacking = sorted(section.metrics.keys() - values.keys())
     if lacking:
         raise PlanRefused(
             f"evaluation.metrics: evaluate of the script says nothing called {lacking[0]!r}; "
-            f"{meant(lacking[0], told)}: name one of these in the plan, or have evaluate return it"
+            f"{meant(lacking[0], sorted(values))}: name one of these in the plan, or have evaluate "
+            "return it"
         )
-    own = section.model_copy(update={"reports": {}})  # of a training that was not asked for
-    here = tuple(GroupVersion(group, 0) for group in plan.groups)
-    for metric in judge(_Given(result), _copied(model), own, here).metrics:
+    metrics = tuple(Metric(name, values[name]) for name in sorted(section.metrics))
+    with blamed("what evaluate returned"):
+        check_metrics(section, metrics)
+    for metric in metrics:
         most = section.metrics[metric.name]
         if abs(metric.value) > most:
             yield (
