@@ -235,7 +235,7 @@ ELSEWHERE = {
     "not founded: waits for ...": ("run/report/test_status_tables.py", "not founded: waits for "),
     "waits for members: ... of ... are live": ("policy/rules/test_sync.py", "waits for members: "),
     "another version would bring epsilon to ..., the budget is ...: this client stops": (
-        "roles/member/test_member_sends.py",
+        "federation/test_charging.py",
         ": this client stops",
     ),
     "...: ... is left out of the run: ... spoils cohorts: ...": (
