@@ -284,10 +284,10 @@ LIMITS = {
     # --- lengths, in bytes, of what comes from elsewhere ---
     "a request": Limit(1 << 20, request, Oversized, "1048577 bytes; at most 1048576 are allowed"),
     "a message": Limit(
-        16 << 20,
+        20 << 20,
         lambda n, _: only(Oversized, lambda: decode(bytes(n))),
         Oversized,
-        "a message of 16777217 bytes; at most 16777216 are allowed",
+        "a message of 20971521 bytes; at most 20971520 are allowed",
     ),
     "a frame's envelope": Limit(
         64 << 10, lambda n, _: open_frame(framed(n)), Oversized, "65537 bytes, more than 65536"

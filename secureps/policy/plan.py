@@ -47,9 +47,8 @@ from secureps.policy.checks.privacy import (
     refuse_rows,
     refuse_steps,
 )
-from secureps.policy.checks.replicas import refuse_replicas
 from secureps.policy.checks.row_blocks import refuse_small, touched
-from secureps.policy.checks.scaling import most_shards, refuse_unsound_scaling
+from secureps.policy.checks.shards import refuse_replicas, refuse_unsound_scaling
 from secureps.policy.counting import refuse_unbounded
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
@@ -482,7 +481,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
-        refuse_crowded(plan.unnamed_committee, plan._bounds, most_shards(section))
+        refuse_crowded(plan.unnamed_committee, plan._bounds, section.most_shards)
 
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:

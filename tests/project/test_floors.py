@@ -56,7 +56,7 @@ FLOORS = (
     ("run/audit_log", "run/export", "run/join", "run/restore", "run/run_lock", "run/server_app"),
     ("run/simulate",),
     ("run/check", "run/study"),
-    ("run/deploy", "run/profile", "run/site_check", "run/up"),
+    ("run/deploy", "run/site_check", "run/up"),
     ("flower",),
     ("run/api", "run/preflight", "run/status"),
     ("run/act",),

@@ -7,7 +7,7 @@ opening sums (`service.shard.worker`), and files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -30,7 +30,6 @@ from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
 from secureps.policy.scales import moved
 from secureps.service.shard.group_values import Allocate, GroupValues, in_memory, laid_out
-from secureps.service.shard.mean_samples import SAMPLE, wanted
 
 PIECE = 1 << 15
 """Values that are stepped at a time."""
@@ -46,13 +45,11 @@ class Stepped:
     Args:
         values: as they are published.
         codes: what clients may pull in place of them, where the plan has `pull_bits`.
-        sample: some values of the mean that it has moved by, where they are `wanted`.
     """
 
     values: Values
     state: OptimizerState
     codes: Codes | None
-    sample: Sequence[float]
 
 
 class Stepping:
@@ -102,8 +99,7 @@ class Stepping:
         values, before = self._before.values[block], self._before.optimizer[block]
         made, state = self._values[block], before
         slots = {name: blocks[block] for name, blocks in self._slots.items()}
-        at, measured, sample = 0, 0.0, list[float]()
-        sampled = wanted(plan, cohort.group)
+        at, measured = 0, 0.0
         code = None if plan.chain(cohort.group).plain else self._code(block)
         for mean in self._means(opened, code):
             here = slice(at, at + len(mean))
@@ -114,8 +110,6 @@ class Stepping:
                 mean *= scale
             if last:
                 mean[-1] = 0  # no step of the optimizer's
-            if sampled:
-                sample += mean[:SAMPLE].tolist()
             part = OptimizerState(before.step, {n: v[here] for n, v in before.slots.items()})
             made[here], state = optimizer.apply(mean, values[here], part)
             for name, vector in state.slots.items():
@@ -126,7 +120,7 @@ class Stepping:
         codes, difference = None, block_delta(plan, self._layout, block)
         if difference is not None:
             codes = difference.publish(made, values, code)
-        return Stepped(made, OptimizerState(state.step, slots), codes, sample)
+        return Stepped(made, OptimizerState(state.step, slots), codes)
 
     def _means(
         self, opened: Iterator[NDArray[np.int64]], code: BlockCode | None

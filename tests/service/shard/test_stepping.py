@@ -22,7 +22,6 @@ from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState, Values
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.service.shard.group_values import GroupValues
-from secureps.service.shard.mean_samples import SAMPLE
 from secureps.service.shard.stepping import PIECE, Stepping
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
@@ -88,7 +87,7 @@ def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
     for lengths in ([], [8192] * 10, [1, 5, PIECE + 3]):
         made = stepping.step(2, partial(cut, sums, lengths))
         assert made.values.tobytes() == values.tobytes()
-        assert (made.state, made.codes, made.sample) == (state, None, [])
+        assert (made.state, made.codes) == (state, None)
         assert made.values.dtype == np.float32
 
 
@@ -160,15 +159,6 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
     made = Stepping(plan, layout, cohort, known).step(0, partial(cut, sums, [4096] * 3))
     assert made.values.tobytes() == values.tobytes()
     assert made.state == state
-
-
-def test_of_the_mean_of_each_piece_some_values_are_kept_where_a_plan_follows_the_load() -> None:
-    plan, size = make_plan(scaling={"policy": "fixed"}), PIECE + 9
-    layout = GroupLayout("all", (), 3 * size, size)
-    sums, cohort = sums_of(plan, size, 1), counted()
-    mean = plan.grid("all", layout.size).weighted_mean(sums, SHARES, cohort.weight)
-    made = Stepping(plan, layout, cohort, before(plan, size)).step(2, lambda: iter([sums]))
-    assert made.sample == [*mean[:SAMPLE].tolist(), *mean[PIECE:].tolist()]
 
 
 def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers() -> None:
