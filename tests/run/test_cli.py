@@ -56,6 +56,18 @@ def test_every_command_has_help(
     assert "None" not in shown, "of an option without an environment variable"
 
 
+@pytest.mark.parametrize(
+    "words", [("export", "run"), ("keys", "init", "kit"), ("audit-log", "export", "state")]
+)
+def test_a_missing_option_is_named_without_a_variable_that_it_does_not_have(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    said = capsys.readouterr().err
+    assert "Missing option '--" in said
+    assert "None" not in said
+
+
 def helps(command: click.Command) -> Iterator[tuple[str, str]]:
     """Yields every help text of a command and of those below it, with the command's name."""
     yield str(command.name), command.help or ""
