@@ -108,7 +108,8 @@ def _idle(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, .
         noisy = isinstance(plan.section.privacy, ClientPrivacySection)
         told += (
             f"; {idle:,} travel{' and get noise' if noisy else ''} although nothing trains them: "
-            f"list them as local, {still[0].name!r} for one"
+            "list them as frozen if every client makes them alike, else as local, "
+            f"{still[0].name!r} for one (docs/personal.md)"
         )
     return (told,)
 

@@ -66,7 +66,7 @@ def as_coordinator(
 
     whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
     if why := whom.why_silent():
-        raise OperatorError(why)
+        raise OperatorError(f"nobody plays {run} now: {why}")
     if not whom.server:
         raise OperatorError(f"{run}: its coordinator is being started")
     passphrases = Passphrases(passphrase_fd)
@@ -93,7 +93,7 @@ def act(
 
     pause holds the run between two versions, go-on takes that back; checkpoint makes
     durable what is committed; leave-out and take-back are of one client (--client);
-    scaling-off ends what the plan's [scaling] does, until scaling-on.
+    scaling-off ends what the plan's \\[scaling] does, until scaling-on.
     Give RUN, or --server and the coordinator's own --kit.
     """
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:

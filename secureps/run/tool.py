@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import typer
+from typer.core import TyperOption
 from typer.main import get_command
 
 
@@ -24,6 +25,15 @@ def _join_lines(tool: typer.Typer) -> None:
             _join_lines(group.typer_instance)
 
 
+def _hide_absent_variables(command: click.Command) -> None:
+    """Keeps "(env var: 'None')" out of errors about options that no variable sets."""
+    for each in command.params:
+        if isinstance(each, TyperOption) and not each.envvar:
+            each.show_envvar = False
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _hide_absent_variables(below)
+
+
 class Tool(typer.Typer):
     """A `typer.Typer` that is complete when it is first called."""
 
@@ -34,6 +44,7 @@ class Tool(typer.Typer):
         if self._commands is None:
             _join_lines(self)
             self._commands = get_command(self)
+            _hide_absent_variables(self._commands)
         return self._commands
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

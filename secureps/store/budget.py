@@ -140,7 +140,9 @@ class _Read:
             return "this client has judged this model before, for other metrics"
         return (
             f"version {row.version} of {row.group} is the same model as version {first[0]}: two "
-            "sums of updates from one model would tell their difference"
+            "sums of updates from one model would tell their difference; if training has come to "
+            "rest, it is the result (secureps export); if updates are smaller than a step of the "
+            "grid, plan more bits or a smaller range"
         )
 
 

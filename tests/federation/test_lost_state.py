@@ -275,6 +275,7 @@ def test_a_model_that_did_not_move_ends_its_run_and_says_why(
     assert play.versions() == {"all": versions}
     why = f"version {versions} of all is the same model as version 0"
     assert why in found.finished
+    assert "if training has come to rest, it is the result (secureps export)" in found.finished
     assert any(
         f"sends no update from version {versions} of all: {why}" in m for m in caplog.messages
     )

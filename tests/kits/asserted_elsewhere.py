@@ -213,6 +213,10 @@ ELSEWHERE = {
     ),
     "...: does not import: ... (...:...); mend the script, or install what it imports (the "
     "script's fault)": ("run/script/test_process.py", "does not import: "),
+    "sends no update from version ...: version ... is the same model as version ...: ...": (
+        "federation/test_lost_state.py",
+        "is the same model as version ",
+    ),
     "sends no evaluation: ...": ("federation/test_evaluating_fails.py", "sends no evaluation: "),
     "update norm ..., clip ...: cut to ... %": ("federation/test_batch_norm.py", "update norm"),
     "... of the update's ... values are beyond range ...: cut to it": (

@@ -77,7 +77,8 @@ def test_a_model_of_which_little_trains_together_is_told_so() -> None:
     (told,) = remarks(small_plan(local=["fc.*"]), SCHEMA, KINDS)
     assert told == (
         "only 6 of the model's 127 values train together; 120 stay with each client (local); "
-        "1 travel although nothing trains them: list them as local, 'norm.count' for one"
+        "1 travel although nothing trains them: list them as frozen if every client makes them "
+        "alike, else as local, 'norm.count' for one (docs/personal.md)"
     )
     frozen: dict[str, Kind] = {**KINDS, "fc.weight": "constant"}
     (told,) = remarks(small_plan(local=[]), SCHEMA, frozen)

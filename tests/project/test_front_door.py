@@ -6,6 +6,7 @@ import ast
 import asyncio
 import doctest
 import importlib
+import operator
 import re
 import signal
 import subprocess
@@ -77,6 +78,16 @@ def test_every_public_name_is_what_type_checkers_are_told() -> None:
 def test_no_other_name_is_there() -> None:
     with pytest.raises(AttributeError, match="module 'secureps' has no attribute 'runclient'"):
         ps.runclient  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_errors_are_called_on_the_page_as_a_script_catches_them() -> None:
+    """A script that writes `except ps.NAME` of a name that is not there hides its own error."""
+    named = re.findall(r"`((?:\w+\.)*\w+)`", PAGE)
+    errors = [name for name in named if hasattr(ps.errors, name.split(".")[-1])]
+    assert "ps.errors.ScriptFailed" in errors
+    for name in errors:
+        assert name.startswith("ps."), name
+        assert operator.attrgetter(name.removeprefix("ps."))(ps), name
 
 
 @pytest.fixture

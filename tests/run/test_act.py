@@ -83,7 +83,7 @@ def test_of_a_run_of_up_its_folder_is_enough_while_it_is_played(
     (tmp_path / ORIGIN).write_text(ORIGIN_TEXT)
     assert run(monkeypatch, "act", "pause", folder.root) == 1
     assert said == [], "nobody plays it"
-    capsys.readouterr()
+    assert f"error: nobody plays {folder.root} now: stopped; sec" in capsys.readouterr().err
     with claimed(folder.root):
         assert run(monkeypatch, "act", "pause", folder.root) == 1
         assert "its coordinator is being started" in capsys.readouterr().err

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 import typer.main
+from rich.text import Text
 
 from secureps import __version__
 from secureps.client import runner
 from secureps.client.runner import Joining
 from secureps.errors import Unreachable
 from secureps.run import cli
+from secureps.run.deploy.commands import deploy
+from secureps.run.keys import keys
 from secureps.run.report.trackers import Extras
+from secureps.run.roster import roster
 from secureps.run.up.programs import Order
 from tests.kits.command import run
 from tests.kits.party_kits import descriptor, phrase
@@ -49,6 +54,35 @@ def test_every_command_has_help(
     shown = capsys.readouterr().out
     assert f"secureps {command}" in shown
     assert "None" not in shown, "of an option without an environment variable"
+
+
+@pytest.mark.parametrize(
+    "words", [("export", "run"), ("keys", "init", "kit"), ("audit-log", "export", "state")]
+)
+def test_a_missing_option_is_named_without_a_variable_that_it_does_not_have(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    said = capsys.readouterr().err
+    assert "Missing option '--" in said
+    assert "None" not in said
+
+
+def helps(command: click.Command) -> Iterator[tuple[str, str]]:
+    """Yields every help text of a command and of those below it, with the command's name."""
+    yield str(command.name), command.help or ""
+    for parameter in command.params:
+        yield f"{command.name} {parameter.name}", getattr(parameter, "help", None) or ""
+    for below in getattr(command, "commands", {}).values():
+        yield from helps(below)
+
+
+@pytest.mark.parametrize("tool", [cli.app, keys, roster, deploy])
+def test_help_shows_the_words_that_stand_in_brackets(tool: typer.Typer) -> None:
+    """Without a backslash a plan's [scaling] is taken for a style, and left out."""
+    for where, text in helps(typer.main.get_command(tool)):
+        styles = {str(span.style) for span in Text.from_markup(text).spans}
+        assert styles <= {"red"}, where
 
 
 def test_help_imports_nothing_heavy() -> None:

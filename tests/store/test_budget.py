@@ -555,7 +555,8 @@ def test_one_model_is_trained_from_and_judged_under_one_version(
         "this client has judged this model before, for other metrics"
         if one.group == EVALUATION
         else "version 1 of all is the same model as version 0: two sums of updates from one model "
-        "would tell their difference"
+        "would tell their difference; if training has come to rest, it is the result (secureps "
+        "export); if updates are smaller than a step of the grid, plan more bits or a smaller range"
     )
     again = BudgetLedger(ledger.path)
     assert (again.repeats(one), again.repeats(later), again.release([later])) == ("", same, [same])

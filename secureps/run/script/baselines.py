@@ -29,6 +29,7 @@ from secureps.crypto.sampling import Seed
 from secureps.errors import SecurepsError
 from secureps.policy.plan import Plan
 from secureps.run.script.scoring import Goal, Judge, Score, Tensors, checked, goal
+from secureps.wording import together
 
 Say = Callable[[str], None]
 
@@ -119,14 +120,15 @@ class Race:
 class HoldersAlone:
     """Trains every holder alone, in steps of one local training.
 
-    Steps may be taken while the federation is still at work: what they come to is the same. Once
-    a holder failed, there are no more: the others have the same script.
+    Steps may be taken while the federation is still at work: what they come to is the same. A
+    holder at which the script fails has no score. The others are trained all the same: what is
+    wrong may lie in that holder's records.
     """
 
     def __init__(self, race: Race, judge: Judge) -> None:
         self.race = race
         self.scores: dict[str, Score] = {}
-        self.failed = ""
+        self.failed: dict[str, str] = {}
         self._judge = judge
         self._steps = self._trained()
 
@@ -160,8 +162,7 @@ class HoldersAlone:
                     yield name
                 self.scores[name] = self._judge.alone(trainer, model)
             except SecurepsError as error:
-                self.failed = f"{name} alone: left out: {error}"
-                return
+                self.failed[name] = f"{name} failed alone, and is not compared: {error}"
 
 
 def run_baselines(
@@ -184,7 +185,7 @@ def run_baselines(
         notes.append(f"holders alone: left out, {race.script.own_code}")
     elif not judge.note and race.start:
         alone.finish(say)
-        notes += [alone.failed] if alone.failed else []
+        notes += together(alone.failed)
     central, why = _central(race, say)
     notes += [f"central training: left out{why}"] if why else []
     measure = next((score.measure for score in alone.scores.values()), "")

@@ -25,7 +25,7 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import refuse_misplaced
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
-from secureps.errors import ConfigError, SecurepsError, from_wire, naming
+from secureps.errors import ConfigError, PlanRefused, SecurepsError, from_wire, naming
 from secureps.files.objects import ObjectStore
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
@@ -104,7 +104,7 @@ def up(order: Order, console: Console) -> Path:
         own = (order.unsafe_seed, order.copies, order.standby, order.pin)
         with full_disk_named(root, "begin the run anew in another folder"):
             Origin.of(order.plan, *own).write(folder)
-        with claimed(folder.root), _resumable(folder):
+        with claimed(folder.root), _resumable(folder, console):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
 
@@ -155,7 +155,7 @@ def resume(
         spawner(plan, script, order.processes) as spawns,
         chdir(origin.directory),
         claimed(folder.root),
-        _resumable(folder),
+        _resumable(folder, console),
     ):
         # before any clock of the run starts
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
@@ -164,10 +164,17 @@ def resume(
 
 
 @contextmanager
-def _resumable(folder: RunFolder) -> Iterator[None]:
-    go_on = f"go on: secureps resume {folder.root}"
-    with noted(folder), full_disk_named(folder.root, go_on):
-        yield
+def _resumable(folder: RunFolder, console: Console) -> Iterator[None]:
+    command = f"secureps resume {folder.root}"
+    with noted(folder), full_disk_named(folder.root, f"go on: {command}"):
+        try:
+            yield
+        except PlanRefused:  # the run keeps its copy of the plan: a mended plan is another run
+            raise
+        except SecurepsError:
+            text = f"the run failed; once that is mended, this goes on: {command}"
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
+            raise
 
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
@@ -212,8 +219,6 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     if why_no_curves:
         console.print(why_no_curves, soft_wrap=True, highlight=False, markup=False)
     if summary.failure:
-        text = f"the run failed; once that is mended, this goes on: secureps resume {folder.root}"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
         raise from_wire(summary.failure, summary.finished, None)
 
 

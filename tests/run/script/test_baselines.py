@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,31 @@ def test_nothing_trains_centrally_where_the_script_cannot(tmp_path: Path) -> Non
     done = run_baselines(made, judge, said.append)
     assert said == ["for comparison, trains a alone", "for comparison, trains b alone"]
     assert done.notes == ("central training: left out, the script has no central(settings)",)
+
+
+def test_a_holder_that_fails_alone_leaves_the_others_their_scores(tmp_path: Path) -> None:
+    """What is wrong may lie in one holder's records: it is named, and spoils no mean."""
+    broken = 'def make(settings):\n    return Holder(1 / (float(settings["step"]) - 0.1))\n'
+    code = SCRIPT.replace('def make(settings): return Holder(float(settings["step"]))', broken)
+    made, judge = race(tmp_path, SCRIPT + MORE)
+    (tmp_path / "script.py").write_text(code + MORE)
+    made = replace(made, script=Script(tmp_path / "script.py"))
+    done = run_baselines(made, judge, lambda text: None)
+    assert list(done.alone) == ["b"]
+    assert done.alone["b"].value == pytest.approx(30.0)
+    (note,) = done.notes
+    assert note.startswith("a failed alone, and is not compared: make(settings) raised Zero")
+
+
+def test_holders_that_fail_alone_in_one_way_are_named_in_one_note(tmp_path: Path) -> None:
+    code = SCRIPT.replace("return FitResult({", "raise OSError('no disk')\n        return ({")
+    made, judge = race(tmp_path, code + MORE)
+    made = replace(made, holders={"site-0": {"step": "0.1"}, "site-1": {"step": "0.2"}})
+    done = run_baselines(made, judge, lambda text: None)
+    assert done.alone == {}
+    (note,) = done.notes
+    assert note.startswith("site-0 failed alone, and is not compared: fit raised OSError: no disk")
+    assert note.endswith("; so did site-1")
 
 
 def test_holders_alone_have_no_noise_under_client_level_privacy_and_their_lines_say_so(
