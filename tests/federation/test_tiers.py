@@ -15,6 +15,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, Refused
 from secureps.policy.explain.memory import footprint
 from secureps.policy.plan import Plan
+from secureps.roles.shard.memory_report import memory_used
 from secureps.run.check import service
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -52,8 +53,27 @@ def test_memory_changes_no_bit(
     play = small_federation(plan, tmp_path, Conditions(memory=memory))
     play.run(lambda: finished(play))
     assert same(play.model(), with_enough(cipher))
-    tiers = play.parties["shard-0"].worker._states.tiers  # type: ignore[attr-defined]
-    assert (tiers.held("all") == {}) is (tier == "mapped" or memory == LITTLE)
+    used = memory_used(play.coordinator.telemetry)
+    assert used.keys() == (set() if memory is None else {"shard-0", "shard-1"})
+    for each in used.values():
+        assert each.memory == memory
+        assert each.resident <= each.memory
+        assert each.hits + each.waits > 0
+
+
+@pytest.mark.parametrize("memory", [LITTLE, None])
+def test_a_version_whose_file_is_damaged_is_made_again(memory: int | None, tmp_path: Path) -> None:
+    play = small_federation(plan_of("plain"), tmp_path, Conditions(memory=memory))
+    play.run(lambda: play.versions()["all"] == 1)
+    play.kill("shard-0")
+    newest = tmp_path / "shard-0" / "states" / "all-000001.safetensors"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    play.start("shard-0")
+    play.run(lambda: play.versions()["all"] == 2)
+    assert newest.read_bytes() == whole
+    play.run(lambda: finished(play))
+    assert same(play.model(), with_enough("plain"))
 
 
 def test_less_than_the_least_is_refused_with_the_least(tmp_path: Path) -> None:
