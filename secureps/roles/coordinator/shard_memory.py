@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from secureps.errors import ConfigError
-from secureps.policy.tiers import room_of
+from secureps.policy.tiers import room_to_make
 from secureps.roles.coordinator.transaction import Transaction
 
 Held = Mapping[str, Sequence[tuple[str, ...]]]
@@ -35,7 +35,7 @@ def too_little(tx: Transaction, memory: Mapping[str, float], held: Held) -> str:
     for shard in sorted(memory.keys() & shards):
         own = {group.name: both.blocks_of(group.name, shard) for group in groups}
         try:
-            room_of(tx.plan, groups, own, int(memory[shard]), threads=1)
+            room_to_make(tx.plan, groups, own, int(memory[shard]), threads=1)
         except ConfigError as error:
             return f"{shard}: {error}"
     return ""
