@@ -33,8 +33,8 @@ from secureps.store.checkpoint import (
     reading,
 )
 
-SHORT = 1 << 20
-"""Bytes of the longest tensor that is read, and not mapped."""
+_PIECE = 1 << 20
+"""Bytes that are read at a time for a digest."""
 _HEADER = 4096
 """Bytes that are read first, for a header: that of a few tensors is shorter."""
 _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
@@ -121,26 +121,23 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
 
 
-def checked(path: Path, name: str, digest: bytes) -> memoryview:
-    """A tensor's bytes, read-only: read if they are few, and else read for their digest and mapped.
+def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
+    """A tensor of a safetensors file, read-only; of the file, it alone is read for its digest.
 
     Raises:
         DamagedStore: absent, torn, or not of that `payload_digest`.
+        MemoryError: as `map_state`.
     """
     with reading(path, buffered=False) as file:
         tensor = _filed(path, file, _read(file, 0, _HEADER)).get(name)
         if tensor is None:
             raise DamagedStore(f"{path}: there is no {name} in it")
-        short = tensor.nbytes <= SHORT
-        found = _read(file, tensor.offset, tensor.nbytes).data if short else None
-    hasher = payload_hasher()
-    for piece in tensor.pieces() if found is None else (found,):
-        hasher.update(piece)
-    if hasher.digest() != digest:
-        raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
-    if found is None:
-        found = map_state(path, None)[name].reshape(-1).view(np.uint8).data
-    return found.toreadonly()
+        hasher, end = payload_hasher(), tensor.offset + tensor.nbytes
+        for start in range(tensor.offset, end, _PIECE):
+            hasher.update(_read(file, start, min(_PIECE, end - start)).data)
+        if hasher.digest() != digest:
+            raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
+        return _view(_mapped(file, 0, mmap.ACCESS_READ), tensor)
 
 
 def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
@@ -153,7 +150,7 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
     """
     with reading(path, buffered=False) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > SHORT:
+        if size > _PIECE:
             _filed(path, file, _read(file, 0, _HEADER))  # a hole is no reason to take memory
         data = _read(file, 0, size)
         if payload_digest(data.data) != digest:

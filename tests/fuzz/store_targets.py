@@ -44,7 +44,7 @@ from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height
 from secureps.store.journal_rows import RECORDS, body_of, link, read_row
 from secureps.store.kit_files import write
-from secureps.store.mapped_state import checked, map_state, read_tensors
+from secureps.store.mapped_state import map_state, map_tensor, read_tensors
 from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
 from tests.fuzz.target import Target, in_file
@@ -209,7 +209,7 @@ def _checkpoints(folder: Path) -> list[Target]:
         for name, array in whole.items():
             assert array.tobytes() == read[name].tobytes()
             own = payload_digest(array.tobytes())
-            assert checked(changed, name, own) == array.tobytes()
+            assert map_tensor(changed, name, own).tobytes() == array.tobytes()
         size = sum(array.nbytes for array in whole.values())
         return data if size <= len(data) else b"more than is in the file"
 

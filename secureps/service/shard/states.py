@@ -49,7 +49,7 @@ from secureps.store.checkpoint import (
     tensor_name,
     write_state,
 )
-from secureps.store.mapped_state import checked, filed_tensors, map_state, read_tensors
+from secureps.store.mapped_state import filed_tensors, map_state, map_tensor, read_tensors
 
 log = logging.getLogger("secureps")
 
@@ -80,7 +80,7 @@ class States:
         self._held: dict[str, dict[int, GroupValues]] = {}
         self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
         self._mapped: dict[Path, tuple[str, GroupValues]] = {}
-        """Versions, of which group, whose files were read for their digests, last used last."""
+        """Versions, of which group, that were read for their digests, last used last."""
         self._adopted: dict[tuple[str, int], bytes] = {}
         """Digests of files that were written for versions which may not be on record yet."""
 
@@ -130,34 +130,56 @@ class States:
             return self._values(group, version)
 
     def _values(self, group: str, version: int) -> GroupValues:
-        path = self._file(group, version)
-        if (held := self._held.get(group, {}).get(version)) is not None:
-            return held
-        _, found = self._mapped.pop(path, (group, None))
-        if found is None:
+        found = self._known(group, version)
+        if found is None or not found.optimizer:
             found = self._found(group, version)
             self._hold(group, found)
-        if found.mapped:
-            self._mapped[path] = (group, found)
-            while len(self._mapped) > MAPS:
-                del self._mapped[next(iter(self._mapped))]
+            if found.mapped:
+                self._stay_mapped(group, found)
         return found
 
-    def published(self, group: str, version: int, block: int) -> memoryview:
-        """What clients pull of a block; of one that is alone in its file, the block alone is read.
+    def _known(self, group: str, version: int) -> GroupValues | None:
+        """A version in memory, or mapped; one without optimizer state has one block alone."""
+        if (held := self._held.get(group, {}).get(version)) is not None:
+            return held
+        _, found = self._mapped.get(self._file(group, version), (group, None))
+        if found is not None:
+            self._stay_mapped(group, found)
+        return found
 
-        Its optimizer's vectors are in the file too, and would take the room of other blocks.
+    def _stay_mapped(self, group: str, found: GroupValues) -> None:
+        path = self._file(group, found.version)
+        self._mapped.pop(path, None)
+        self._mapped[path] = (group, found)
+        while len(self._mapped) > MAPS:
+            del self._mapped[next(iter(self._mapped))]
+
+    def published(self, group: str, version: int, block: int) -> memoryview:
+        """What clients pull of a block.
 
         Raises:
             DamagedStore: as `values`.
             KeyError: it is no block of this version here.
         """
         with self.tiers.used():
-            if not self.tiers.is_resident(group, version) and self._state.own(group) == (block,):
-                with suppress(ClientError, DamagedStore, LookupError, ValueError):
-                    (digest,) = self._state.group(group).states[version].blocks
-                    return checked(self._file(group, version), tensor_name(group, block), digest)
-            return published(self._values(group, version).values[block])
+            made = self._known(group, version) or self._alone(group, version, block)
+            return published((made or self._values(group, version)).values[block])
+
+    def _alone(self, group: str, version: int, block: int) -> GroupValues | None:
+        """A block that is alone in its file, mapped after it alone was read for its digest.
+
+        The optimizer's vectors are in the file too, and would take the room of other blocks.
+        """
+        if self.tiers.is_resident(group, version) or self._state.own(group) != (block,):
+            return None
+        with suppress(ClientError, DamagedStore, LookupError, ValueError):
+            (digest,) = self._state.group(group).states[version].blocks
+            path, name = self._file(group, version), tensor_name(group, block)
+            values = {block: map_tensor(path, name, digest)}
+            found = GroupValues(version, values, {}, mapped=True)
+            self._stay_mapped(group, found)
+            return found
+        return None
 
     def adopted(self, task: AdoptState, parts: Sequence[bytes]) -> AdoptState:
         """The task, with the digests of the state file that it made; raises DamagedStore."""

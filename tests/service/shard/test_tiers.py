@@ -155,35 +155,39 @@ def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
     assert read == [names[1], names[0]]
 
 
-def test_a_block_that_is_alone_in_its_file_is_read_alone_and_one_of_many_mapped(
+def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(
     tmp_path: Path,
 ) -> None:
-    disk = limited(tmp_path, TIGHT)
-    disk.keep("a", 0)
-    disk.keep("a-b", 0)
-    pulled = disk.states.published("a", 0, 0)
-    assert disk.states._mapped == {}
-    many = disk.states.published("a-b", 0, 2)
-    assert list(disk.states._mapped) == [disk.file("a-b", 0)]
-    disk.file("a", 0).unlink()
-    assert (pulled.readonly, many.readonly) == (True, True)
-    assert (pulled, many) == tuple(
-        published(version(group, 0).values[block]) for group, block in (("a", 0), ("a-b", 2))
-    )
-
-
-def test_a_block_whose_file_is_damaged_meanwhile_comes_again(tmp_path: Path) -> None:
-    """Nothing of it is in memory: each pull looks at what the disk has."""
+    """Its optimizer state is damaged, which a pull does not see, and a sum finds and mends."""
     disk = limited(tmp_path, TIGHT)
     disk.keep("a", 0)
     disk.checkpoint(1, a=0)
-    wanted = published(version("a", 0).values[0])
-    assert disk.states.published("a", 0, 0) == wanted
-    data = bytearray(disk.file("a", 0).read_bytes())
-    data[filed_tensors(disk.file("a", 0), None)["a/0000"].offset] ^= 1
+    whole = disk.file("a", 0).read_bytes()
+    data = bytearray(whole)
+    data[filed_tensors(disk.file("a", 0), None)["a/0000/m"].offset] ^= 1
     disk.file("a", 0).write_bytes(data)
+    wanted = published(version("a", 0).values[0])
+    for _ in range(2):
+        pulled = disk.states.published("a", 0, 0)
+        assert pulled == wanted
+        assert pulled.readonly
+    assert disk.file("a", 0).read_bytes() == data
+    assert same(disk.states.values("a", 0), version("a", 0))
+    assert disk.file("a", 0).read_bytes() == whole
     assert disk.states.published("a", 0, 0) == wanted
-    assert disk.file("a", 0).read_bytes() != data, "it is whole again"
+
+
+def test_files_of_few_pulled_blocks_stay_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a handle of the process; those that are used stay."""
+    disk = limited(tmp_path, TIGHT)
+    for number in range(4):
+        disk.keep("a", number)
+    monkeypatch.setattr(states, "MAPS", 2)
+    for number in (0, 1, 0, 2):
+        disk.states.published("a", number, 0)
+    assert list(disk.states._mapped) == [disk.file("a", 0), disk.file("a", 2)]
 
 
 def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
