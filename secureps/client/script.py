@@ -59,7 +59,9 @@ def refuse_privacy(path: Path, plan: Plan) -> None:
         PlanRefused: it is one.
     """
     # Nothing here clips and noises the steps of an app: an epsilon for them would be false.
-    if record_privacy(plan) is not None and speaks_flower(path):
+    federation = plan.section.federation
+    numbers = () if federation is None else federation.records
+    if record_privacy(plan, *numbers[:1]) is not None and speaks_flower(path):
         from secureps.client.flower.script import NO_RECORD_PRIVACY
 
         raise PlanRefused(f"{path}: {NO_RECORD_PRIVACY}")

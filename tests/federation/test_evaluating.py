@@ -244,6 +244,7 @@ def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100
         machine = simulation.parties[name].machine
         assert isinstance(machine, Member)
         machine._settings = replace(machine._settings, terms=Terms(budget))
+        simulation._ledgers[name].lower(budget)
 
 
 def test_a_client_with_a_budget_of_its_own_trains_and_sends_no_evaluation(tmp_path: Path) -> None:

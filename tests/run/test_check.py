@@ -19,8 +19,10 @@ from secureps.policy.explain.explanation import Explanation
 from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import load_plan
 from secureps.run.check import Permit, check, record, service, tables
+from secureps.run.cli import app
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wording import size
+from tests.kits.command import invoked
 from tests.kits.nursery import ROOT, supervise_children
 
 SCENARIOS = sorted((ROOT / "simulations").glob("*.toml"))
@@ -230,6 +232,26 @@ def test_every_preset_is_explained() -> None:
     assert (fifty.name, fifty.groups[0].values, shard(fifty).clients) == ("digits-50", 9610, 50)
 
 
+def test_it_says_how_long_an_update_takes_on_a_client_s_link(tmp_path: Path) -> None:
+    link = ("--values", "1000", "--up", "0.5", "--down", "0.25")
+    result = invoked(app, "check", write(tmp_path), *link, "--json")
+    (group, *_) = json.loads(result.output)["groups"]
+    assert group["seconds_up"] == pytest.approx(8 * group["bytes_up"] / 0.5e6)
+    assert group["seconds_down"] == pytest.approx(8 * group["bytes_down"] / 0.25e6)
+    twice = check(write(tmp_path), 2000).groups[0]
+    assert twice.client_cpu == pytest.approx(2 * group["client_cpu"])
+    assert twice.server_cpu == pytest.approx(2 * group["server_cpu"])
+    page = invoked(app, "check", write(tmp_path), *link).output
+    assert "time up, 0.5 Mbit/s" in page
+    assert "client's CPU, about" in page
+    unknown = check(write(tmp_path)).groups[0]
+    assert (unknown.seconds_up, unknown.client_cpu) == (None, None)
+    for wrong in ("0", "nan", "-1"):
+        refused = invoked(app, "check", write(tmp_path), "--values", "1000", "--up", wrong)
+        assert refused.exit_code == 1
+        assert "--down 100: a link carries more than 0 Mbit/s" in str(refused.exception)
+
+
 def test_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "secureps", "check"]
     done = subprocess.run(
@@ -298,7 +320,7 @@ CLIENTS = f'[privacy]\n{BUDGET}unit = "client"\nplacement = "local"\n'
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [
-        (RECORDS, r"layer '1' \(BatchNorm1d\) cannot be trained under DP-SGD.*GroupNorm"),
+        (RECORDS, r"layer '1' \(BatchNorm1d\) cannot be trained: it mixes the records.*GroupNorm"),
         (
             CLIENTS,
             r"'1\.running_mean' and 1 more: .* local = \[\"\*running_mean\", \"\*running_var\"\]",
@@ -442,7 +464,7 @@ def lined(folder: Path, more: str, loss: object = 0.5) -> Path:
 def test_the_lines_for_an_epsilon_may_be_written_as_they_are(tmp_path: Path) -> None:
     """The command finds noise where the plan has none; with its lines the plan spends so much."""
     path = lined(tmp_path, PRIVATE)
-    with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier: is missing"):
+    with pytest.raises(ConfigError, match=r"noise_multiplier: is missing; .* --epsilon 3 finds it"):
         check(path)
     command = [sys.executable, "-m", "secureps", "check", str(path), "--epsilon", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -498,6 +520,20 @@ def test_evaluate_is_called_and_held_against_the_plan(tmp_path: Path) -> None:
         if each.startswith("evaluation.metrics")
     )
     assert told.startswith("evaluation.metrics: loss of version 0 is 23, and a client sends 10 at ")
+    coarse = "evaluation: a mean of "
+    fine = [r for r in check(path, permit=RUN).remarks if r.startswith(coarse)]
+    assert fine == []
+    path = lined(tmp_path, EVALUATED.replace("10.0", "1e6"))
+    (told_so,) = (r for r in check(path, permit=RUN).remarks if r.startswith(coarse))
+    members, bits = 5, 16
+    text = (
+        f"{members} clients like the one tried keeps {bits:.1f} of {bits} bits: loss, 0.5 of "
+        f"version 0, is told in steps of {2e6 / 2**bits:.2g}; take a magnitude smaller than 1e+06"
+    )
+    assert told_so.startswith(coarse + text)
+    few = EVALUATED + "most_examples = 1000000\n"
+    (told_so,) = (r for r in check(lined(tmp_path, few), permit=RUN).remarks if coarse in r)
+    assert "take a most_examples nearer to " in told_so
     with pytest.raises(ScriptFailed, match=r"metric 'loss' is nan"):
         check(lined(tmp_path, EVALUATED, loss='float("nan")'), permit=RUN)
 

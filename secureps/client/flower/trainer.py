@@ -383,7 +383,7 @@ class FlowerTrainer:
             said.pop("loss", None)
         found = number(loss)
         if found is not None and not math.isfinite(found):
-            raise NotFinite(f"{where}: the loss is {loss}")
+            raise NotFinite(f"{where}: the loss is {loss}: look at the held-out records")
         return EvaluateResult(
             found, example_count(count, key, where), self._numbers("evaluate", said)
         )

@@ -69,10 +69,6 @@ class Budget:
             "a budget of its own: it sends no evaluation"
         )
 
-    def refusal(self, ledger: Ledger, layout: Layout, aim: Aim) -> str:
-        """Why this evaluation is not sent; empty if it may be."""
-        return self.evaluation_objection() or self.excess(ledger, self.planned(layout, (aim,)))
-
     def planned(self, layout: Layout, aims: tuple[Aim, ...]) -> list[Fact]:
         """What these will spend; the same update again is free."""
         facts = [

@@ -68,8 +68,7 @@ class MemberFold:
                 self._out.follow_plan(plan)
                 terms = self._settings.terms
                 self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
-                known = self._ledger, self._model
-                self._appraiser = Appraiser(self._pinned, self._budget, *known)
+                self._appraiser = Appraiser(self._pinned, self._budget, self._model)
             case RosterFollowed():
                 self._follower.apply(record)
             case Sealed(receipt):

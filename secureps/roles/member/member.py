@@ -38,7 +38,6 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, BlockHeader, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
-from secureps.policy.spending import Fact
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -267,9 +266,6 @@ class Member(MemberFold):
             self._timing.pulls(now)
             return
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
-        facts = self._budget.planned(self.pinned.layout, aims)
-        if self._unaffordable(step, facts):
-            return
         for each in due:
             self._invites.follow(each.invite.group)
         self._gathering = Gathering()
@@ -317,12 +313,6 @@ class Member(MemberFold):
         out = self._out.sealed.values(), self._out.moving.keys()
         invites = self.committees.sealable(plan, self._invites.open, seen)
         return Desk(plan, self._groups, seen, invites, evaluated, *out)
-
-    def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
-        """Whether these exceed the plan's budget, or this client's own at its own delta."""
-        if excess := self._budget.excess(self._ledger, facts):
-            self._leave(step, Leaving(Halt(f"another version {excess}: this client stops")))
-        return bool(excess)
 
     def _leave(self, step: Step, leaving: Leaving) -> None:
         """Trains no more, and ends or rests once the coordinator knows it."""

@@ -6,7 +6,7 @@ Only what a plan's numbers are held against comes back: lengths and metrics, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +24,9 @@ from secureps.client.trainer import (
     Trainer,
 )
 from secureps.errors import PlanRefused
-from secureps.messages.evaluation import Metric
+from secureps.messages.evaluation import EVALUATION, Metric
 from secureps.policy.checks.evaluation import check_metrics
+from secureps.policy.counting import bits_left, shares_of
 from secureps.policy.plan import Plan
 from secureps.run.script.scoring import Look
 from secureps.wording import meant
@@ -34,6 +35,9 @@ Tensors = Mapping[str, NDArray[Any]]
 
 HARDLY_ANY_NOISE = 1e-12
 """A noise multiplier: a trainer refuses 0."""
+
+COARSE = 0.02
+"""The step of a metric, in parts of its value, above which a mean is told too coarsely."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,8 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     with blamed("evaluate"):
         at = getattr(trainer, "evaluate_at", None)
         result = trainer.evaluate(_copied(model)) if at is None else at(_copied(model), versions)
-    values = said("what evaluate returned", result, False, section.metrics).metrics
+    own = said("what evaluate returned", result, False, section.metrics)
+    values = own.metrics
     lacking = sorted(section.metrics.keys() - values.keys())
     if lacking:
         raise PlanRefused(
@@ -122,6 +127,7 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     metrics = tuple(Metric(name, values[name]) for name in sorted(section.metrics))
     with blamed("what evaluate returned"):
         check_metrics(section, metrics)
+    yield from _coarse(plan, metrics, own.examples)
     for metric in metrics:
         most = section.metrics[metric.name]
         if abs(metric.value) > most:
@@ -129,6 +135,26 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
                 f"evaluation.metrics: {metric.name} of version 0 is {metric.value:.3g}, and a "
                 f"client sends {most:g} at most: raise {metric.name} to what it may come to"
             )
+
+
+def _coarse(plan: Plan, metrics: Sequence[Metric], examples: int) -> Iterator[str]:
+    """Says which metric a mean of clients tells worst, where that is too coarsely."""
+    if not plan.clients_evaluate:
+        return
+    group, members = plan.group(EVALUATION), plan.bounds(EVALUATION).minimum
+    (share,) = shares_of(group, [examples])
+    left = max(0.0, min(group.bits, bits_left(group.bits, share * members, members)))
+    most = plan.section.evaluation.metrics if plan.section.evaluation else {}
+    steps = {each: 2 * most[each.name] / 2**left for each in metrics if each.value}
+    worst = max(steps, key=lambda each: steps[each] / abs(each.value), default=None)
+    if worst is not None and steps[worst] > COARSE * abs(worst.value):
+        weighs = "" if share == 1 else f" a most_examples nearer to {examples:,},"
+        yield (
+            f"evaluation: a mean of {members} clients like the one tried keeps {left:.1f} of "
+            f"{group.bits} bits: {worst.name}, {worst.value:.3g} of version 0, is told in steps of "
+            f"{steps[worst]:.2g}; take{weighs} a magnitude smaller than {most[worst.name]:g}, or "
+            "more bits"
+        )
 
 
 def _copied(model: Tensors) -> dict[str, NDArray[Any]]:

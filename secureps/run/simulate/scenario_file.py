@@ -17,7 +17,6 @@ from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
-from secureps.policy.checks.scaling import most_shards
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names, shard_names
 from secureps.run.report.trackers import Heading
@@ -50,6 +49,11 @@ class Scenario:
         """The stays of clients that come late or leave, by name."""
         names, stays = self.clients, self.section.stay
         return {names[s.first + k]: s for s in stays for k in range(s.count)}
+
+    @property
+    def records(self) -> dict[str, int]:
+        """The public number that each client counts by, where the plan states them."""
+        return dict(zip(self.clients, _records(self.plan), strict=False))
 
     def settings(self, partition: int) -> dict[str, Setting]:
         """The settings of a client's script."""
@@ -110,11 +114,21 @@ def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario
         raise ConfigError(
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
         )
+    for each in (plan, *plans.values()):
+        if (stated := len(_records(each))) not in (0, section.clients):
+            raise ConfigError(
+                f"{path}: clients: {section.clients} play, and the plan's federation.records has "
+                f"{stated} numbers: state one of each, or leave it out for privacy.records"
+            )
     _refuse_stays(section, path)
     _refuse_unknown_shards(section, (plan, *plans.values()), path)
     with naming(path, ConfigError):
         delays = Delays.of(section.delays)
     return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
+
+
+def _records(plan: Plan) -> tuple[int, ...]:
+    return () if plan.section.federation is None else plan.section.federation.records
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:
@@ -135,7 +149,7 @@ def _refuse_stays(section: ScenarioSection, path: Path) -> None:
 
 def _refuse_unknown_shards(section: ScenarioSection, plans: Iterable[Plan], path: Path) -> None:
     """Refuses factors of shards that none of its plans has at any time (ConfigError)."""
-    known = shard_names(max(most_shards(plan.section) for plan in plans))
+    known = shard_names(max(plan.section.most_shards for plan in plans))
     for name in section.shards.slow:
         if name not in known:
             text = f"no shard is called {name!r}; {meant(name, known)}"

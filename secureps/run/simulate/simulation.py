@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.run import COORDINATOR, STANDBY, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import GroupLayout
-from secureps.policy.checks.scaling import most_shards
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.standby import TAKES_OVER
@@ -95,11 +94,15 @@ def memory_kit(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> MemoryK
 
 @dataclass(frozen=True)
 class Cast:
-    """The trainers of all clients, by name, and the seed of their randomness."""
+    """The trainers of all clients, by name, and the seed of their randomness.
+
+    `records` are the public numbers by which clients count; who has none counts by the plan's.
+    """
 
     trainers: Mapping[str, Trainer]
     seed: Seed
     cost: Callable[[str, object], float] = lambda name, task: 0.0
+    records: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class Simulation:
         self._folder = folder
         self._conditions = conditions or Conditions()
         self._initial = initial
-        more = most_shards(plan.section) - plan.section.shards
+        more = plan.section.most_shards - plan.section.shards
         self._kit = memory_kit(plan, tuple(cast.trainers), self._conditions.spares + more)
         self.network = self._conditions.network(self.loop, self._conditions.delay)
         self._stores: dict[str, Stores] = {}
@@ -154,7 +157,7 @@ class Simulation:
         self.ruler = COORDINATOR
         self._terms = Terms(messages=custom_reports(plan))  # of data that is nobody's
         self._alike, self._told = Alike(), ToldOfHolders()
-        shards, holders = shard_names(most_shards(plan.section)), holder_names(plan.holders)
+        shards, holders = shard_names(plan.section.most_shards), holder_names(plan.holders)
         standby = (STANDBY,) if self._conditions.standby else ()
         for name in (COORDINATOR, *shards, *holders, *cast.trainers, *standby):
             if name not in self._conditions.late:
@@ -356,4 +359,5 @@ class Simulation:
         seed, keys = self._seeds.get(name, self._cast.seed), self._kit.public.holder_keys
         trainer, identity = self._cast.trainers[name], self._kit.identities[name]
         ledger = self._ledgers.setdefault(name, MemoryLedger())
-        return Site(name, trainer, identity, seed, keys, folder, ledger=ledger, shared=True)
+        own = (name, trainer, identity, seed, keys, folder)
+        return Site(*own, records=self._cast.records.get(name), ledger=ledger, shared=True)
