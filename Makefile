@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 USERS := $(VENV)/.installed-all
 EXTRA ?= base
 
-.PHONY: demo test quick slow browser chaos clients clusters fuzz fuzz-guided flower ray check docs extra bench soak bench-peers numbers study proto clean
+.PHONY: demo test quick slow browser chaos clients clusters fuzz fuzz-guided flower ray check docs extra bench soak bench-peers numbers study clean
 
 demo: $(firstword $(wildcard $(STAMP)) $(USERS))  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -109,10 +109,6 @@ study: $(STAMP)  ## rules by virtual time to a target, and what a codec loses; h
 	$(BIN)/secureps study simulations/stragglers.toml
 	$(BIN)/secureps study simulations/ctr.toml
 	$(BIN)/python -m benchmarks.thin
-
-proto: $(STAMP)  ## after a change of secureps.proto
-	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. secureps/wire/secureps.proto
-	sed -i '1i # mypy: ignore-errors' secureps/wire/secureps_pb2.pyi
 
 clean:  ## caches and runs; environments stay
 	rm -rf runs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

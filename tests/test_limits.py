@@ -49,7 +49,7 @@ from secureps.store.spool import check_key
 from secureps.wire.grpc.authentication import Claim
 from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.grpc.framing import open_frame, unbundled
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from tests.kits.roles_kit import collecting, make_plan
 from tests.kits.transport_kit import EchoServer, Grpc
 
@@ -284,10 +284,10 @@ LIMITS = {
     # --- lengths, in bytes, of what comes from elsewhere ---
     "a request": Limit(1 << 20, request, Oversized, "1048577 bytes; at most 1048576 are allowed"),
     "a message": Limit(
-        16 << 20,
+        20 << 20,
         lambda n, _: only(Oversized, lambda: decode(bytes(n))),
         Oversized,
-        "a message of 16777217 bytes; at most 16777216 are allowed",
+        "a message of 20971521 bytes; at most 20971520 are allowed",
     ),
     "a frame's envelope": Limit(
         64 << 10, lambda n, _: open_frame(framed(n)), Oversized, "65537 bytes, more than 65536"

@@ -55,7 +55,7 @@ from secureps.store.keyring import check_fits, load_private, load_public, own_se
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.servers import CoordinatorServer
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from secureps.wire.transport import InProcessNetwork
 from secureps.wire.waves.batch import Entry, about
 from secureps.wire.waves.relay import Relay, answering

@@ -1,13 +1,15 @@
-"""One canonical form of every frozen record: for digests, signatures and journals.
+"""One canonical form of every record and state: for digests, signatures and journals.
 
-`to_plain` / `from_plain` turn a record into JSON's values and back by its type hints
-alone; `canonical` is the byte string that is hashed and signed. What must not live
-here: the wire (protobuf is in `wire.protobuf`), and any knowledge of single messages.
+`to_plain` turns a record, or what a machine keeps in memory, into JSON's values; `from_plain`
+reads them by the type hints of its class alone. `canonical` is the byte string that is hashed and
+signed. What travels is MessagePack (`wire.msgpack`).
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import enum
 import functools
 import hashlib
 import json
@@ -16,11 +18,11 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from blake3 import blake3
 
-from secureps.errors import Malformed, Oversized
+from secureps.errors import InternalError, Malformed, Oversized
 
 T = TypeVar("T")
 
@@ -71,29 +73,54 @@ _SCALARS = frozenset({str, bool, int, float})
 
 
 @functools.cache
-def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
-    """The fields of a record class, and whether `to_plain` writes them where they are None."""
+def _fields(kind: type) -> tuple[tuple[str, bool], ...] | None:
+    """The fields of a record class, and whether `to_plain` writes them where they are None.
+
+    None of a class that is none, or says itself how it is written.
+    """
+    if hasattr(kind, "packed") or not dataclasses.is_dataclass(kind):
+        return None
     return tuple((f.name, f.default is not None) for f in dataclasses.fields(kind))
+
+
+class Packed(Protocol):
+    """A state that says itself how it is written, smaller than field by field."""
+
+    def packed(self) -> Any:
+        """Its plain values."""
+
+    @classmethod
+    def unpacked(cls, plain: Any) -> Packed:
+        """The state again."""
 
 
 def to_plain(value: Any) -> Any:
     """A record as dicts, lists, strings and numbers; bytes become hexadecimal text.
 
     A field that is None by default is left out where it is None: what a record says without
-    it stays the same bytes, and the same digest, as before there was such a field.
+    it stays the same bytes, and the same digest, as before there was such a field. A state has
+    dicts, too, which are lists of pairs in their order, and sets, which are written in one order.
     """
-    kind = type(value)
+    kind: type = type(value)
     if kind in _SCALARS or value is None:
         return value
     if isinstance(value, bytes | memoryview):
         return value.hex()
     if isinstance(value, (tuple, list)):
         return [to_plain(item) for item in value]
-    if dataclasses.is_dataclass(kind):
-        given = ((name, getattr(value, name), kept) for name, kept in _fields(kind))
+    if (fields := _fields(kind)) is not None:
+        given = [(name, getattr(value, name), kept) for name, kept in fields]
         return {name: to_plain(each) for name, each, kept in given if kept or each is not None}
+    if hasattr(kind, "packed"):
+        return value.packed()
+    if isinstance(value, enum.Enum):
+        return value.value
     if isinstance(value, (str, int, float)):
         return value
+    if isinstance(value, Mapping):
+        return [[to_plain(key), to_plain(item)] for key, item in value.items()]
+    if isinstance(value, set | frozenset):
+        return sorted(map(to_plain, value), key=json.dumps)
     raise Malformed(f"a {type(value).__name__} has no place in a record")
 
 
@@ -116,14 +143,13 @@ def field_types(kind: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
-@functools.cache
-def _omissible(kind: type) -> frozenset[str]:
-    """Fields that `to_plain` leaves out where they are None."""
-    return frozenset(name for name, kept in _fields(kind) if not kept)
+def _required(kind: type) -> frozenset[str]:
+    """Fields that `to_plain` writes always; others are left out where they are None."""
+    return frozenset(name for name, kept in _fields(kind) or () if kept)
 
 
 def from_plain(kind: type[T], plain: Any) -> T:
-    """The record of class `kind` that `to_plain` made; Malformed if it does not fit exactly."""
+    """The record or state of class `kind` that `to_plain` made; Malformed if it does not fit."""
     read: Reader = _reader(typing.cast(Any, kind))
     return typing.cast(T, read(plain, kind.__name__))
 
@@ -145,26 +171,34 @@ def _misfit(where: Where, text: str) -> Malformed:
 @functools.cache
 def _reader(kind: Any) -> Reader:
     """Of a type: what its hints say is looked up once, and not for each record of a journal."""
+    if hasattr(kind, "unpacked"):
+        return functools.partial(_read_packed, kind)
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
-        return functools.partial(_read_record, kind)
+        return functools.partial(_read_record, kind, _field_readers(kind), _required(kind))
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple:
-        item, *rest = arguments
-        if rest == [...]:
-            return functools.partial(_read_list, _reader(item))
+    if origin is tuple and arguments[1:] != (...,):
         return functools.partial(_read_items, tuple(map(_reader, arguments)))
+    if origin in (tuple, list, set, frozenset):
+        return functools.partial(_read_list, origin, _reader(arguments[0]))
+    if origin in (dict, collections.Counter, collections.abc.Mapping):
+        made = dict if origin is collections.abc.Mapping else origin
+        pair = tuple(map(_reader, (*arguments, int)[:2]))
+        return functools.partial(_read_pairs, made, functools.partial(_read_items, pair))
     if origin is typing.Literal:
         return functools.partial(_read_one_of, arguments)
     if origin in (types.UnionType, typing.Union):
-        # a payload may be a view of its bytes; what is read back is bytes
-        (inner,) = (each for each in arguments if each not in (type(None), memoryview))
+        (inner,) = (each for each in arguments if each is not type(None))
         return functools.partial(_read_or_none, _reader(inner))
     if kind is bytes:
         return _read_bytes
     if kind is float:
         return _read_float
-    return functools.partial(_read_exactly, kind)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return functools.partial(_read_word, kind)
+    if kind in (str, int, bool, None, type(None)):
+        return functools.partial(_read_exactly, kind or type(None))
+    raise InternalError(f"a {kind} has no place in a record")
 
 
 @functools.cache
@@ -173,14 +207,19 @@ def _field_readers(kind: type) -> dict[str, tuple[Reader, str]]:
     return {name: (_reader(each), f".{name}") for name, each in field_types(kind).items()}
 
 
-def _read_record(kind: type, plain: Any, where: Where) -> Any:
-    fields, omissible = _field_readers(kind), _omissible(kind)
+def _read_record(
+    kind: type,
+    fields: Mapping[str, tuple[Reader, str]],
+    required: frozenset[str],
+    plain: Any,
+    where: Where,
+) -> Any:
     if former := getattr(kind, "FORMER", None):
         plain = _renamed(plain, former)
     if (  # a field more or less would be in no digest, or in no signature
         not isinstance(plain, dict)
-        or not fields.keys() - omissible <= plain.keys() <= fields.keys()
-        or any(plain[name] is None for name in omissible & plain.keys())
+        or not (fields.keys() == plain.keys() or fields.keys() >= plain.keys() >= required)
+        or any(plain[name] is None for name in plain.keys() - required)
     ):
         raise _misfit(where, f"expected exactly the fields {sorted(fields)}")
     read = dict[str, Any]()
@@ -199,10 +238,29 @@ def _renamed(plain: Any, former: Mapping[str, str]) -> Any:
     return {former.get(name, name): each for name, each in plain.items()}
 
 
-def _read_list(item: Reader, plain: Any, where: Where) -> tuple[Any, ...]:
+def _read_packed(kind: type[Packed], plain: Any, where: Where) -> Packed:
+    try:
+        return kind.unpacked(plain)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise _misfit(where, f"this is no such state: {error}") from None
+
+
+def _read_list(made: type, item: Reader, plain: Any, where: Where) -> Any:
     if not isinstance(plain, list):
         raise _misfit(where, "expected a list")
-    return tuple([item(each, (where, f"[{i}]")) for i, each in enumerate(plain)])
+    return made([item(each, (where, f"[{i}]")) for i, each in enumerate(plain)])
+
+
+def _read_pairs(made: type, pair: Reader, plain: Any, where: Where) -> Any:
+    """In the order of the dict: what is asked in order is answered as before."""
+    return made(dict(_read_list(list, pair, plain, where)))
+
+
+def _read_word(kind: type[enum.Enum], plain: Any, where: Where) -> enum.Enum:
+    try:
+        return kind(plain)
+    except ValueError:
+        raise _misfit(where, f"expected one of {[each.value for each in kind]}") from None
 
 
 def _read_items(items: tuple[Reader, ...], plain: Any, where: Where) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """One number for all formats: of what is sent, of what is journalled, and of checkpoints.
 
-Whoever changes a format raises FORMAT: fields of a message or record, `secureps.proto`, what is
+Whoever changes a format raises FORMAT: fields of a message or record, how they are sent, what is
 signed, how a payload is packed, what lies in a checkpoint. Then:
 
     peers         of another format are refused at their first request
@@ -19,8 +19,8 @@ from secureps.errors import ConfigError
 
 FORMAT: Final = 5
 
-FINGERPRINT: Final = "112cfbb246446b31"
-"""Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
+FINGERPRINT: Final = "31db247027d94662"
+"""Of all that is sent, journalled and kept in files, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2
 """The format of a peer that names none: version 0.1.0."""

@@ -13,7 +13,7 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
-MESSAGE_LIMIT = 16 << 20
+MESSAGE_LIMIT = 20 << 20
 """Bytes: no order, and no other message, is longer when it is encoded."""
 
 # --- to shards and holders --------------------------------------------------------

@@ -6,6 +6,7 @@ Everyone dials the coordinator; clients and a bfv holder also dial shards.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -18,6 +19,11 @@ from secureps.messages.scaling import ScalingStatus
 from secureps.messages.schema import Schema
 from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import BlockHeader, Cohort, CohortName, Receipt, SubmissionId
+
+if TYPE_CHECKING:
+    Octets = bytes | memoryview
+else:  # what is read back is bytes
+    Octets = bytes
 
 # --- to the coordinator -----------------------------------------------------------
 
@@ -427,7 +433,7 @@ class PutBlock:
     """
 
     header: BlockHeader
-    payload: bytes | memoryview = b""
+    payload: Octets = b""
     offset: int = 0
 
 
@@ -479,7 +485,7 @@ class Payload:
     """Answers GetBlock and GetSum; the digest is of the whole, whatever was asked for."""
 
     digest: bytes
-    payload: bytes | memoryview = b""
+    payload: Octets = b""
 
 
 # --- anyone -----------------------------------------------------------------------

@@ -14,12 +14,12 @@ from secureps.crypto.suite import cipher
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.model.layout import GroupLayout
 
-ORDER_BYTES, SHARD_BYTES = 200, 104
+ORDER_BYTES, SHARD_BYTES = 200, 112
 """Of an order to open without its members: at the most, and for each shard that holds."""
-MEMBER_BYTES = 664
+MEMBER_BYTES = 943
 """Of a member and its receipt in an order, at the most, without the name of its group, which comes
 three times, and what is sealed."""
-_ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 4, 5, 2
+_ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 3, 5, 2
 
 
 def order_bytes(committee: Committee, members: int, group: str, shards: int) -> int:

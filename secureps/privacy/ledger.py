@@ -122,7 +122,7 @@ class Ledger:
         tally[replace(fact, version=0, step=0)] += times
 
     def packed(self) -> Any:
-        """All facts in order, in plain values (`roles.fold`): most differ by version alone."""
+        """All facts in order, in plain values: most differ by version alone."""
         alike: dict[tuple[Any, ...], int] = {}
         facts = self._known.values()
         places = [alike.setdefault(_without_version(fact), len(alike)) for fact in facts]

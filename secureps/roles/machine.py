@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from secureps.errors import SecurepsError
 from secureps.messages.coordinator_records import CoordinatorRecord
@@ -23,7 +23,6 @@ from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import ShardRecord
-from secureps.roles.fold import Fold
 from secureps.roles.tasks import Task, TaskResult
 
 Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
@@ -31,6 +30,19 @@ Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
 
 WORKER = "(worker)"
 """The sender of an event that reports the end of a `Work`: no party can have this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What the rows of a party's journal come to: what a compacted journal begins with.
+
+    Args:
+        records: what its machine applies before anything: its run, and the rosters it followed.
+        state: the rest of its state, in plain values (`messages.encoding.to_plain`).
+    """
+
+    records: tuple[Any, ...]
+    state: Any
 
 
 @dataclass(frozen=True, slots=True)

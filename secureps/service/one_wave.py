@@ -17,8 +17,7 @@ from secureps.crypto.identity import Identity
 from secureps.errors import KitError, Malformed, ScriptFailed, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR, other_run
-from secureps.roles.fold import Fold
-from secureps.roles.machine import Call, Halt
+from secureps.roles.machine import Call, Fold, Halt
 from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
@@ -34,7 +33,7 @@ from secureps.store.journal_rows import Record
 from secureps.store.keyring import PublicKit
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from secureps.wire.waves.batch import (
     MOST_BYTES,
     WAVE_DOMAIN,

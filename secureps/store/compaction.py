@@ -37,7 +37,7 @@ from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
 from secureps.messages.submission import Receipt, receipt_digest
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.store.journal_height import START, Mark
 from secureps.store.journal_rows import DAMAGED, RECORDS, Record, Row, rows_after, unreadable
 

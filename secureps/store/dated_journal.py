@@ -15,7 +15,7 @@ from contextlib import suppress
 from secureps.errors import SecurepsError
 from secureps.messages.following import JournalRow
 from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.store.journal import FollowedJournal, Journal
 from secureps.store.journal_height import Mark
 from secureps.store.journal_rows import Record

@@ -25,7 +25,7 @@ from secureps.file_access import BINARY, waiting
 from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.store import compaction, durability
 from secureps.store.atomic_file import sync
 from secureps.store.journal_height import (

@@ -16,7 +16,7 @@ from typing import Any
 
 from secureps.errors import DamagedStore, KitError
 from secureps.messages.records import RunPinned
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.store.atomic_file import write_durably
 from secureps.store.journal import Journal
 from secureps.store.journal_height import Height, Mark, read_height

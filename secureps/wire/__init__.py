@@ -1,1 +1,1 @@
-"""How messages cross the network: protobuf, and the transports."""
+"""How messages cross the network: MessagePack, and the transports."""

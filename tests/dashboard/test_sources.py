@@ -32,7 +32,7 @@ from secureps.errors import DamagedStore, KitError, PlanRefused
 from secureps.messages.charge import Release
 from secureps.messages.coordinator_records import CheckpointComplete
 from secureps.messages.records import REIGN, Incarnated
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.run.status import StatusTarget
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue

@@ -14,7 +14,7 @@ import pytest
 
 from secureps.audit.entries import entries
 from secureps.messages.run import COORDINATOR
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store import compaction
 from secureps.store.journal import SqliteJournal, read_rows

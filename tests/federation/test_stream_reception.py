@@ -12,7 +12,7 @@ from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.submission import SubmissionId, model_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.validation import LAST_SEQUENCE
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.roles_kit import (
     MANY,
     MANY_ROSTER,

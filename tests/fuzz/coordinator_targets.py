@@ -21,7 +21,7 @@ from secureps.service.lead import Lead
 from secureps.service.loop import VirtualLoop
 from secureps.store.copy_parts import CopyParts
 from secureps.store.journal import MemoryJournal
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from tests.fuzz.target import Target
 from tests.kits.executor_kit import DictWorker, Line, Puppet
 from tests.kits.roles_kit import ROSTER, collecting, make_plan

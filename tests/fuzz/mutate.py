@@ -1,7 +1,7 @@
 """Bytes that are nearly right: honest ones with a few changes, some of which know their form.
 
-Blind to what a decoder does with them. Text stays text in half of the cases, JSON stays JSON, and
-a line stays a line: what is no JSON at all is found out at the first byte.
+Blind to what a decoder does with them. Text stays text in half of the cases, JSON and MessagePack
+stay what they are, and a line stays a line: what is no JSON at all is found out at the first byte.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
+
+import msgspec
 
 WORDS = (
     *(b"\0", b"\xff", b"\x7f", b"\x80", b"\n", b'"', b"\\", b"0", b"-1", b"1e999", b"NaN"),
@@ -97,8 +99,11 @@ def _lines(random: Random, data: bytes, _: Sequence[bytes]) -> bytes:
     return b"".join(lines)
 
 
-def _json(random: Random, data: bytes, _: Sequence[bytes]) -> bytes:
-    """Another value somewhere in a JSON text, in the layout that it has; or in one line of it."""
+def _value(random: Random, data: bytes, _: Sequence[bytes]) -> bytes:
+    """Another value somewhere in a message, or in a JSON text or a line of it, in its layout."""
+    if data.startswith(b"\x92"):
+        with suppress(ValueError, TypeError, OverflowError, RecursionError, msgspec.DecodeError):
+            return msgspec.msgpack.encode(_other(random, msgspec.msgpack.decode(data)))
     tag, colon, text = data.partition(b":{")
     with suppress(ValueError, RecursionError):
         return _written(random, data, _other(random, json.loads(data)))
@@ -150,5 +155,5 @@ def _list(plain: Any) -> bool:
 Change = Callable[[Random, bytes, Sequence[bytes]], bytes]
 _CHANGES: tuple[Change, ...] = (
     *(_flip, _flip, _word, _word, _cut, _again, _splice, _digits, _lines),
-    *(_json, _json, _json),
+    *(_value, _value, _value),
 )

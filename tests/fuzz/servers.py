@@ -32,7 +32,7 @@ from secureps.service.metrics import Metrics, exposed
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc import framing, health
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN, Signer
-from secureps.wire.protobuf import _BODY, KINDS, encode
+from secureps.wire.msgpack import SENT, encode
 from tests.fuzz.attempt import FINDINGS, Attempt, resident
 from tests.fuzz.mutate import mutated
 from tests.golden.values import full
@@ -186,7 +186,7 @@ class Caller:
         return b"\xff"
 
 
-KNOWN = tuple(KINDS[name] for name in sorted(_BODY))
+KNOWN = tuple(kind for _, kind in sorted(SENT.items()))
 
 
 @cache

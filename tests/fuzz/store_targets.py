@@ -23,7 +23,7 @@ from secureps.messages.encoding import digest, file_digest, payload_digest
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Dated, Incarnated, RunPinned
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.store import checkpoint, issuing
 from secureps.store.backup import backup, restore
 from secureps.store.budget import BudgetLedger

@@ -93,7 +93,6 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.simulate.ray_cluster:called",
     ),
     PIPE: ("service.wave_socket:refuse_reader",),
-    "asked of running servers (`tests/fuzz/servers.py`)": ("wire.grpc.health:Health._question",),
 }
 """Parsers that are tried by no target, by the reason."""
 
@@ -115,7 +114,7 @@ def parsers() -> set[str]:
     """Every function of the package that parses, as `module:function`."""
     found = set[str]()
     for path in sorted((ROOT / "secureps").rglob("*.py")):
-        if "_pb2" not in path.name and "templates" not in path.parts:
+        if "templates" not in path.parts:
             module = ".".join(path.relative_to(ROOT / "secureps").with_suffix("").parts)
             found |= {f"{module}:{name}" for name in _parsing(ast.parse(path.read_text()), ())}
     return found

@@ -23,7 +23,7 @@ from secureps.wire.grpc.authentication import (
     claim_of,
 )
 from secureps.wire.grpc.challenges import Challenges
-from secureps.wire.protobuf import _BODY, KINDS, decode, encode
+from secureps.wire.msgpack import SENT, decode, encode
 from secureps.wire.waves import batch
 from tests.fuzz.target import Target
 from tests.golden.values import full, kinds
@@ -35,14 +35,14 @@ KNOWN = kinds()
 
 
 def targets() -> list[Target]:
-    sent = [make(KINDS[name]) for name in sorted(_BODY) for make in (full, unset)]
+    sent = [make(kind) for _, kind in sorted(SENT.items()) for make in (full, unset)]
     envelopes = tuple(encode(message) for message in sent)
     bundles = tuple(framing.bundle(envelopes[at : at + 3]) for at in range(0, len(envelopes), 5))
     frames = tuple(framing.head(each, 7) + b"payload" for each in envelopes[:20])
     refusals = tuple(encode(make(Refusal)) for make in (full, unset))
     records = tuple(canonical(make(kind)) for kind in KNOWN.values() for make in (full, unset))
     return [
-        Target("message", ("wire.protobuf:decode",), envelopes, lambda d: encode(decode(d))),
+        Target("message", ("wire.msgpack:decode",), envelopes, lambda d: encode(decode(d))),
         Target("bundle", ("wire.grpc.framing:unbundled",), bundles, _bundle),
         Target("frame", ("wire.grpc.framing:open_frame",), frames, _frame),
         Target("refusal", ("wire.grpc.framing:_told_by",), refusals, _refusal),

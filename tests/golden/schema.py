@@ -1,4 +1,4 @@
-"""What a format is, in words: fields of messages, records and the proto, tables of a journal.
+"""What a format is, in words: fields of all that is sent, journalled or folded, and of files.
 
 `python -m tests.golden.schema` says its fingerprint.
 """
@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any
-
-from google.protobuf.descriptor import FieldDescriptor
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.roster import Certificate
@@ -19,14 +19,13 @@ from secureps.messages.encoding import digest, field_types
 from secureps.roles.coordinator.receipts import OpenFold
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.timeline import TimelineFold
-from secureps.roles.fold import shape
 from secureps.roles.holder.fold import HolderFold
 from secureps.roles.member.state import MemberState
 from secureps.roles.shard.state import ShardFold
 from secureps.store import journal
 from secureps.store.checkpoint import Manifest, ShardFile, Tally
 from secureps.store.journal_rows import RECORDS
-from secureps.wire import secureps_pb2
+from secureps.wire.msgpack import SENT
 from tests.golden.values import kinds
 
 FILES = (Manifest, ShardFile, Tally, CipherParameters, Certificate)
@@ -39,13 +38,11 @@ FOLDS = (CoordinatorState, OpenFold, TimelineFold, HolderFold, MemberState, Shar
 
 def schema() -> dict[str, Any]:
     """Of today's code."""
-    known = kinds() | {kind.__name__: kind for kind in FILES}
     return {
-        "records": {name: _record(kind) for name, kind in sorted(known.items())},
+        "classes": classes((*kinds().values(), *FILES, *FOLDS)),
+        "sent": sorted(SENT),
         "journalled": sorted(RECORDS),
         "journal": journal._SCHEMA.split(),
-        "folds": {kind.__name__: shape(kind) for kind in FOLDS},
-        "proto": _proto(),
     }
 
 
@@ -54,39 +51,48 @@ def fingerprint() -> str:
     return digest("format", json.dumps(schema(), sort_keys=True).encode()).hex()[:16]
 
 
-def _record(kind: type) -> list[str]:
+def classes(kinds: Iterable[type]) -> dict[str, list[str]]:
+    """By name, the fields of these classes and of all that is in them; the words of an enum."""
+    found: dict[str, tuple[type, list[str]]] = {}
+
+    def look(hint: Any) -> None:
+        for each in typing.get_args(hint):
+            look(each)
+        if not isinstance(hint, type):
+            return
+        name = hint.__name__
+        assert found.get(name, (hint,))[0] is hint, f"two classes are named {name}"
+        if name in found:
+            return
+        if hasattr(hint, "packed"):
+            found[name] = hint, ["packed"]
+        elif issubclass(hint, enum.Enum):
+            found[name] = hint, [str(each.value) for each in hint]
+        elif dataclasses.is_dataclass(hint):
+            found[name] = hint, _fields(hint)
+            for each in field_types(hint).values():
+                look(each)
+
+    for kind in kinds:
+        look(kind)
+    return {name: told for name, (_, told) in sorted(found.items())}
+
+
+def _fields(kind: type) -> list[str]:
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     return [
-        f"{name}: {_hint(hint)}{' = None' if defaults[name] is None else ''}"
+        f"{name}: {_named(hint)}{' = None' if defaults[name] is None else ''}"
         for name, hint in field_types(kind).items()
     ]
 
 
-def _hint(hint: Any) -> str:
-    arguments = [_hint(each) for each in typing.get_args(hint) if each is not ...]
-    if typing.get_origin(hint) is tuple:
-        return f"tuple of {', '.join(arguments)}"
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+def _named(hint: Any) -> str:
+    arguments = [_named(each) for each in typing.get_args(hint) if each is not ...]
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
         return " or ".join(arguments)
-    return hint.__name__ if isinstance(hint, type) else str(hint)
-
-
-def _proto() -> dict[str, list[str]]:
-    """Fields of all messages, with their numbers and types."""
-    names = {
-        value: name.removeprefix("TYPE_").lower()
-        for name, value in vars(FieldDescriptor).items()
-        if name.startswith("TYPE_")
-    }
-
-    def told(field: Any) -> str:
-        kind = field.message_type.name if field.message_type else names[field.type]
-        alone = "optional " if field.has_presence and not field.message_type else ""
-        many = "repeated " if field.is_repeated else alone
-        return f"{field.number}: {many}{kind} {field.name}"
-
-    tables = secureps_pb2.DESCRIPTOR.message_types_by_name
-    return {name: [told(field) for field in tables[name].fields] for name in sorted(tables)}
+    name = getattr(origin or hint, "__name__", str(hint))
+    return f"{name} of ({', '.join(arguments)})" if arguments else name
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from tests.kits.nursery import ROOT
 
 def test_no_format_changes_under_the_same_number() -> None:
     assert fingerprint() == FINGERPRINT, (
-        "a field of a message, record, file or of the proto is another than FORMAT says: raise "
+        "a field of a message, record, fold or file is another than FORMAT says: raise "
         f"FORMAT, unless it was raised since the last release, and write down {fingerprint()!r} "
         "as its FINGERPRINT"
     )

@@ -16,7 +16,7 @@ from typing import Any
 from secureps import messages
 from secureps.messages.encoding import digest, field_types, to_plain
 from secureps.store.journal_rows import RECORDS
-from secureps.wire.protobuf import SIZES
+from secureps.wire.msgpack import SIZES
 
 
 def kinds() -> dict[str, type]:
@@ -50,7 +50,7 @@ def full(kind: Any, where: str = "") -> Any:
     if origin is tuple:
         return tuple(full(each, f"{where}[{i}]") for i, each in enumerate(arguments))
     if origin in (typing.Union, types.UnionType):
-        return full(bytes if memoryview in arguments else arguments[0], where)
+        return full(arguments[0], where)
     seed = digest("golden", where.encode())
     name = where.rpartition(".")[2].partition("[")[0]
     if kind is bool:
@@ -62,7 +62,7 @@ def full(kind: Any, where: str = "") -> Any:
     if kind is str:
         return f"{name}-{seed[:3].hex()}"
     assert kind is bytes, kind
-    return (seed * 2)[: SIZES.get(name, 5)]
+    return (seed * 2)[: SIZES.get(name) or 5]
 
 
 def row(record: Any) -> str | None:

@@ -26,7 +26,7 @@ from secureps.roles.machine import WORKER, Answer, Answered, Call, Order, Step
 from secureps.roles.member.member import Member
 from secureps.roles.permissions import MESSAGES
 from secureps.roles.shard.shard import Shard
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from tests.kits.unset import unset
 
 EXTREMES: dict[type, tuple[Any, ...]] = {

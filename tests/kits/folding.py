@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import fields
 from typing import Any
 
 from secureps.messages.encoding import from_plain, to_plain
-from secureps.roles.coordinator.group import GroupState
-from secureps.roles.fold import Fold
-from secureps.roles.machine import Foldable
+from secureps.roles.machine import Fold, Foldable
 from secureps.run.simulate.simulation import Simulation
 
 
@@ -22,11 +19,11 @@ def through_json(fold: Fold) -> Fold:
 
 def said_nothing(fold: Fold) -> Fold:
     """Without the words in which a coordinator says what each group waits for: it journals none."""
-    if not isinstance(fold.state, list) or not isinstance(fold.state[0], list):
-        return fold
-    words = [field.name for field in fields(GroupState)].index("reason")
-    groups = [[name, [*g[:words], "", *g[words + 1 :]]] for name, g in fold.state[0]]
-    return Fold(fold.records, [groups, *fold.state[1:]])
+    groups = [
+        [name, {**group, "reason": ""} if "reason" in group else group]
+        for name, group in fold.state.get("groups", ())
+    ]
+    return Fold(fold.records, {**fold.state, "groups": groups})
 
 
 def differing(simulation: Simulation, seed: int, points: int) -> list[str]:

@@ -31,7 +31,7 @@ from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.processes import PATIENCE, Processes
 from tests.kits.signing_kit import signer
 

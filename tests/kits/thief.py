@@ -19,7 +19,7 @@ from secureps.roles.validation import block_bytes
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.one_process import PATIENCE, OneProcess
 from tests.kits.signing_kit import signer
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from secureps import messages
 from secureps.errors import Malformed
-from secureps.messages.charge import Charge
+from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
     DIGEST_BYTES,
     canonical,
@@ -72,8 +72,6 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.tuples(*(values(a) for a in arguments))
     assert origin in (typing.Union, types.UnionType), kind
-    if memoryview in arguments:
-        return values(bytes)
     return st.one_of(*(st.none() if a is type(None) else values(a) for a in arguments))
 
 
@@ -197,7 +195,7 @@ def test_an_integer_will_do_for_a_float() -> None:
 
 
 def test_what_has_no_place_in_a_record() -> None:
-    for value in ({1}, object(), 1j, {"a": 1}):
+    for value in (object(), 1j):
         with pytest.raises(Malformed, match="has no place in a record"):
             to_plain(value)
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -243,6 +241,41 @@ def test_digests_see_where_parts_begin(one: list[bytes], two: list[bytes]) -> No
     assert (digest("d", *one) == digest("d", *two)) == (one == two)
     assert digest("d", *one) != digest("e", *one)
     assert len(digest("d", *one)) == DIGEST_BYTES
+
+
+def test_what_is_signed_is_what_version_0_2_signed() -> None:
+    header = BlockHeader(b"\1" * 32, "clinic-ä", "update", "all", 7, 0, 3, b"\2" * 32, b"\3" * 64)
+    assert signed_part(header) == (
+        b'BlockHeader:{"author":"clinic-\\u00e4","block":0,"digest":"' + b"02" * 32 + b'","group":'
+        b'"all","length":3,"purpose":"update","run":"' + b"01" * 32 + b'","sequence":7,'
+        b'"signature":""}'
+    )
+    receipt = Receipt(
+        run=b"\1" * 32,
+        id=SubmissionId("clinic-a", "all", 7),
+        purpose="update",
+        version=2,
+        base=b"\4" * 32,
+        blocks=(b"\2" * 32,),
+        root=b"\5" * 32,
+        envelopes=(b"\6\7",),
+        commitments=(),
+        size=3,
+        charge=None,
+        release=Release("clinic-a", "all", 2, 1.0, 1e-05, 0.1, 4, 0.5),
+        unsafe=False,
+        update=b"\x08" * 16,
+        signature=b"\3" * 64,
+    )
+    assert signed_part(receipt) == (
+        b'Receipt:{"base":"' + b"04" * 32 + b'","beside":"","blocks":["' + b"02" * 32 + b'"],'
+        b'"charge":null,"commitments":[],"envelopes":["0607"],"examples":1,"id":{"client":'
+        b'"clinic-a","group":"all","sequence":7},"keys":[],"purpose":"update","release":{"clamping"'
+        b':0.5,"group":"all","l1":1e-05,"l2":1.0,"party":"clinic-a","sources":4,"stddev":0.1,'
+        b'"step":0,"version":2},"root":"' + b"05" * 32 + b'","run":"' + b"01" * 32 + b'",'
+        b'"signature":"","size":3,"step":0,"unsafe":false,"update":"' + b"08" * 16 + b'",'
+        b'"version":2}'
+    )
 
 
 def test_the_canonical_form_is_the_one_that_the_protocols_page_shows() -> None:

@@ -12,7 +12,7 @@ from secureps.messages.member_records import SubmissionSettled
 from secureps.messages.orders import Settled
 from secureps.messages.outcome import Outcome
 from secureps.messages.submission import SubmissionId
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 
 ROOT = Path(secureps.__file__).parent
 ID = SubmissionId("c0", "all", 0)

@@ -37,7 +37,7 @@ from secureps.messages.requests import (
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING, OPENED, SubmissionId
 from secureps.wire.grpc import framing
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.documented import documented, says
 from tests.kits.hostile_peer import HostilePeer, Send
 from tests.kits.processes import PLAN, Processes
@@ -82,9 +82,9 @@ def ask(message: object, to: str = "coordinator") -> Send:
 
 def nan_inside(peer: HostilePeer) -> None:
     data = encode(Telemetry(NAME, "all", 1, (Figure("seconds", 1.5),)))
-    before = struct.pack("<d", 1.5)
+    before = struct.pack(">d", 1.5)
     assert data.count(before) == 1
-    peer.raw("coordinator", TELL, [data.replace(before, struct.pack("<d", math.nan))])
+    peer.raw("coordinator", TELL, [data.replace(before, struct.pack(">d", math.nan))])
 
 
 def framed(announced: int | None = None, **changes: object) -> Send:
@@ -193,17 +193,22 @@ CHARGE = Charge(NAME, "all", 0, 1.0, 0.5, 1)
 
 CASES: dict[str, tuple[Send, str]] = {
     # --- bytes that are no message ------------------------------------------------
-    "malformed protobuf": (tell(b"\xff" * 40), "these bytes are no secureps message"),
+    "malformed MessagePack": (tell(b"\xff" * 40), "these bytes are no secureps message"),
     "to a shard": (
         tell(bytes(range(7, 71)), "shard-1", SHARD_TELL),
         "these bytes are no secureps message",
     ),
-    "empty": (tell(b""), "an envelope without a message of this version of secureps"),
-    "unknown field": (
-        tell(encode(AskStatus()) + b"\xf8\xff\xff\x0f\x01"),
-        "...: unknown or repeated fields; is the sender's secureps newer?",
+    "unknown message": (
+        tell(b"\x92\xa7AskMore\x80"),
+        "... is no message of this version of secureps",
     ),
-    "NaN": (nan_inside, "...: a wrong length, or no finite number"),
+    "unknown field": (
+        tell(b"\x92\xa9AskStatus\x81\xa4more\x01"),
+        "...: unknown, repeated or missing fields, or another spelling of a value; "
+        "is the sender's secureps newer?",
+    ),
+    "another type": (tell(b"\x92\xa9Heartbeat\x81\xa5party\x01"), "...: Expected ..., got ..."),
+    "NaN": (nan_inside, "...: a wrong length, or no finite number of 64 bits"),
     "too long a message": (
         tell(b"\xff" * (framing.REQUEST_LIMIT + 1)),
         "a message of ... bytes; at most ... are allowed",

@@ -16,7 +16,7 @@ from secureps.errors import Malformed, NotFresh, SecurepsError, UnknownParty, Un
 from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.roles import permissions
-from secureps.wire import protobuf
+from secureps.wire import msgpack
 from secureps.wire.grpc import framing, health
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN, TRIES, Signer
 from secureps.wire.grpc.client import CoordinatorServer, ShardServer
@@ -63,7 +63,7 @@ def key_of(federation: OneProcess, role: Role) -> str:
     return names[role]
 
 
-KINDS = sorted((protobuf.KINDS[name] for name in protobuf._BODY), key=lambda kind: kind.__name__)
+KINDS = sorted(msgpack.SENT.values(), key=lambda kind: kind.__name__)
 PAYLOADS = (requests.GetBlock, requests.GetSum, requests.PutBlock)
 AT_ONCE = 12
 
@@ -86,7 +86,7 @@ class Caller:
 
     def say(self, method: str, message: Any) -> SecurepsError | None:
         """What it is refused with; None if it is answered."""
-        envelope = protobuf.encode(message)
+        envelope = msgpack.encode(message)
         framed = method == framing.PUT
         sent = framing.head(envelope, 0) if framed else envelope
         refused: SecurepsError | None = None

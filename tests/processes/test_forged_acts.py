@@ -14,7 +14,7 @@ from secureps.messages.requests import Noted, Status
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from tests.kits.federations import small_plan
 from tests.kits.one_process import OBSERVER, PATIENCE, OneProcess
 from tests.kits.signing_kit import signer

@@ -56,7 +56,7 @@ from secureps.messages.submission import (
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc import framing
-from secureps.wire.protobuf import decode
+from secureps.wire.msgpack import decode
 from tests.kits.documented import documented, says
 from tests.kits.federations import small_plan
 from tests.kits.one_process import OneProcess, Watch

@@ -13,7 +13,7 @@ from secureps.wire.grpc import admission, concurrency, framing, servers, uploads
 from secureps.wire.grpc.client import GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.uploads import Upload, Uploads
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.besieged import Besieged, ends
 from tests.kits.transport_kit import BLOCK_LIMIT, PATIENCE, put, sign_as, values
 from tests.wire.grpc.test_servers import await_

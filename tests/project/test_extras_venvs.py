@@ -57,13 +57,13 @@ def test_an_environment_has_what_its_requirements_lead_to_and_no_more(tmp_path: 
     assert {"numpy", "scipy", "cffi"} <= chosen.keys(), "requirements of requirements, too"
     assert chosen.keys().isdisjoint({"torch", "pytest", "matplotlib", "packaging", "secureps"})
     assert required(("all",)).keys() > required(("flower",)).keys() > chosen.keys()
-    python = made(tmp_path, {"click": distribution("click"), "protobuf": distribution("protobuf")})
+    python = made(tmp_path, {"click": distribution("click"), "msgspec": distribution("msgspec")})
     ask = (
-        "import sys, importlib.metadata as m; import click, google.protobuf.message, secureps;"
+        "import sys, importlib.metadata as m; import click, msgspec, secureps;"
         "print(sorted(each.name for each in m.distributions()), sys.version_info[:2])"
     )
     told = subprocess.check_output([python, "-I", "-c", ask], text=True)
-    assert told == f"['click', 'protobuf'] {sys.version_info[:2]}\n"
+    assert told == f"['click', 'msgspec'] {sys.version_info[:2]}\n"
 
 
 def test_a_requirement_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

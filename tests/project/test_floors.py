@@ -101,7 +101,7 @@ ONLY_IMPORTERS = {
     "matplotlib.pyplot": set(),
     "mlflow": {"run/report/trackers.py"},
     "tensorboard": {"run/report/trackers.py"},
-    "secureps.wire.secureps_pb2": {"wire/protobuf.py"},
+    "msgspec": {"wire/msgpack.py"},
     "prometheus_client": {"service/metrics.py"},
     "starlette": {"dashboard/application.py", "dashboard/server.py"},
     "uvicorn": {"dashboard/server.py"},
@@ -109,7 +109,6 @@ ONLY_IMPORTERS = {
     "yaml": {"run/deploy/yaml_text.py"},
     "ray": {"run/simulate/ray_cluster.py"},
     "opentelemetry": {"service/spans.py"},
-    "grpc_health": {"wire/grpc/health.py"},
     "pickle": set(),
     "flwr": {
         "client/flower/script.py",
@@ -130,8 +129,7 @@ ONLY_IMPORTERS = {
 
 def modules() -> list[Path]:
     """Those of the package; templates are other people's modules once they are anybody's."""
-    found = (p for p in ROOT.rglob("*.py") if "_pb2" not in p.name)
-    return sorted(p for p in found if "templates" not in p.parts)
+    return sorted(p for p in ROOT.rglob("*.py") if "templates" not in p.parts)
 
 
 @cache

@@ -61,7 +61,7 @@ def sources() -> dict[Path, ast.Module]:
     return {
         path.relative_to(PACKAGE): ast.parse(path.read_text("utf-8"))
         for path in sorted(PACKAGE.rglob("*.py"))
-        if "_pb2" not in path.name and "templates" not in path.parts
+        if "templates" not in path.parts
     }
 
 

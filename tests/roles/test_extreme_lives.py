@@ -31,7 +31,7 @@ from secureps.roles.machine import Answered, Tick, WatchLost
 from secureps.roles.member.member import Member
 from secureps.roles.permissions import MESSAGES
 from secureps.roles.shard.shard import Shard
-from secureps.wire import protobuf
+from secureps.wire import msgpack
 from tests.kits.evaluations import evaluated_plan, examined
 from tests.kits.extremes import (
     Moment,
@@ -45,7 +45,7 @@ from tests.kits.extremes import (
 from tests.kits.federations import small_plan
 
 ORDERS = frozenset(kind for kind in MESSAGES if kind.__module__ == orders.__name__)
-ANSWERS = frozenset(protobuf.KINDS[name] for name in protobuf._BODY) - MESSAGES
+ANSWERS = frozenset(msgpack.SENT[name] for name in msgpack.SENT) - MESSAGES
 HEARD: dict[type, frozenset[type]] = {
     Coordinator: frozenset().union(*permissions.TO_COORDINATOR.values()),
     Shard: frozenset().union(*permissions.TO_SHARD.values()) | ORDERS,
@@ -196,7 +196,7 @@ def test_what_nobody_said_in_a_run(plan: str) -> None:
 
 def test_nothing_is_left_out() -> None:
     """A new message is tried by whoever may hear it, and a new answer by who asks."""
-    assert {kind.__name__ for kind in MESSAGES | ANSWERS} == set(protobuf._BODY)
+    assert {kind.__name__ for kind in MESSAGES | ANSWERS} == set(msgpack.SENT)
     kinds = frozenset().union(*map(_dataclasses, (orders, requests, moves, following)))
     assert kinds - MESSAGES - ANSWERS == PARTS
 

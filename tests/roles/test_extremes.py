@@ -29,8 +29,8 @@ from secureps.roles import permissions
 from secureps.roles.coordinator import registration
 from secureps.roles.machine import WORKER, Answer, Order, Tick
 from secureps.roles.validation import check_part
-from secureps.wire import protobuf
-from secureps.wire.protobuf import encode
+from secureps.wire import msgpack
+from secureps.wire.msgpack import encode
 from tests.kits.extremes import UNSENDABLE, demand_sent, extremes, sendable
 from tests.kits.roles_kit import (
     CLIENTS,
@@ -219,9 +219,9 @@ def test_whatever_is_said_to_a_shard_can_be_written_and_sent() -> None:
     desk.restarted().shard.resume(0.0)
 
 
-@pytest.mark.parametrize("name", sorted(protobuf._BODY))
+@pytest.mark.parametrize("name", sorted(msgpack.SENT))
 def test_a_number_that_no_field_carries_is_not_sent(name: str) -> None:
-    kind = protobuf.KINDS[name]
+    kind = msgpack.SENT[name]
     for other in extremes(unset(kind), kind, UNSENDABLE):
         reports = name in ("Status", "Telemetry") and math.inf in _floats(other)
         if not reports:

@@ -19,7 +19,7 @@ from secureps.messages.requests import PutBlock
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.roles import permissions
 from secureps.roles.shard.shard import Shard
-from secureps.wire import protobuf
+from secureps.wire import msgpack
 from tests.kits import permissions_page
 from tests.kits.roles_kit import CA, HOLDER, IDENTITIES, ROSTER, STRANGER, World, make_plan
 from tests.kits.roles_kit import refused as refused_by_coordinator
@@ -43,8 +43,8 @@ KINDS = sorted(permissions.SAID, key=lambda kind: kind.__name__)
 
 
 def test_the_table_knows_every_message_and_every_role() -> None:
-    assert {kind.__name__ for kind in permissions.MESSAGES} | ANSWERS == set(protobuf._BODY)
-    assert {kind.__name__ for kind in permissions.SAID} == set(protobuf._BODY)
+    assert {kind.__name__ for kind in permissions.MESSAGES} | ANSWERS == set(msgpack.SENT)
+    assert {kind.__name__ for kind in permissions.SAID} == set(msgpack.SENT)
     for table in (permissions.TO_COORDINATOR, permissions.TO_SHARD):
         assert set(table) == set(ROLES) == set(SENDERS)
 

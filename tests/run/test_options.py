@@ -85,8 +85,8 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def modules() -> list[str]:
-    found = (path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py")))
-    return [path for path in found if "_pb2" not in path]
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [path.relative_to(PACKAGE).as_posix() for path in paths]
 
 
 def wrong(module: str, text: str, known: dict[str, set[str]]) -> set[str]:

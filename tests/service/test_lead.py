@@ -15,8 +15,7 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import Heartbeat, Noted, Reply
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.tasks import CaughtUp
-from secureps.roles.fold import Fold
-from secureps.roles.machine import Answer, Halt, Step
+from secureps.roles.machine import Answer, Fold, Halt, Step
 from secureps.service import lead as module
 from secureps.service.environment import Environment
 from secureps.service.lead import ALONE, AWAY, PAUSE, Lead

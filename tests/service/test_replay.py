@@ -11,8 +11,7 @@ import pytest
 
 from secureps.errors import DamagedStore, DiskFailed
 from secureps.messages.records import Incarnated
-from secureps.roles.fold import Fold
-from secureps.roles.machine import Step
+from secureps.roles.machine import Fold, Step
 from secureps.service.replay import compact_if_due, replayed
 from secureps.store import compaction
 from secureps.store.journal import MemoryJournal, SqliteJournal

@@ -32,7 +32,7 @@ from secureps.messages.coordinator_records import (
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import Dated, Incarnated, ReceivedBefore, RunPinned, SealedBefore
 from secureps.messages.submission import receipt_digest
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.store import compaction
 from secureps.store.backup import backup, restore, run_of
 from secureps.store.journal import SqliteJournal, last_row, read_rows

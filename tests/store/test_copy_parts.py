@@ -14,7 +14,7 @@ from secureps.errors import DamagedStore, OperatorError, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated
-from secureps.roles.fold import Fold
+from secureps.roles.machine import Fold
 from secureps.store import compaction, copy_parts
 from secureps.store.copy_parts import CopyParts, begin, has_copy
 from secureps.store.journal import SqliteJournal, last_row, read_rows

@@ -19,6 +19,7 @@ from secureps.errors import (
 )
 from secureps.messages import requests
 from secureps.messages.acts import Act
+from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import TakeOver
@@ -55,7 +56,6 @@ from secureps.roles.coordinator.status import HERE, NOT_KNOWN, servers, status
 from secureps.roles.coordinator.tasks import CaughtUp, ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -63,6 +63,7 @@ from secureps.roles.machine import (
     Effect,
     Event,
     Failed,
+    Fold,
     Halt,
     KitRead,
     Record,
@@ -139,14 +140,14 @@ class Coordinator(Seat):
         """As `Foldable`."""
         pinned = self._federation.pinned
         records = (*(() if pinned is None else (pinned,)), *self._follower.records)
-        return Fold(records, to_state(CoordinatorState, self._federation))
+        return Fold(records, to_plain(self._federation))
 
     def unfold(self, fold: Fold) -> None:
         """As `Foldable`."""
         for record in fold.records:
             self.apply(0.0, record)
         enough = {name: g.open_receipts.enough for name, g in self._federation.groups.items()}
-        self._federation = from_state(CoordinatorState, fold.state)
+        self._federation = from_plain(CoordinatorState, fold.state)
         self._sessions.changes.forget()
         for name, group in self._federation.groups.items():
             group.open_receipts.enough = enough[name]

@@ -12,13 +12,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.submission import Receipt, SubmissionId
-from secureps.roles.fold import from_state, to_state
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFold:
-    """The same, each receipt once, and nothing that follows from the rest (`roles.fold`)."""
+    """The same, each receipt once, and nothing that follows from the rest."""
 
     enough: int
     receipts: tuple[Receipt, ...]
@@ -58,12 +58,12 @@ class OpenReceipts:
         receipts, ready = tuple(self.receipts.values()), tuple(self.ready)
         answers = self.examined, self.doubted
         state = OpenFold(self.enough, receipts, *answers, ready, self.changes, self._looked)
-        return to_state(OpenFold, state)
+        return to_plain(state)
 
     @classmethod
     def unpacked(cls, plain: Any) -> OpenReceipts:
         """The receipts again."""
-        state = from_state(OpenFold, plain)
+        state = from_plain(OpenFold, plain)
         receipts = {receipt.id: receipt for receipt in state.receipts}
         clients: dict[str, dict[SubmissionId, None]] = {}
         for id in receipts:

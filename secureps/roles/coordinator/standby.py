@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, Fenced, Refused, Unreachable
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
+from secureps.messages.encoding import from_plain
 from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Noted, Register
@@ -27,7 +28,6 @@ from secureps.roles.coordinator.reigns import Reigns, blank
 from secureps.roles.coordinator.seat import Seat
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.tasks import KeepPart, KeepRows, PartKept, RowsKept
-from secureps.roles.fold import Fold, from_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -36,6 +36,7 @@ from secureps.roles.machine import (
     Effect,
     Event,
     Failed,
+    Fold,
     Halt,
     KitRead,
     Record,
@@ -122,7 +123,7 @@ class Standby(Seat):
         """As `Unfolds`: of a coordinator's state, what a standby goes by."""
         for record in fold.records:
             self.apply(0.0, record)
-        self.reigns = from_state(CoordinatorState, fold.state).reigns
+        self.reigns = from_plain(CoordinatorState, fold.state).reigns
 
     def resume(self, now: float) -> Step:
         """Asks for rows; goes on as the coordinator if it took over before."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from secureps.messages import coordinator_records as records
+from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.steps import CohortSteps
-from secureps.roles.fold import from_state, to_state
 
 KEPT = 30
 """Cohorts, and burnt ones, that are kept: the newest of each."""
@@ -24,7 +24,7 @@ WHY = 200
 
 @dataclass(frozen=True, slots=True)
 class TimelineFold:
-    """The same in plain fields (`roles.fold`)."""
+    """The same in plain fields."""
 
     burnt: tuple[CohortSteps, ...]
     burnt_in_all: int
@@ -54,14 +54,14 @@ class Timeline:
         return (*self._done, *making)[-KEPT:]
 
     def packed(self) -> Any:
-        """In plain values (`roles.fold.Packed`)."""
+        """In plain values (`messages.encoding.Packed`)."""
         known = tuple(self.burnt), self.burnt_in_all, self._began, self._making, tuple(self._done)
-        return to_state(TimelineFold, TimelineFold(*known))
+        return to_plain(TimelineFold(*known))
 
     @classmethod
     def unpacked(cls, plain: Any) -> Timeline:
         """The steps again."""
-        state = from_state(TimelineFold, plain)
+        state = from_plain(TimelineFold, plain)
         burnt, done = deque(state.burnt, maxlen=KEPT), deque(state.done, maxlen=KEPT)
         return cls(burnt, state.burnt_in_all, state.began, state.making, done)
 

@@ -26,7 +26,6 @@ from secureps.messages.requests import Figure, Register, Request, Subscribe, Tel
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
 from secureps.roles.disk_reports import DiskReports
-from secureps.roles.fold import Fold
 from secureps.roles.holder.ledger import HolderLedger, Opening
 from secureps.roles.machine import (
     WORKER,
@@ -35,6 +34,7 @@ from secureps.roles.machine import (
     Effect,
     Event,
     Failed,
+    Fold,
     Halt,
     KitRead,
     Record,

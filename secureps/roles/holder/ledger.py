@@ -20,7 +20,7 @@ from secureps.errors import (
     Refused,
     WrongRun,
 )
-from secureps.messages.encoding import canonical, digest
+from secureps.messages.encoding import canonical, digest, from_plain, to_plain
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.holder_records import (
     BaseModel,
@@ -50,11 +50,10 @@ from secureps.policy.cohorts.overlap import (
     may_both_open,
     places,
 )
-from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.holder.fold import HolderFold, OpenedCohort, Standing
 from secureps.roles.holder.key_rotation import KeyRotation
 from secureps.roles.holder.spans import Spans
-from secureps.roles.machine import Call, Locate, Record, Step
+from secureps.roles.machine import Call, Fold, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, founded
 from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
@@ -141,13 +140,13 @@ class HolderLedger:
         run = () if self._pinned is None else (self._pinned.record,)
         known = (self.incarnation, self._standings, self._bases, self._opened)
         state = HolderFold(*known, self._spans.spans, self.rotation.folded())
-        return Fold((*run, *self.follower.records), to_state(HolderFold, state))
+        return Fold((*run, *self.follower.records), to_plain(state))
 
     def unfold(self, fold: Fold) -> None:
         """Takes up what earlier records came to; Malformed if it is no such state."""
         for record in fold.records:
             self.apply(record)
-        state = from_state(HolderFold, fold.state)
+        state = from_plain(HolderFold, fold.state)
         self.incarnation, self._standings = state.incarnation, state.standings
         self._bases, self._opened = state.bases, state.opened
         self._spans.spans = state.spans

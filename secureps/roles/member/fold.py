@@ -6,6 +6,7 @@ What must not live here: decisions (`roles.member.member`).
 from __future__ import annotations
 
 from secureps.errors import InternalError
+from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import OwnAct, Sealed, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import Configure
@@ -14,8 +15,7 @@ from secureps.messages.requests import Welcome
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
 from secureps.roles.disk_reports import DiskReports
-from secureps.roles.fold import Fold, from_state, to_state
-from secureps.roles.machine import Record
+from secureps.roles.machine import Fold, Record
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
@@ -110,11 +110,11 @@ class MemberFold:
             lowered=self._lowered,
         )
         run = () if self._pinned is None else (self._pinned.record,)
-        return Fold((*run, *self._follower.records), to_state(MemberState, state))
+        return Fold((*run, *self._follower.records), to_plain(state))
 
     def unfold(self, fold: Fold) -> None:
         """As `Foldable`; ConfigError if it is another client's."""
-        state = from_state(MemberState, fold.state)
+        state = from_plain(MemberState, fold.state)
         self._settings.check_own(state.client)
         self._ledger = state.ledger  # before any looks at it
         for record in fold.records:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from secureps.crypto.roster import Roster
 from secureps.errors import Malformed, WrongRun
+from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.records import RosterFollowed
 from secureps.messages.requests import PutBlock, Request, Subscribe
 from secureps.messages.shard_records import ShardRecord
 from secureps.roles import permissions
-from secureps.roles.fold import Fold, from_state, to_state
-from secureps.roles.machine import Record, Step
+from secureps.roles.machine import Fold, Record, Step
 from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.shard import intake
 from secureps.roles.shard.state import ShardFold, ShardState
@@ -36,13 +36,13 @@ class ShardFoldable:
     def folded(self) -> Fold:
         """As `Foldable`."""
         records = (*self.state.record, *self._follower.records)
-        return Fold(records, to_state(ShardFold, self.state.folded()))
+        return Fold(records, to_plain(self.state.folded()))
 
     def unfold(self, fold: Fold) -> None:
         """As `Foldable`."""
         for record in fold.records:
             self.apply(0.0, record)
-        self.state.unfold(from_state(ShardFold, fold.state))
+        self.state.unfold(from_plain(ShardFold, fold.state))
 
     def subscription(self) -> Subscribe:
         """Of which submissions it has blocks, and its roster."""

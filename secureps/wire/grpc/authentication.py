@@ -29,7 +29,7 @@ TRIES = 4
 
 _PARTY = "secureps-party"
 _TO = "secureps-to"
-_FORMAT = "secureps-format"
+FORMAT_KEY = "secureps-format"
 _RUN = "secureps-run-bin"
 _FRESH = "secureps-fresh-bin"
 _DIGEST = "secureps-digest-bin"
@@ -104,7 +104,7 @@ class Signer:
         return (
             (_PARTY, self._party),
             (_TO, self._to),
-            (_FORMAT, str(FORMAT)),
+            (FORMAT_KEY, str(FORMAT)),
             (_RUN, run),
             (_FRESH, challenge + _NUMBER.pack(number)),
             (_DIGEST, digest),
@@ -144,7 +144,7 @@ def claim_of(metadata: Iterable[Any] | None) -> Claim:
     if len(number) != _NUMBER.size or len(challenge) not in (0, CHALLENGE_BYTES):
         raise Malformed(f"{len(fresh)} bytes are no challenge and number")
     (count,) = _NUMBER.unpack(number)
-    format = found.get(_FORMAT, str(UNNUMBERED))
+    format = found.get(FORMAT_KEY, str(UNNUMBERED))
     if not isinstance(format, str) or _FORMAT_NUMBER.fullmatch(format) is None:
         raise Malformed(f"{format!r:.80} is no number of a format")
     check_name(party)

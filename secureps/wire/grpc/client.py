@@ -42,7 +42,7 @@ from secureps.wire.grpc.liveness import Liveness
 from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress, Stalls
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.grpc.tells import Tells
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
 
 __all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]

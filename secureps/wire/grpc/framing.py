@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -56,9 +56,9 @@ from secureps.messages.requests import (
     Refusal,
     Subscribe,
 )
-from secureps.wire.grpc.authentication import Claim, Metadata
+from secureps.wire.grpc.authentication import FORMAT_KEY, Claim, Metadata
 from secureps.wire.grpc.pacing import LONGEST, Pace
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wording import printable
 
 COORDINATOR_SERVICE = "secureps.Coordinator"
@@ -97,6 +97,7 @@ RETRY_LIMIT = 3600.0
 """Seconds: nobody is asked to wait longer."""
 
 _REFUSAL = "secureps-refusal-bin"
+_FORMAT_OF_PROTOBUF = "4"
 _ANOTHER_CA = "who is there is certified by another CA; check kit and address"
 _TLS_FAILED = {
     "Hostname Verification": ("who is there is certified as another party; check it", False),
@@ -281,9 +282,34 @@ class Collected:
 # --- errors -----------------------------------------------------------------------
 
 
-def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
-    """(status, details, trailing metadata) that bring an error back as itself."""
-    return grpc.StatusCode[type(error).status], type(error).__name__, ((_REFUSAL, refusal(error)),)
+def refuse(
+    error: SecurepsError, asked: Iterable[Any] = ()
+) -> tuple[grpc.StatusCode, str, Metadata]:
+    """(status, details, trailing metadata) that bring an error back as itself.
+
+    Args:
+        asked: the metadata of the request. A party of version 0.2 reads protobuf alone, and is to
+            hear why it is refused.
+    """
+    name = type(error).__name__
+    of_protobuf = dict(asked).get(FORMAT_KEY) == _FORMAT_OF_PROTOBUF
+    told = _protobuf(name, _text(error)) if of_protobuf else refusal(error)
+    return grpc.StatusCode[type(error).status], name, ((_REFUSAL, told),)
+
+
+def _protobuf(error: str, text: str) -> bytes:
+    """A Refusal as version 0.2 sent it: fields 1 and 2, within field 23 of an Envelope."""
+
+    def field(tag: bytes, data: bytes) -> bytes:
+        size = len(data)
+        return tag + (bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])) + data
+
+    return field(b"\xba\x01", field(b"\x0a", error.encode()) + field(b"\x12", text.encode()))
+
+
+def _text(error: SecurepsError) -> str:
+    # An error may quote what a peer sent: no line of it ends another's log, or moves a cursor.
+    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
 
 
 def refusal(error: SecurepsError) -> bytes:
@@ -291,12 +317,10 @@ def refusal(error: SecurepsError) -> bytes:
     retry_after = error.retry_after if isinstance(error, PeerError) else None
     if retry_after is not None and not math.isfinite(retry_after):
         retry_after = None
-    # An error may quote what a peer sent: no line of it ends another's log, or moves a cursor.
-    text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
     try:
         challenge = error.challenge if isinstance(error, NotFresh) else b""
         free = error.free if isinstance(error, Conflict) else 0
-        return encode(Refusal(type(error).__name__, text, retry_after, challenge, free))
+        return encode(Refusal(type(error).__name__, _text(error), retry_after, challenge, free))
     except SecurepsError:
         return encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
 
@@ -346,7 +370,10 @@ def _told_by(data: bytes, to: str) -> SecurepsError:
     except SecurepsError:
         told = None
     if not isinstance(told, Refusal):
-        return InternalError(f"{to} answered with an error that cannot be read")
+        return InternalError(
+            f"{to} answered with an error that cannot be read: all parties of a run need one "
+            "version of secureps"
+        )
     return error_in(told)
 
 

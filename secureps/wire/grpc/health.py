@@ -4,8 +4,9 @@ Its requests need no signature: a probe learns one bit, over a connection that s
 of the kit. It never reaches an endpoint. What must not live here: when a party is ready
 (`service.snapshot`).
 
-Of grpcio-health-checking only the messages are used: its asyncio servicer forgets watchers
-when another one leaves (1.81).
+Its messages are protobuf of a field each, written here as they lie; the asyncio servicer of
+grpcio-health-checking forgets watchers when another one leaves (1.81).
+https://github.com/grpc/grpc/blob/master/src/proto/grpc/health/v1/health.proto
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 from grpc.aio import EOF
-from grpc_health.v1 import health_pb2
 
 from secureps.errors import Unreachable
 
@@ -31,11 +30,14 @@ whoever does ask."""
 QUESTION_SECONDS = 10.0
 WATCH_SECONDS = 600.0
 """After which a stream ends, for nobody signs for it; whoever is interested asks again."""
-QUESTION_BYTES = 1 << 10
 
-_SERVING = health_pb2.HealthCheckResponse.SERVING
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+_SERVING, _NOT_SERVING, _UNKNOWN = (bytes([0x08, status]) for status in (1, 2, 3))
+"""A HealthCheckResponse: the number of its status, in field 1."""
+
+
+def _question(service: str) -> bytes:
+    """The HealthCheckRequest of a service, whose name is in field 1; "" is left out."""
+    return bytes([0x0A, len(service)]) + service.encode() if service else b""
 
 
 def ask(channel: grpc.Channel, timeout: float) -> bool:
@@ -44,16 +46,12 @@ def ask(channel: grpc.Channel, timeout: float) -> bool:
     Raises:
         Unreachable: it does not answer within `timeout` seconds.
     """
-    check = channel.unary_unary(
-        f"/{SERVICE}/Check",
-        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-        response_deserializer=health_pb2.HealthCheckResponse.FromString,
-    )
+    check: Any = channel.unary_unary(f"/{SERVICE}/Check")
     try:
-        answer = check(health_pb2.HealthCheckRequest(), timeout=timeout)
+        answer: bytes = check(_question(""), timeout=timeout)
     except grpc.RpcError as error:
         raise Unreachable(str(error.code().name)) from None
-    return bool(answer.status == _SERVING)
+    return answer == _SERVING
 
 
 class Health:
@@ -64,7 +62,7 @@ class Health:
     """
 
     def __init__(self, service: str) -> None:
-        self._known = ("", service)
+        self._known = (_question(""), _question(service))
         self._ready = self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asking: dict[asyncio.Timeout, None] = {}
@@ -95,8 +93,8 @@ class Health:
         for changed in self._watchers:
             changed.set()
 
-    async def _question(self, context: Any) -> str:
-        """The service that is asked for; a call that never says it takes nobody's place."""
+    async def _asked(self, context: Any) -> bytes:
+        """The question of a call; one that never asks it takes nobody's place."""
         data: Any = EOF
         if len(self._asking) >= ASKING:
             oldest = next(iter(self._asking))
@@ -111,22 +109,18 @@ class Health:
                     self._asking.pop(limit, None)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no question came")
-        try:
-            if data is EOF or len(data) > QUESTION_BYTES:
-                raise DecodeError
-            service: str = health_pb2.HealthCheckRequest.FromString(data).service
-        except DecodeError:
+        if data is EOF:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no question of grpc.health.v1")
-        return service
+        return bytes(data)
 
     async def _check(self, _: Any, context: Any) -> bytes:
-        service = await self._question(context)
-        if service not in self._known:
+        question = await self._asked(context)
+        if question not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-        return self._response(service)
+        return self._response(question)
 
     async def _watch(self, _: Any, context: Any) -> None:
-        service = await self._question(context)
+        question = await self._asked(context)
         if len(self._watchers) >= WATCHERS:
             text = f"{WATCHERS} watch the health of this server already"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
@@ -136,7 +130,7 @@ class Health:
             async with asyncio.timeout(WATCH_SECONDS):
                 while True:
                     changed.clear()
-                    response = self._response(service)
+                    response = self._response(question)
                     if response != last:
                         await context.write(response)
                         last = response
@@ -146,9 +140,7 @@ class Health:
         finally:
             self._watchers.discard(changed)
 
-    def _response(self, service: str) -> bytes:
-        status = _SERVING if self._ready and not self._ended else _NOT_SERVING
-        if service not in self._known:
-            status = _UNKNOWN
-        response: bytes = health_pb2.HealthCheckResponse(status=status).SerializeToString()
-        return response
+    def _response(self, question: bytes) -> bytes:
+        if question not in self._known:
+            return _UNKNOWN
+        return _SERVING if self._ready and not self._ended else _NOT_SERVING

@@ -51,7 +51,7 @@ from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.pacing import Paces
 from secureps.wire.grpc.uploads import SILENT, Upload, Uploads
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Endpoint, told
 
 WATCH_QUEUE = 1024
@@ -483,7 +483,7 @@ def _refusing(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awa
         try:
             return await handle(context)
         except Exception as error:
-            refusal = framing.refuse(told(error))
+            refusal = framing.refuse(told(error), context.invocation_metadata() or ())
         await context.abort(*refusal)
         raise AssertionError("abort returned")
 

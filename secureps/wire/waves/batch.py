@@ -5,7 +5,7 @@
               then these three
     signature 64 bytes, of the sender, over the digest of all before it
 
-Numbers are little endian. An envelope is that of `wire.protobuf`. The server's batch has a
+Numbers are little endian. An envelope is that of `wire.msgpack`. The server's batch has a
 challenge that no other has, and the party's answer repeats it: a batch that somebody recorded is
 worth nothing in another wave. What must not live here: what messages mean, and who performs them.
 """
@@ -22,7 +22,7 @@ from secureps.errors import ConfigError, Malformed, Oversized
 from secureps.messages.encoding import DIGEST_BYTES, digest, payload_digest, payload_hasher
 from secureps.messages.format import FORMAT, other_peer
 from secureps.messages.orders import MESSAGE_LIMIT
-from secureps.wire.protobuf import SIGNATURE_BYTES
+from secureps.wire.msgpack import SIGNATURE_BYTES
 
 WAVE_DOMAIN = b"secureps-wave"
 CHALLENGE_BYTES = 32

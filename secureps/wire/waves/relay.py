@@ -31,7 +31,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc.framing import refusal
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Clock, Endpoint, outcome, running, settle, told
 from secureps.wire.waves.batch import Entry, Kind, about
 

@@ -19,7 +19,7 @@ from secureps.errors import Malformed, SecurepsError, Unreachable
 from secureps.messages.requests import Payload, PutBlock, Refusal, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc.framing import error_in
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle
 from secureps.wire.waves.batch import Entry, Kind, about
 from secureps.wire.waves.foresight import REPEATED, foreseen

@@ -19,7 +19,7 @@ from secureps.messages.orders import MESSAGE_LIMIT, Open, ShardSums
 from secureps.messages.submission import UPDATE, Cohort, Member, Receipt, SubmissionId
 from secureps.policy.envelope_size import order_bytes
 from secureps.policy.plan import Plan
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.committee_plans import committee_plan
 
 MOST = (1 << 63) - 1
@@ -79,7 +79,7 @@ def test_a_plan_is_refused_whose_cohorts_are_told_in_no_message() -> None:
     found = re.search(r"let the rule take at most (\d+) \(most, buffer, or cipher.capacity\)", told)
     assert found is not None
     fit = int(found[1])
-    assert 2600 < fit < 2700
+    assert 3100 < fit < 3200
     committee = plan(fit).unnamed_committee
     with pytest.raises(PlanRefused, match=f"up to {fit + 1} members"):
         plan(fit + 1)

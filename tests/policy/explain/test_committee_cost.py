@@ -28,7 +28,7 @@ from secureps.policy.explain.committee_cost import (
     committee_cost,
 )
 from secureps.policy.plan import Plan
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.committee_plans import committee_plan
 from tests.kits.roles_kit import make_plan
 

@@ -8,7 +8,7 @@ from secureps.messages.requests import Status
 from secureps.messages.steps import CohortSteps
 from secureps.roles.coordinator.status import status
 from secureps.roles.coordinator.timeline import KEPT, WHY, Timeline
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.roles_kit import collecting, make_cohort
 
 

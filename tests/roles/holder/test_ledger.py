@@ -33,9 +33,8 @@ from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
-from secureps.roles.fold import Fold
 from secureps.roles.holder.ledger import REMEMBERED, HolderLedger, HolderRules
-from secureps.roles.machine import Step
+from secureps.roles.machine import Fold, Step
 from tests.kits.roles_kit import (
     ADDRESSES,
     CA,

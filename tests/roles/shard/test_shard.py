@@ -45,7 +45,7 @@ from secureps.roles.shard.tasks import StepState, Unopened
 from secureps.roles.tasks import Sweep
 from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc.framing import refusal
-from secureps.wire.protobuf import decode
+from secureps.wire.msgpack import decode
 from tests.kits.roles_kit import (
     HOLDER,
     IDENTITIES,

@@ -46,7 +46,7 @@ from secureps.wire.grpc.client import (
     sleep_until_woken,
 )
 from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from secureps.wire.transport import running
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,

@@ -124,10 +124,10 @@ def test_there_are_only_so_many_watchers(
 def test_what_is_stopping_is_never_ready_again() -> None:
     one = health.Health("secureps.Shard")
     one.set_ready(True)
-    assert health_pb2.HealthCheckResponse.FromString(one._response("")).status == SERVING
+    assert health_pb2.HealthCheckResponse.FromString(one._response(b"")).status == SERVING
     one.end()
     one.set_ready(True)
-    assert health_pb2.HealthCheckResponse.FromString(one._response("")).status == NOT_SERVING
+    assert health_pb2.HealthCheckResponse.FromString(one._response(b"")).status == NOT_SERVING
 
 
 def test_real_servers_are_ready_once_the_run_is_founded(tmp_path: Path) -> None:

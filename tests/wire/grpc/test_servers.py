@@ -44,7 +44,7 @@ from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardSer
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import StandbyServer, _answer
 from secureps.wire.grpc.uploads import Upload
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,

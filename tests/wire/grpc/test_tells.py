@@ -21,7 +21,7 @@ from secureps.messages.requests import Heartbeat, Noted
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import TRIES
 from secureps.wire.grpc.tells import Tells
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import settle
 from tests.kits.transport_kit import PATIENCE
 

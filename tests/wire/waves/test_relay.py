@@ -19,7 +19,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.submission import BlockHeader, Receipt
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wire.waves.batch import Entry, Kind
 from secureps.wire.waves.relay import Relay
 from tests.kits.transport_kit import EchoServer, VirtualClock, ask, put

@@ -21,7 +21,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.run import COORDINATOR
-from secureps.wire.protobuf import encode
+from secureps.wire.msgpack import encode
 from secureps.wire.waves.batch import Entry, Kind, about
 from secureps.wire.waves.relay import answering
 from secureps.wire.waves.transport import WaveTransport

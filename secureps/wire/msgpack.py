@@ -1,0 +1,177 @@
+"""Messages as MessagePack and back; https://github.com/msgpack/msgpack/blob/master/spec.md
+
+A message is an array of two: the name of its class, and a map of all its fields by name, in their
+order. A message within a message is such a map; tuples are arrays. A payload goes beside its
+message (see `wire.grpc.framing`): in its place the map has empty bytes. Every message has one form:
+whatever `encode` would write otherwise is refused, so that no two byte strings say the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import typing
+from typing import Any
+
+import msgspec
+
+from secureps.errors import Malformed, Oversized
+from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.orders import MESSAGE_LIMIT, AnyOrder
+from secureps.messages.requests import Refusal, Reply, Request
+
+SIGNATURE_BYTES = 64
+"""Ed25519 (RFC 8032)."""
+
+PAYLOAD = "payload"
+"""The one field that never travels inside its message."""
+
+_DIGESTS = (
+    *("run", "digest", "base", "state", "layout", "holders", "roster", "committee"),
+    *("blocks", "root", "commitments", "model", "sums", "opened", "chain"),
+)
+SIZES = dict.fromkeys(_DIGESTS, DIGEST_BYTES) | {
+    "nonce": 32,
+    "signature": SIGNATURE_BYTES,
+    PAYLOAD: 0,
+}
+"""Length of bytes fields with these names; empty means "none" and passes too."""
+
+INFINITE = frozenset({"MemberStatus", "Figure"})
+"""Messages that only report, where infinity is a figure (an epsilon where nothing protects)."""
+
+SENT: dict[str, type] = {
+    kind.__name__: kind for kind in typing.get_args(Request | Reply | AnyOrder | Refusal)
+}
+"""Every class of messages that are sent by themselves, by name."""
+
+
+def encode(message: Any) -> bytes:
+    """The bytes of a message, without its payload.
+
+    Raises:
+        Malformed: it is not sent by itself, or a field is of another type or length than it says,
+            beyond 64 bits, or NaN or infinite.
+        Oversized: more than MESSAGE_LIMIT bytes.
+    """
+    kind: type = type(message)
+    name = kind.__name__
+    if SENT.get(name) is not kind:
+        raise Malformed(f"a {name} is not sent by itself")
+    if getattr(message, PAYLOAD, b""):
+        message = dataclasses.replace(message, **{PAYLOAD: b""})
+    try:
+        given = _ENCODER.encode(message)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Malformed(f"{name} has no place in MessagePack: {error}") from None
+    data = _written(_read(kind, given))  # what was read has no integer where a float belongs
+    if len(data) > MESSAGE_LIMIT:
+        raise Oversized(f"{name} takes {len(data)} bytes; at most {MESSAGE_LIMIT} are allowed")
+    return data
+
+
+def decode(data: bytes) -> Any:
+    """The message that `encode` made into `data`; a payload field comes back empty.
+
+    Raises:
+        Malformed: anything else than exactly the bytes of one message; digests and
+            signatures of a wrong length; numbers that are NaN or infinite.
+        Oversized: more than MESSAGE_LIMIT bytes.
+    """
+    if len(data) > MESSAGE_LIMIT:
+        raise Oversized(f"a message of {len(data)} bytes; at most {MESSAGE_LIMIT} are allowed")
+    try:
+        name, body = _ENVELOPE.decode(data)
+    except _UNREADABLE:
+        raise Malformed("these bytes are no secureps message") from None
+    if name not in SENT:
+        raise Malformed(f"{name!r:.80} is no message of this version of secureps")
+    message = _read(SENT[name], body)
+    if _written(message) != data:
+        raise _misspelt(message, data)
+    return message
+
+
+_UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
+
+
+def _exact(value: Any) -> Any:
+    """NumPy's float64 is a float, and an Outcome a str; nothing else has a place in a message."""
+    for kind in (str, float):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"a {type(value).__name__}")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_exact)
+_ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+
+@functools.cache
+def _decoder(kind: type) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+def _written(message: Any) -> bytes:
+    return _ENCODER.encode((type(message).__name__, message))
+
+
+def _read(kind: type, body: bytes | msgspec.Raw) -> Any:
+    """The message of class `kind` whose map of fields this is."""
+    try:
+        message = _decoder(kind).decode(body)
+    except _UNREADABLE as error:
+        what, _, where = str(error).partition(" - at `$")
+        raise Malformed(f"{kind.__name__}{where.rstrip('`')}: {what}") from None
+    _demand(message)
+    return message
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _demand(message: Any) -> None:
+    """Refuses what has the type of a field, and another length or range than its name demands."""
+    kind: type = type(message)
+    for name in _names(kind):
+        value, size = getattr(message, name), SIZES.get(name)
+        items = value if type(value) is tuple else (value,)
+        if items and isinstance(items[0], str):
+            continue
+        for item in items:
+            match item:
+                case None:
+                    continue
+                case bytes():
+                    good = size is None or not item or len(item) == size
+                case int():
+                    good = -(2**63) <= item < 2**63
+                case float():
+                    good = math.isfinite(item) or (kind.__name__ in INFINITE and item == item)
+                case _:
+                    _demand(item)
+                    continue
+            if not good:
+                raise Malformed(
+                    f"{kind.__name__}.{name}: a wrong length, or no finite number of 64 bits"
+                )
+
+
+def _misspelt(message: Any, data: bytes) -> Malformed:
+    """Names the first field of a message that `encode` writes otherwise than `data` has it."""
+    kind: type = type(message)
+    name, fields = kind.__name__, _names(kind)
+    pieces = [_ENCODER.encode(each) + _ENCODER.encode(getattr(message, each)) for each in fields]
+    at = len(_written(message)) - sum(map(len, pieces))
+    for each, piece in zip(fields, pieces):
+        if data[at : at + len(piece)] != piece:
+            name += f".{each}"
+            break
+        at += len(piece)
+    return Malformed(
+        f"{name}: unknown, repeated or missing fields, or another spelling of a value; "
+        "is the sender's secureps newer?"
+    )
