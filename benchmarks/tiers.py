@@ -1,285 +1,298 @@
-"""What a shard does with a table of eight times the memory that it may have, beside one that fits.
+"""Pulls of a table of which a part fits in a shard's memory, beside one that has all in memory.
 
-A shard's worker alone, in a process of its own: 2,048 row-blocks of 256 KiB are asked for under
-Zipf's law (exponent 1.1, so that a tenth of them are four of five uses). Pulls are in line, as many
-at a time as a shard has of all clients, then as many as it has of one: the worker fetches one while
-others are sent through a socket, one after another; then one at a time, each asked for when the one
-before has been sent. An update is two
-clients' of one row-block: both pull it, their updates come, are summed and stepped, and the version
-is durable. Then all row-blocks are pulled in line from files of which the system has nothing in
-memory (scan), beside the same files read by `read` (disk). Under a memory cgroup, where this
-process may make one, or else under RLIMIT_DATA, of the program's own need, the budget and
-`ALLOWANCE`; a process that wants more dies, and the benchmark fails. Both sides end in the same
-bits, or it fails.
+Two shards are `secureps serve` with the same table, 256 KiB a row-block. One has all of it in its
+process. The other has `memory`, so that its versions lie in their files, and is in a memory cgroup
+with so much for all that it takes beyond its program: files and buffers. Three clients, processes
+of their own on the same cores, ask by gRPC over TLS 1.3 for row-blocks under Zipf's law (exponent
+1.1), all at once, and look at every payload's digest. The shards take turns, so that other load of
+the machine meets both. No coordinator is there: a shard serves what its journal has. CPU is the
+shard's process alone, by the kernel's count.
 
     python -m benchmarks.tiers
-    python -m benchmarks.tiers --table 64 --budget 8   # MiB, in ten seconds
+    python -m benchmarks.tiers --table 64 --memory 32 --turns 1 --pulls 600   # ten seconds
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
 import os
-import socket
-import subprocess
+import shutil
+import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
 
 from benchmarks.report import Row, report
-from benchmarks.tier_shard import (
-    CLIENTS,
-    MIB,
-    SHARD,
-    Asked,
-    Shard,
-    asked_for,
-    figure,
-    limit,
-    limited,
-    write_initial,
-)
-from secureps.roles.shard.memory_report import memory_used
-from secureps.service.malloc import give_back_payloads
-from secureps.wire.grpc.servers import TRANSFERS, TRANSFERS_EACH
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.encoding import file_hasher, payload_digest
+from secureps.messages.records import RunPinned
+from secureps.messages.requests import GetBlock
+from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.shard_records import StateCommitted
+from secureps.policy.plan import Plan
+from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.tasks import MakeState, StateReady
+from secureps.service.malloc import keep_pieces
+from secureps.service.process import Party, link_of
+from secureps.service.shard.folders import ShardFolders
+from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.worker import ShardWorker
+from secureps.store.checkpoint import digest_of_file, write_state
+from secureps.store.issuing import create_kit, issue
+from secureps.store.journal import SqliteJournal
+from secureps.store.keyring import load_private, load_public
+from secureps.store.spool import DiskSpool
+from secureps.wire.grpc.client import GrpcTransport
 
-UPDATES, PULLS = 400, 4000
+SHARD, CLIENTS = "shard-0", ("client-0", "client-1", "client-2")
+WIDTH, ROWS = 1024, 64
+"""Values of a row, and rows of a row-block."""
+MIB = 1 << 20
+BLOCK = 4 * WIDTH * ROWS
+TURNS, PULLS = 5, 3000
+SERVED = ('checkpoints = "checkpoints"', 'coordinator = "127.0.0.1:1"')
+PATIENCE = 120.0
+"""Seconds in which a shard has begun to serve."""
+ALL = "all in memory"
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Pulls a second; CPU seconds of one, and bytes that it had disks read, on average."""
+class Turn(NamedTuple):
+    """Pulls a second; the shard's CPU seconds for one, and bytes that it had the disk read."""
 
     rate: float
     cpu: float
     read: float
+    bits: str
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a child says; things a second of the clock, bytes."""
-
-    kind: str
-    updates: float
-    paces: dict[str, Pace]
-    hits: float
-    resident: int
-    anonymous: int
-    scan: float
-    disk: float
-    model: str
+# --- shards -----------------------------------------------------------------------
 
 
-@contextmanager
-def drained() -> Iterator[Callable[[memoryview], None]]:
-    """Sends bytes through a socket, and takes them out of it again on the same thread.
+def plan_of(initial: Path, table: int) -> Plan:
+    """A plan of a table of so many bytes, whose file of version 0 is written here."""
+    rows = table // BLOCK * ROWS
+    values = np.random.default_rng(5).standard_normal((rows, WIDTH), np.float32)
+    write_state(initial, {"table": values}, {}, None)
+    rule = {"name": "buffered", "buffer": 2, "minimum": 2}
+    common = {"clip": 30.0, "range": 4.0, "weighting": "uniform", "rule": rule}
+    sparse = {"pattern": "table", "sparse": {"rows": rows, "block": ROWS}}
+    body = {"name": "tiers", "versions": 1000, "shards": 1, "initial": str(initial)}
+    body |= {"cipher": {"name": "plain"}, "group": [{"name": "table", **common, **sparse}]}
+    return Plan(parse(PlanSection, body, "tiers"), digest_of_file(initial, file_hasher).hex())
 
-    Another thread would be woken for each 36 KiB, or now and then for all, as it happens: on idle
-    cores a pull had one or seven of these wakes, and a thousand or a hundred microseconds of CPU.
+
+class Founded:
+    """A kit, a state folder with version 0 of a table, and what a shard's journal says of it."""
+
+    def __init__(self, folder: Path, table: int) -> None:
+        plan = plan_of(folder / "initial", table)
+        schema = Schema((TensorSpec("table", (table // BLOCK * ROWS, WIDTH), "float32"),))
+        layout = plan.layout(schema)
+        self.groups = tuple(group.name for group in layout.groups)
+        self.run = RunInfo(plan.text, schema, layout.digest, b"", b"", b"")
+        placed = tuple(GroupPlacement(name, (SHARD,)) for name in self.groups)
+        placement, address = Placement(1, (SHARD,), placed), ShardAddress(SHARD, "", 1.0)
+        self.records: list[Any] = [RunPinned(self.run, placement, (address,))]
+        state = ShardState(SHARD)
+        state.apply(self.records[0])
+        folders = ShardFolders(folder / "state" / "states", folder / "state" / "checkpoints")
+        spool, noise = DiskSpool(folder / "state" / "spool"), ShardNoise(UnsafeSeed(1), {})
+        worker = ShardWorker(SHARD, state, spool, folders, noise)
+        for group in self.groups:
+            done = worker.work(MakeState(group, None))
+            assert isinstance(done, StateReady), done
+            for record in (done.made, StateCommitted(group, 0, 0)):
+                state.apply(record)
+                self.records.append(record)
+        create_kit(folder / "kit", plan.cipher_parameters)
+        issue(folder / "kit", "coordinator", "coordinator")
+        issue(folder / "kit", "shard", SHARD)
+        for name in CLIENTS:
+            issue(folder / "kit", "client", name)
+
+
+class Serving:
+    """A process that serves the table, from files and a journal of its own.
+
+    `address` and `kind`, what limits its memory, are known once it `listens`.
     """
-    here, there = socket.socketpair()
-    room = bytearray(MIB)
 
-    def send(payload: memoryview) -> None:
-        while payload:
-            count = here.send(payload, socket.MSG_DONTWAIT)
-            payload = payload[count:]
-            while count:
-                count -= there.recv_into(room)
+    def __init__(self, folder: Path, founded: Founded, name: str, memory: int | None) -> None:
+        self.name, self._memory, self.address, self.kind = name, memory, "", "none"
+        self._own = folder / name.replace(" ", "-")
+        self._log = self._own.with_suffix(".log")
+        shutil.copytree(folder / "state", self._own)
+        for path in (self._own / "states").iterdir():  # it is in the memory of who wrote it
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        journal = SqliteJournal(self._own / "journal.db")
+        journal.append(0.0, founded.records)
+        journal.close()
+        config = self._own.with_suffix(".toml")
+        lines = [f'name = "{SHARD}"', 'kit = "kit"', f'state = "{self._own.name}"', *SERVED]
+        lines += [] if memory is None else [f'memory = "{memory // MIB} MiB"']
+        config.write_text("\n".join(lines))
+        command = [sys.executable, "-m", "secureps", "serve", "shard", "--config", str(config)]
+        with self._log.open("wb") as said:
+            self._process = psutil.Popen(command, stdout=said, stderr=said)
 
-    with here, there:
-        yield send
+    def listens(self) -> None:
+        """Waits until it serves; from then on its memory is limited."""
+        end, known = time.monotonic() + PATIENCE, self._own / "address"
+        while not known.is_file():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"it does not serve: {self._log.read_text()}")
+            time.sleep(0.02)
+        self.address = known.read_text().strip()
+        if self._memory is not None:
+            self.kind = limit(self._memory, self._process.pid)
 
+    def spent(self) -> tuple[float, int]:
+        """CPU seconds, and bytes that it had disks read."""
+        times = self._process.cpu_times()
+        return times.user + times.system, self._process.io_counters().read_bytes
 
-def pull_in_line(
-    shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None], in_flight: int
-) -> None:
-    """As a shard's service does it: what was sent makes room for who asks next, on its thread."""
-    keys = map(shard.key, groups)
-    line, sending = SimpleQueue[str | None](), SimpleQueue[memoryview | None]()
-
-    def ask() -> None:
-        key = next(keys, None)
-        if key is not None:
-            shard.worker.expect(key)
-        line.put(key)
-
-    def sender() -> None:
-        while (payload := sending.get()) is not None:
-            send(payload)
-            del payload
-            ask()
-
-    for _ in range(in_flight):
-        ask()
-    thread = threading.Thread(target=sender)
-    thread.start()
-    try:
-        while (key := line.get()) is not None:
-            sending.put(memoryview(shard.worker.fetch(key)))
-    finally:
-        sending.put(None)
-        thread.join()
-
-
-def pull_each(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:
-    """Each when the one before has been sent."""
-    for group in groups:
-        send(shard.pull(group))
+    def end(self) -> None:
+        """SystemExit if it had ended by itself, as for want of memory."""
+        if (ended := self._process.poll()) is None:
+            self._process.kill()
+            self._process.wait()
+        for group, _ in cgroups(self._process.pid):
+            if group.exists():
+                group.rmdir()
+        if ended is not None:
+            raise SystemExit(f"{self.name}: it ended with {ended}: {self._log.read_text()}")
 
 
-WAYS: dict[str, Callable[[Shard, Iterable[str], Callable[[memoryview], None]], None]] = {
-    "pulls": partial(pull_in_line, in_flight=TRANSFERS),
-    "one client's": partial(pull_in_line, in_flight=TRANSFERS_EACH),
-    "one at a time": pull_each,
-}
-
-
-def paced(action: Callable[[], None], pulls: int) -> Pace:
-    """What so many pulls took."""
-    read, cpu, began = figure("io", "read_bytes"), time.process_time(), time.perf_counter()
-    action()
-    seconds, used = time.perf_counter() - began, time.process_time() - cpu
-    return Pace(pulls / seconds, used / pulls, (figure("io", "read_bytes") - read) / pulls)
-
-
-def forgotten(files: list[Path]) -> None:
-    """The system has nothing of these in memory any more."""
-    for path in files:
-        handle = os.open(path, os.O_RDONLY)
+def limit(memory: int, pid: int) -> str:
+    """Gives a process so much memory beyond what it has; says how that is enforced, if it is."""
+    for group, most in cgroups(pid):
         try:
-            os.fsync(handle)
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(handle)
+            group.mkdir()
+            (group / most).write_text(str(memory))
+            (group / "cgroup.procs").write_text(str(pid))
+        except OSError:
+            continue
+        return "memory cgroup"
+    return "none: files take what memory there is"
 
 
-def measure(asked: Asked, folder: Path, kind: str) -> Measured:
-    """All that a child does, in this process."""
-    shard = Shard(asked, folder)
-    shard.found()
-    with drained() as send:
-        pull_each(shard, asked_for(shard.groups, asked.pulls, 1), send)  # what is hot comes
-        paces = {}
-        for seed, (name, pull) in enumerate(WAYS.items(), 4):
-            groups = asked_for(shard.groups, asked.pulls, seed)
-            paces[name] = paced(partial(pull, shard, groups, send), asked.pulls)
-        began = time.perf_counter()
-        for group in asked_for(shard.groups, asked.updates, 3):
-            for _ in CLIENTS:
-                send(shard.pull(group))
-            shard.update(group)
-        updates = asked.updates / (time.perf_counter() - began)
-        peak = 1024 * figure("status", "RssAnon")
-        scan = disk = 0.0
-        if asked.memory is not None:
-            scan, disk = _scanned(shard, send)
-    used = memory_used(shard.reports.values()).get(SHARD)
-    hits = used.hits / (used.hits + used.waits) if used else 1.0
-    resident = used.resident if used else 0
-    return Measured(kind, updates, paces, hits, resident, peak, scan, disk, shard.model())
+def cgroups(pid: int) -> Iterator[tuple[Path, str]]:
+    """Where a process may have a group of its own, below this one's, and the file of its limit."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, kinds, path = line.split(":", 2)
+        own = f"{path.lstrip('/')}/secureps-tiers-{pid}"
+        if kinds == "memory":
+            yield Path("/sys/fs/cgroup/memory") / own, "memory.limit_in_bytes"
+        elif not kinds:
+            yield Path("/sys/fs/cgroup") / own, "memory.max"
 
 
-def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, float]:
-    """Bytes a second of all row-blocks in order, and of their files."""
-    newest = [
-        shard.folder / "states" / f"{group}-{shard.state.group(group).committed:06d}.safetensors"
-        for group in shard.groups
-    ]
-    length = sum(path.stat().st_size for path in newest)
-    rates = []
-    for way in ("disk", "scan", "disk", "scan"):
-        forgotten(newest)
-        began = time.perf_counter()
-        if way == "scan":
-            pull_in_line(shard, shard.groups, send, TRANSFERS)
-        else:
-            room = memoryview(bytearray(MIB))
-            for path in newest:
-                with open(path, "rb", buffering=0) as file:
-                    while file.readinto(room):
-                        pass
-        rates.append(length / (time.perf_counter() - began))
-    return max(rates[1], rates[3]), max(rates[0], rates[2])
+# --- clients ----------------------------------------------------------------------
 
 
-def child(asked: Asked, folder: Path) -> None:
-    give_back_payloads()  # as a shard's process does
-    found = measure(asked, folder, limit(asked.memory, os.getpid()))
-    sys.stdout.write(json.dumps(asdict(found)))
+def pulled(kit: Path, run: bytes, address: str, name: str, groups: Sequence[str]) -> str:
+    """Asks for row-blocks, all at once, in a process of a client; a digest of all that came."""
+    keep_pieces()
+    public = load_public(kit)
+    link = link_of(kit, name, public.ca, insecure=False)
+    party = Party(name, load_private(kit, name), link, public.roster, kit, kit)
+    way = GrpcTransport(link, name, party.sign, {SHARD: address})
+    way.belong(run)
+    asked, whole = deque(way.call(SHARD, GetBlock(run, each, 0, 0)) for each in groups), sha256()
+    while asked:
+        reply = asked.popleft().result()
+        if payload_digest(reply.payload) != reply.digest:
+            raise SystemExit("a row-block came damaged")
+        whole.update(reply.digest)
+    way.close()
+    return whole.hexdigest()
 
 
-def play(asked: Asked) -> Measured:
-    """A child's run; SystemExit if it wanted more than it may have."""
-    with tempfile.TemporaryDirectory(prefix="secureps-tiers-") as folder:
-        command = [sys.executable, "-m", "benchmarks.tiers", "--child", json.dumps(asdict(asked))]
-        with (
-            subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True) as process,
-            limited(process.pid),
-        ):
-            told, _ = process.communicate()
-    if process.returncode:
-        raise SystemExit(f"with {asked.memory} bytes it ended with {process.returncode}")
-    plain = json.loads(told)
-    paces = {name: Pace(**each) for name, each in plain["paces"].items()}
-    return Measured(**(plain | {"paces": paces}))
+# --- turns ------------------------------------------------------------------------
 
 
-def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
-    """One for the table that fits, one for that of which a part does."""
-    made: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="secureps-tiers-") as folder:
-        initial = Path(folder) / "initial.safetensors"
-        begin = (str(initial), write_initial(initial, table), table)
-        found = [play(Asked(*begin, memory, updates, pulls)) for memory in (None, budget)]
-    for name, each in zip(("all resident", f"{budget // MIB} MiB"), found, strict=True):
-        row: dict[str, str | int | float] = {
-            "memory": name,
-            "limit": each.kind,
-            "updates/s": each.updates,
-            "updates to all resident": each.updates / found[0].updates,
-        }
-        for way, pace in each.paces.items():
-            whole = found[0].paces[way]
-            row |= {f"{way}/s": pace.rate, f"{way}, to it": pace.rate / whole.rate}
-            row |= {f"{way}, CPU us": 1e6 * pace.cpu, f"{way}, CPU to it": whole.cpu / pace.cpu}
-            row[f"{way}, kB read"] = pace.read / 1e3
-        row |= {"hits": each.hits, "resident MiB": each.resident / MIB}
-        row |= {"anonymous MiB": each.anonymous / MIB}
-        row |= {"scan MB/s": each.scan / 1e6, "disk MB/s": each.disk / 1e6}
-        made.append(row)
-    if found[0].model != found[1].model:
-        raise SystemExit("the models differ")
-    return made
+def asked_for(groups: Sequence[str], count: int, seed: int) -> list[str]:
+    """Groups under Zipf's law; which of them are hot does not follow from their names."""
+    order = np.random.default_rng(7).permutation(len(groups))
+    weights = 1 / np.arange(1, len(groups) + 1) ** 1.1
+    drawn = np.random.default_rng(seed).choice(len(groups), count, p=weights / weights.sum())
+    return [groups[order[each]] for each in drawn]
+
+
+def rows(table: int, memory: int, turns: int, pulls: int) -> list[Row]:
+    """One for each shard: medians of its turns, and the least and most of them."""
+    with tempfile.TemporaryDirectory(prefix="secureps-tiers-") as at, ExitStack() as stack:
+        founded, shards = Founded(Path(at), table), list[Serving]()
+        for name, bound in ((ALL, None), (f"{memory // MIB} MiB", memory)):
+            shards.append(Serving(Path(at), founded, name, bound))
+            stack.callback(shards[-1].end)
+        spawn = multiprocessing.get_context("spawn")
+        clients = stack.enter_context(ProcessPoolExecutor(len(CLIENTS), spawn))
+
+        def turn(shard: Serving, asked: Sequence[str]) -> Turn:
+            cpu, read = shard.spent()
+            began, to = time.perf_counter(), (Path(at) / "kit", founded.run.id, shard.address)
+            shares = [asked[first :: len(CLIENTS)] for first in range(len(CLIENTS))]
+            bits = "".join(clients.map(partial(pulled, *to), CLIENTS, shares))
+            seconds, (cpu_now, read_now) = time.perf_counter() - began, shard.spent()
+            count = len(asked)
+            return Turn(count / seconds, (cpu_now - cpu) / count, (read_now - read) / count, bits)
+
+        for shard in shards:  # all that may be in memory comes, then what is hot stays
+            shard.listens()
+            turn(shard, founded.groups)
+            turn(shard, asked_for(founded.groups, pulls, 1))
+        found: dict[str, list[Turn]] = {each.name: [] for each in shards}
+        for number in range(turns):
+            for shard in shards[:: -1 if number % 2 else 1]:
+                found[shard.name].append(turn(shard, asked_for(founded.groups, pulls, 2 + number)))
+            if len({took[-1].bits for took in found.values()}) > 1:
+                raise SystemExit("the shards serve other bits")
+        return [_row(each, found[each.name], found[ALL]) for each in shards]
+
+
+def _row(shard: Serving, turns: Sequence[Turn], whole: Sequence[Turn]) -> Row:
+    median, rates = statistics.median, [each.rate for each in turns]
+    to_all = [turn.rate / beside.rate for turn, beside in zip(turns, whole, strict=True)]
+    return {
+        "memory": shard.name,
+        "limit": shard.kind,
+        "pulls/s": median(rates),
+        "least": min(rates),
+        "most": max(rates),
+        "to all in memory": median(to_all),
+        "least, to it": min(to_all),
+        "CPU us": 1e6 * median(each.cpu for each in turns),
+        "kB read": median(each.read for each in turns) / 1e3,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=int, default=512, help="MiB")
-    parser.add_argument("--budget", type=int, default=64, help="MiB")
-    parser.add_argument("--updates", type=int, default=UPDATES)
-    parser.add_argument("--pulls", type=int, default=PULLS)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("folder", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("--memory", type=int, default=256, help="MiB")
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--pulls", type=int, default=PULLS, help="in a turn")
     given = parser.parse_args()
-    if given.child is not None:
-        child(Asked(**json.loads(given.child)), Path(given.folder))
-        return
-    made = rows(given.table * MIB, given.budget * MIB, given.updates, given.pulls)
-    turned: list[Row] = [  # a column for each side
-        {"what": name} | {str(row["memory"]): row[name] for row in made}
-        for name in made[0]
-        if name != "memory"
-    ]
-    report("tiers", f"{given.table} MiB of values, {given.budget} MiB of memory", turned)
+    made = rows(given.table * MIB, given.memory * MIB, given.turns, given.pulls)
+    report("tiers", f"{given.table} MiB of values, {given.memory} MiB of memory", made)
 
 
 if __name__ == "__main__":

@@ -235,8 +235,7 @@ class GroupSection(Table):
     `versions` is how many are made of it (default: the plan's). `codec` makes updates small before
     they are rounded; with `feedback` a client sends later what it did not send. Clients pull
     differences of `pull_bits` bits a value (default: whole blocks). `tier` is where shards have its
-    values and optimizer state (default: what is used most is resident, as far as a shard's memory
-    goes).
+    values and optimizer state (default: in memory, and in files where a shard's memory is limited).
     """
 
     name: str = Field(default="all", pattern=NAME)

@@ -22,7 +22,7 @@ class ServeSection(Table):
     its node, which another user runs (but under `insecure_for_tests`); then it dials nobody.
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks. `memory` is how much of its values and
-    optimizer state a shard has resident, at most; the rest lies in files (default: all is).
+    optimizer state a shard's process holds, at most; the rest lies in files (default: all).
     `pin` is the NUMA node whose CPUs and memory the process takes.
     Under `insecure` its connections have no TLS; all their ends are on loopback.
     `unsafe_seed` repeats a shard's noise, on loopback alone and with `insecure_for_tests`: no

@@ -268,7 +268,6 @@ class Executor:
 
     def fetched(self, key: str) -> Future[bytes | memoryview]:
         """Has the worker read a payload; status and log say so while its disk refuses."""
-        self.worker.expect(key)
         payload = self._beside(partial(self.worker.fetch, key))
         payload.add_done_callback(self._read)
         return payload

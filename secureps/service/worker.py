@@ -46,10 +46,6 @@ class Worker(Protocol):
         """
         raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
-    def expect(self, key: str) -> None:
-        """Takes note, on the loop, that a payload is in line to be fetched; by default of none."""
-        return
-
     def fetch(self, key: str) -> bytes | memoryview:
         """The payload that a machine named by `key`; a PeerError goes to the caller as answer."""
         raise InternalError(f"a {type(self).__name__} stores no payloads: there is no {key}")

@@ -1,9 +1,10 @@
 """Tensors of a state file where they lie: mapped into memory, or copied from file to file.
 
-Pages of a mapped file come when they are touched and go when memory is short, and the file stays.
-A disk that fails under a map ends the process (SIGBUS), as a kill does: who needs to know that a
-file is whole reads it first, by its digest. `Scratch` is room for a version that is being made:
-a file without a name, gone with whoever made it. What must not live here: what tensors mean.
+The system keeps pages of files in memory for as long as it has room for them, mapped or read. A
+disk that fails under a map ends the process (SIGBUS), as a kill does; so a file, or the tensor of
+it that is wanted, is read for its digest before it is mapped, where a disk that fails is an error.
+`Scratch` is room for a version that is being made: a file without a name, which is gone with the
+process that made it. What must not live here: what tensors mean.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import json
 import mmap
 import os
 import tempfile
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed
-from secureps.file_access import open_plain, open_to_read
+from secureps.file_access import open_to_read
 from secureps.messages.encoding import payload_digest, payload_hasher
 from secureps.store.checkpoint import (
     HEADER_START,
@@ -33,15 +33,10 @@ from secureps.store.checkpoint import (
     reading,
 )
 
-SHORT = 1 << 20
-"""Bytes of the longest tensor that is read, and not mapped."""
+_PIECE = 1 << 20
+"""Bytes that are read at a time for a digest."""
 _HEADER = 4096
 """Bytes that are read first, for a header: that of a few tensors is shorter."""
-_PAGE = 4096
-"""Bytes of a page of files and of memory: past the system's memory of files, whole ones are read.
-Of some systems they are longer; there is no such way then."""
-_LONG = 1 << 16
-"""Bytes of a file that is worth two pages."""
 _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """The upper half of a float32, which NumPy has no type for."""
 
@@ -64,48 +59,15 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
 
 def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
     """So many bytes of a file, or those that there are."""
-    return _read_into(file, start, np.empty(length, np.uint8).data)
-
-
-def _read_into(file: Any, start: int, room: memoryview) -> NDArray[np.uint8]:
-    """As many bytes of a file as there is room for, or those that there are."""
-    have, length = 0, min(len(room), os.fstat(file.fileno()).st_size - start)
+    room = np.empty(max(0, min(length, os.fstat(file.fileno()).st_size - start)), np.uint8)
     file.seek(start)
-    while have < length and (count := file.readinto(room[have:])):
+    have = 0
+    while have < room.size and (count := file.readinto(room[have:].data)):
         have += count
-    return np.asarray(room)[:have]
+    return room[:have]
 
 
-def _beginning(file: BinaryIO, room: memoryview) -> NDArray[np.uint8]:
-    """The beginning of a file, past the system's own memory of files where there is such a way.
-
-    To find pages for that memory, where a process may have no more of it, and to copy out of them
-    takes more than three times the processor's time of a read that needs none.
-    """
-    if direct := getattr(os, "O_DIRECT", 0):
-        with (
-            suppress(OSError),  # the file system cannot, or its pages are longer
-            open_to_read(
-                file.name, False, lambda path, how: open_plain(path, how | direct)
-            ) as past,
-        ):
-            return _read_into(past, 0, room)
-    return _read_into(file, 0, room)
-
-
-def _pages(length: int) -> memoryview:
-    """Memory of whole pages, for so many bytes."""
-    room = _whole_pages(length)
-    memory = np.empty(room + _PAGE, np.uint8)
-    begin = -memory.ctypes.data % _PAGE
-    return memory[begin : begin + room].data
-
-
-def _whole_pages(length: int) -> int:
-    return -(-length // _PAGE) * _PAGE
-
-
-def _filed(path: Path, file: BinaryIO, begin: NDArray[np.uint8]) -> dict[str, Filed]:
+def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
     """Where tensors lie in a file of which the beginning was read."""
     size = os.fstat(file.fileno()).st_size
     end = header_end(path, bytes(begin[:HEADER_START]), size)
@@ -159,49 +121,23 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
 
 
-def room_for(length: int) -> int:
-    """Bytes of a room for a header and so many bytes behind it: of whole pages."""
-    return _whole_pages(_HEADER + length)
+def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
+    """A tensor of a safetensors file, read-only; of the file, it alone is read for its digest.
 
-
-def checked(path: Path, name: str, digest: bytes, room: memoryview | None = None) -> memoryview:
-    """A tensor's bytes, read-only: read if they are few, and else read for their digest and mapped.
-
-    Args:
-        room: for the beginning of the file, which is read at once and not kept by the system; of a
-            tensor that is there, what is returned is a view of it. It begins with a page of memory,
-            and has as many bytes as `room_for` says.
     Raises:
         DamagedStore: absent, torn, or not of that `payload_digest`.
+        MemoryError: as `map_state`.
     """
     with reading(path, buffered=False) as file:
-        begin = _read(file, 0, _HEADER) if room is None else _beginning(file, room)
-        tensor = _filed(path, file, begin).get(name)
+        tensor = _filed(path, file, _read(file, 0, _HEADER)).get(name)
         if tensor is None:
             raise DamagedStore(f"{path}: there is no {name} in it")
-        start, end = tensor.offset, tensor.offset + tensor.nbytes
-        if end <= begin.size:
-            found = begin[start:end]
-        elif tensor.nbytes <= SHORT:
-            found = _read(file, start, tensor.nbytes)
-        else:
-            return _checked_map(path, name, tensor, digest)
-    if payload_digest(found.data) != digest:
-        raise _another(path, name)
-    return found.data.toreadonly()
-
-
-def _checked_map(path: Path, name: str, tensor: Filed, digest: bytes) -> memoryview:
-    hasher = payload_hasher()
-    for piece in tensor.pieces():
-        hasher.update(piece)
-    if hasher.digest() != digest:
-        raise _another(path, name)
-    return map_state(path, None)[name].reshape(-1).view(np.uint8).data
-
-
-def _another(path: Path, name: str) -> DamagedStore:
-    return DamagedStore(f"{path}: {name} is damaged: its digest is another")
+        hasher, end = payload_hasher(), tensor.offset + tensor.nbytes
+        for start in range(tensor.offset, end, _PIECE):
+            hasher.update(_read(file, start, min(_PIECE, end - start)).data)
+        if hasher.digest() != digest:
+            raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
+        return _view(_mapped(file, 0, mmap.ACCESS_READ), tensor)
 
 
 def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
@@ -214,11 +150,9 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
     """
     with reading(path, buffered=False) as file:
         size = os.fstat(file.fileno()).st_size
-        if size < _LONG:
-            data = _read(file, 0, size)
-        else:
+        if size > _PIECE:
             _filed(path, file, _read(file, 0, _HEADER))  # a hole is no reason to take memory
-            data = _beginning(file, _pages(size))
+        data = _read(file, 0, size)
         if payload_digest(data.data) != digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
         return {name: _view(data, tensor) for name, tensor in _filed(path, file, data).items()}

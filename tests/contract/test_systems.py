@@ -186,6 +186,8 @@ def test_servers_that_come_and_go(tmp_path: Path) -> None:
 
 
 def test_tables_larger_than_memory(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, {**DENSE, "optimizer": ADAM}, federation={"memory": "3 MiB"})
+    """Each of two servers holds 98 KB of values and Adam's vectors, in a file for each version."""
+    table, little = {**DENSE, "optimizer": ADAM}, {"memory": "64 KiB"}
+    plan = plan_of(tmp_path, table, block_size=1024, federation=little)
     done = ps.up(plan, tmp_path / "run", unsafe_seed=1, insecure_for_tests=True, quiet=True)
     assert digest_of(done.model()) == "495444fc3afe6d95"

@@ -15,6 +15,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, Refused
 from secureps.policy.explain.memory import footprint
 from secureps.policy.plan import Plan
+from secureps.roles.shard.memory_report import memory_used
 from secureps.run.check import service
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -22,7 +23,7 @@ from tests.federation.test_kills import MOMENTS, Stage
 from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
 
-LITTLE = 4 * 16 * 4 * 3
+LITTLE = 16 * 4 * 3
 """Bytes: the least for blocks of 16 values and Adam's two vectors; a group has seven or eight."""
 
 
@@ -43,7 +44,7 @@ def with_enough(cipher: str) -> Tensors:
 @pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 @pytest.mark.parametrize(
     ("memory", "tier"),
-    [(LITTLE, None), (10 * LITTLE, None), (None, "mapped"), (40_000, "resident")],
+    [(LITTLE, None), (40 * LITTLE, None), (None, "mapped"), (40_000, "resident")],
 )
 def test_memory_changes_no_bit(
     cipher: str, memory: int | None, tier: str | None, tmp_path: Path
@@ -52,8 +53,27 @@ def test_memory_changes_no_bit(
     play = small_federation(plan, tmp_path, Conditions(memory=memory))
     play.run(lambda: finished(play))
     assert same(play.model(), with_enough(cipher))
-    tiers = play.parties["shard-0"].worker._states.tiers  # type: ignore[attr-defined]
-    assert (tiers.held("all") == {}) is (tier == "mapped" or memory == LITTLE)
+    used = memory_used(play.coordinator.telemetry)
+    assert used.keys() == (set() if memory is None else {"shard-0", "shard-1"})
+    for each in used.values():
+        assert each.memory == memory
+        assert each.resident <= each.memory
+        assert each.hits + each.waits > 0
+
+
+@pytest.mark.parametrize("memory", [LITTLE, None])
+def test_a_version_whose_file_is_damaged_is_made_again(memory: int | None, tmp_path: Path) -> None:
+    play = small_federation(plan_of("plain"), tmp_path, Conditions(memory=memory))
+    play.run(lambda: play.versions()["all"] == 1)
+    play.kill("shard-0")
+    newest = tmp_path / "shard-0" / "states" / "all-000001.safetensors"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    play.start("shard-0")
+    play.run(lambda: play.versions()["all"] == 2)
+    assert newest.read_bytes() == whole
+    play.run(lambda: finished(play))
+    assert same(play.model(), with_enough("plain"))
 
 
 def test_less_than_the_least_is_refused_with_the_least(tmp_path: Path) -> None:
@@ -88,7 +108,7 @@ def test_killed_at_any_time_it_is_the_same_model(
 
 
 def test_row_blocks_come_and_go(tmp_path: Path) -> None:
-    """A limit within which one row-block of a shard's two or three is in memory at a time."""
+    """A limit within which one row-block of a shard's two or three is made in memory."""
     models = []
     for memory in (None, 68_000):
         plan = sparse_plan("plain", SYNC)
@@ -118,12 +138,13 @@ def test_check_predicts_what_is_in_memory_and_in_files(
     used = footprint(plan, groups, replace(service(plan), memory=memory))
     resident, files = [], []
     for shard in service(plan).shards:
-        tiers = play.parties[shard].worker._states.tiers  # type: ignore[attr-defined]
-        versions = (tiers.held(group.name) for group in groups)
-        sizes = [made.nbytes for held in versions for made in held.values()]
-        room = tiers._room()
-        made = [each for each in sizes if room is None or each <= room.making]
-        resident.append(sum(sizes) + max(made, default=0))  # one more is being made
+        states = play.parties[shard].worker._states  # type: ignore[attr-defined]
+        held = [made.nbytes for known in states._held.values() for made in known.values()]
+        known = {each.name: states._state.group(each.name).states for each in groups}
+        newest = [states.values(at, max(its)).nbytes for at, its in known.items() if its]
+        most = max(newest) if memory is None else states.tiers._making()
+        made = [each for each in newest if each <= most]
+        resident.append(sum(held) + max(made, default=0))  # one more is being made
         files.append(sum(path.stat().st_size for path in (tmp_path / shard / "states").iterdir()))
     assert max(resident) / 1.5 <= used.state <= 1.5 * max(resident)
     assert max(files) / 1.5 <= used.files <= 1.5 * max(files)

@@ -109,7 +109,6 @@ class DictWorker:
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {"k": b"abc"}
-        self.expected: list[str] = []
         self.result: Any = None
 
     def work(self, task: Any) -> Any:
@@ -124,9 +123,6 @@ class DictWorker:
 
     def keep(self, request: Any, payload: bytes | memoryview, digest: bytes) -> None:
         self.take(request, payload)()
-
-    def expect(self, key: str) -> None:
-        self.expected.append(key)
 
     def fetch(self, key: str) -> bytes:
         return self.kept[key]

@@ -1,4 +1,4 @@
-"""What room a shard's memory is, and how little is too little."""
+"""What room a shard's memory is for a version that is made, and how little is too little."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
-from secureps.policy.tiers import Room, room_of, version_bytes
+from secureps.policy.tiers import room_to_make, version_bytes
 from tests.kits.roles_kit import make_plan
 
 RULE = {"quorum": 3, "minimum": 2, "most": 4}
@@ -18,9 +18,9 @@ def plan_of(**group: Any) -> Plan:
     return make_plan(group=[{"rule": RULE} | group])
 
 
-def room(plan: Plan, memory: int, threads: int = 1) -> Room:
+def room(plan: Plan, memory: int, threads: int = 1) -> int:
     """Of a shard that holds two blocks of sixteen values."""
-    return room_of(plan, plan.sized({"all": 60}), {"all": (0, 2)}, memory, threads)
+    return room_to_make(plan, plan.sized({"all": 60}), {"all": (0, 2)}, memory, threads)
 
 
 @pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
@@ -37,24 +37,15 @@ def test_differences_and_what_they_leave_over_are_counted() -> None:
     assert version_bytes(plan, group, (0,)) == 2 * 4 * 16 + 1 + 8
 
 
-def test_at_most_a_quarter_is_for_what_is_made_or_what_is_in_work() -> None:
-    assert room(plan_of(), 4000) == Room(4000, 128), "no version here is longer"
-    assert room(plan_of(), 4000).held == 3872
-    assert room(plan_of(), 400) == Room(400, 100)
-    assert room(plan_of(), 256) == Room(256, 64)
-    assert room(plan_of(), 512, threads=2) == Room(512, 128)
-    assert room(plan_of(tier="mapped"), 256) == Room(256, 64)
-
-
-def test_resident_groups_have_two_versions_besides() -> None:
-    plan = plan_of(tier="resident")
-    assert room(plan, 512) == Room(512, 64)
-    assert room(plan, 1240).making == 64, "versions that are made are among the two"
+def test_what_is_not_for_resident_versions_is_for_the_one_that_is_made() -> None:
+    assert room(plan_of(), 400) == 400
+    assert room(plan_of(tier="mapped"), 400) == 400
+    assert room(plan_of(tier="resident"), 400) == 400 - 2 * 128
 
 
 @pytest.mark.parametrize(
     ("group", "threads", "least"),
-    [({}, 1, 256), ({}, 3, 768), ({"tier": "resident"}, 1, 512), ({"tier": "mapped"}, 1, 256)],
+    [({}, 1, 64), ({}, 3, 192), ({"tier": "resident"}, 1, 320), ({"tier": "mapped"}, 1, 64)],
 )
 def test_too_little_is_refused_with_the_least_that_works(
     group: dict[str, Any], threads: int, least: int
@@ -67,4 +58,4 @@ def test_too_little_is_refused_with_the_least_that_works(
 
 def test_a_shard_without_blocks_needs_nothing() -> None:
     plan = plan_of()
-    assert room_of(plan, plan.sized({"all": 60}), {"all": ()}, 0, 1) == Room(0, 0)
+    assert room_to_make(plan, plan.sized({"all": 60}), {"all": ()}, 0, 1) == 0

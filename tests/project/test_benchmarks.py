@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import committee, floods, floor, holder, record_level, threads, tier_pulls, tiers
+from benchmarks import committee, floods, floor, holder, record_level, threads, tiers
 from benchmarks.ciphers import measure
 from benchmarks.crowd import million_plan
 from benchmarks.deployed import Deployed
 from benchmarks.line import Line, Speed
 from benchmarks.streaming import BLOCK, MOST_BEYOND, stream
-from benchmarks.tier_shard import MIB, Asked, write_initial
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.suite import CIPHERS
 
@@ -131,25 +130,12 @@ def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_dela
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").is_file(), reason="reads Linux's /proc")
-def test_a_shard_with_little_memory_is_measured_to_the_same_bits(tmp_path: Path) -> None:
-    initial, table = tmp_path / "initial", 2 * MIB
-    digest, found = write_initial(initial, table), []
-    for memory in (None, MIB):
-        asked = Asked(str(initial), digest, table, memory, updates=2, pulls=20)
-        found.append(tiers.measure(asked, tmp_path / str(memory), "none"))
-    assert found[0].model == found[1].model
-    assert (found[0].hits, found[0].scan) == (1.0, 0.0)
-    assert found[1].hits < 1.0 < found[1].scan
-    assert all(set(each.paces) == set(tiers.WAYS) for each in found)
-
-
-@pytest.mark.skipif(not Path("/proc/self/io").is_file(), reason="reads Linux's /proc")
 def test_pulls_by_tls_of_a_shard_with_little_memory_are_measured_beside_one_with_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tier_pulls, "CLIENTS", ("client-0",))
-    whole, little = tier_pulls.rows(2 * MIB, MIB, turns=1, pulls=40)
-    assert (whole["memory"], little["memory"]) == (tier_pulls.ALL, "1 MiB")
+    monkeypatch.setattr(tiers, "CLIENTS", ("client-0",))
+    whole, little = tiers.rows(2 * tiers.MIB, 16 * tiers.MIB, turns=1, pulls=40)
+    assert (whole["memory"], little["memory"]) == (tiers.ALL, "16 MiB")
     assert little["limit"] != whole["limit"] == "none"
     assert float(whole["pulls/s"]) > 0 < float(little["pulls/s"])
     assert whole["to all in memory"] == 1.0

@@ -57,7 +57,6 @@ class Worker:
         print("at work", flush=True)
         threading.Event().wait()
     def take(self, request, payload): return lambda: None
-    def expect(self, key): pass
     def fetch(self, key): raise KeyError(key)
     def seconds(self, task): return 0.0
 

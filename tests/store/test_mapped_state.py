@@ -5,30 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from secureps.buffers import Buffers
 from secureps.errors import DamagedStore, DiskFailed
 from secureps.exhaustion import exhaustion
+from secureps.file_access import _WaitedFile
 from secureps.messages.encoding import payload_digest
-from secureps.store import mapped_state
 from secureps.store.checkpoint import read_state, write_state
 from secureps.store.mapped_state import (
-    SHORT,
+    _PIECE,
     Scratch,
-    checked,
     filed_tensors,
     map_state,
+    map_tensor,
     read_tensors,
-    room_for,
 )
 
 TENSORS = {
@@ -124,7 +119,7 @@ def test_a_pipe_in_a_files_place_is_damage_and_holds_nobody_up(tmp_path: Path) -
         lambda: filed_tensors(path, None),
         lambda: map_state(path, bytes(32)),
         lambda: read_tensors(path, bytes(32)),
-        lambda: checked(path, "all/0000", bytes(32)),
+        lambda: map_tensor(path, "all/0000", bytes(32)),
         lambda: read_state(path),
     ):
         with pytest.raises(DamagedStore, match="no plain file"):
@@ -139,8 +134,7 @@ def test_a_file_that_is_longer_than_it_says_is_damage_and_takes_no_memory(tmp_pa
         os.truncate(path, length)
         for read in (
             lambda: map_state(path, None),
-            lambda: checked(path, "all/0000", own),
-            lambda: checked(path, "all/0000", own, room_of(28)),
+            lambda: map_tensor(path, "all/0000", own),
             lambda: read_state(path),
         ):
             with pytest.raises(DamagedStore, match="not a state file"):
@@ -156,7 +150,7 @@ def test_one_bit_is_damage(tmp_path: Path) -> None:
     read_tensors(path, digest)
     last = "all/0002/codes"
     own = payload_digest(TENSORS[last].tobytes())
-    assert checked(path, last, own) == TENSORS[last].data.cast("B")
+    assert map_tensor(path, last, own).tolist() == TENSORS[last].tolist()
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -164,9 +158,9 @@ def test_one_bit_is_damage(tmp_path: Path) -> None:
         with pytest.raises(DamagedStore, match="its digest is another"):
             read(path, digest)
     with pytest.raises(DamagedStore, match=f"{last} is damaged: its digest is another"):
-        checked(path, last, own)
+        map_tensor(path, last, own)
     with pytest.raises(DamagedStore, match="there is no all/0009"):
-        checked(path, "all/0009", own)
+        map_tensor(path, "all/0009", own)
 
 
 def test_tensors_that_are_read_are_those_that_were_written(tmp_path: Path) -> None:
@@ -182,104 +176,43 @@ def test_tensors_that_are_read_are_those_that_were_written(tmp_path: Path) -> No
         read_tensors(path, payload_digest(b""))
 
 
-def room_of(length: int) -> memoryview:
-    return Buffers(0).lend(room_for(length))
+def test_a_tensor_is_mapped_and_is_the_same(tmp_path: Path) -> None:
+    many = {f"all/{k:04d}": np.full(700, k, np.float32) for k in range(60)}
+    long = {"all/0099": np.arange(_PIECE // 4 + 1, dtype=np.float32)}
+    empty = {"all/0100": np.empty(0, np.float32)}
+    path = tmp_path / "file"
+    write_state(path, many | long | empty, {})
+    for name, each in (many | long | empty).items():
+        found = map_tensor(path, name, payload_digest(each.tobytes()))
+        assert found.tolist() == each.tolist()
+        assert found.size == 0 or not found.flags.writeable
 
 
-def test_a_tensor_is_read_with_the_header_after_it_or_mapped_and_is_the_same(
+def test_a_disk_that_fails_is_damage_that_is_found_before_anything_is_mapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it lies decides how often the disk is asked, and nothing else."""
-    many = {f"all/{k:04d}": np.full(700, k, np.float32) for k in range(60)}
-    long = {"all/0099": np.arange(SHORT // 4 + 1, dtype=np.float32)}
-    path, reads = tmp_path / "file", list[int]()
-    write_state(path, many | long, {})
-    read = mapped_state._read_into
+    path, long = tmp_path / "file", np.arange(_PIECE // 4 + 1, dtype=np.float32)
+    digest = write_state(path, {"all/0000": np.zeros(3, np.float32), "all/0001": long}, {})
+    read, real = list[int](), _WaitedFile.readinto
 
-    def counted(file: FileIO, start: int, room: memoryview) -> NDArray[np.uint8]:
-        found = read(file, start, room)
-        reads.append(found.size)
-        return found
+    def fails(self: _WaitedFile, room: Any) -> int:
+        read.append(self.tell())
+        if self.tell() > 0 or len(room) > 4096:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(self, room)
 
-    monkeypatch.setattr(mapped_state, "_read_into", counted)
-    for name, each in (many | long).items():
-        for room in (None, room_of(2800), room_of(10_000), room_of(10 * SHORT)):
-            found = checked(path, name, payload_digest(each.tobytes()), room)
-            assert found.readonly
-            assert found == each.data.cast("B")
-    reads.clear()
-    checked(path, "all/0000", payload_digest(many["all/0000"].tobytes()), room_of(10_000))
-    assert reads == [len(room_of(10_000))]
-    reads.clear()
-    checked(path, "all/0059", payload_digest(many["all/0059"].tobytes()), room_of(10_000))
-    assert reads[-1] == 2800
-
-
-def refusing(tried: list[str], *, opens: bool) -> Callable[..., int]:
-    """`os.open` of a file system that does not read past the system's memory, or of long pages."""
-    direct, real = getattr(os, "O_DIRECT", 1 << 30), os.open
-
-    def opened(path: str, flags: int, mode: int = 0o600) -> int:
-        if not flags & direct:
-            return real(path, flags, mode)
-        tried.append(path)
-        if not opens:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return real(path, os.O_WRONLY, mode)
-
-    return opened
-
-
-@pytest.mark.parametrize("way", ["direct", "does not open", "does not read", "has no such flag"])
-def test_past_the_systems_memory_or_through_it_files_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    tried, has = list[str](), hasattr(os, "O_DIRECT")
-    if way == "has no such flag":
-        monkeypatch.delattr(os, "O_DIRECT", raising=False)
-    elif way != "direct":
-        monkeypatch.setattr(os, "open", refusing(tried, opens=way == "does not read"))
-    for values in (1, 1 << 10, 1 << 16, (1 << 16) + 1):  # shorter and longer than a page, and whole
-        path, tensors = tmp_path / "file", {"all/0000": np.arange(values, dtype=np.float32)}
-        digest, own = write_state(path, tensors, {}), tensors["all/0000"].data.cast("B")
-        assert read_tensors(path, digest)["all/0000"].tobytes() == own
-        found = checked(path, "all/0000", payload_digest(own), room := room_of(4 * values))
-        assert found == own
-        assert np.shares_memory(np.asarray(found), np.asarray(room))
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
-        with pytest.raises(DamagedStore, match="its digest is another"):
-            checked(path, "all/0000", payload_digest(own), room_of(4 * values))
-        with pytest.raises(DamagedStore, match="its digest is another"):
-            read_tensors(path, digest)
-        os.truncate(path, len(data) - 1)
-        with pytest.raises(DamagedStore, match="not a state file"):
-            checked(path, "all/0000", payload_digest(own), room_of(4 * values))
-    assert bool(tried) == (has and way.startswith("does not"))
-
-
-@pytest.mark.parametrize("length", [1, 4096, 65_537])
-def test_what_is_read_past_the_systems_memory_comes_to_lie_in_whole_pages(length: int) -> None:
-    """Elsewhere a file system refuses, and the system's memory is gone through unseen."""
-    for room in (mapped_state._pages(length), room_of(length)):
-        assert np.asarray(room).ctypes.data % 4096 == len(room) % 4096 == 0
-        assert len(room) >= length
-
-
-def test_nothing_is_asked_for_behind_a_files_end(tmp_path: Path) -> None:
-    """Past the system's memory some file system may refuse that, and all would be read again."""
-    path, asked = tmp_path / "file", list[int]()
-    path.write_bytes(b"x" * 5000)
-
-    class Counted(FileIO):
-        def readinto(self, room: Any, /) -> int | None:
-            asked.append(len(room))
-            return super().readinto(room)
-
-    with Counted(path) as file:
-        assert mapped_state._read_into(file, 0, memoryview(bytearray(8192))).size == 5000
-    assert asked == [8192]
+    monkeypatch.setattr(_WaitedFile, "readinto", fails)
+    monkeypatch.setattr("mmap.mmap", lambda *_, **__: pytest.fail("it is mapped"))
+    for action in (
+        lambda: map_state(path, digest),
+        lambda: map_tensor(path, "all/0000", bytes(32)),
+        lambda: map_tensor(path, "all/0001", bytes(32)),
+        lambda: read_tensors(path, digest),
+    ):
+        read.clear()
+        with pytest.raises(DamagedStore, match="Input/output error"):
+            action()
+        assert read
 
 
 def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(

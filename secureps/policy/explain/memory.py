@@ -7,7 +7,7 @@ worst moment, as it is served:
     state         three versions (the last, the newest, and the one being made) of the values and
                   of the optimizer's vectors, float32, of the blocks that lie on the busiest shard,
                   and differences between as many versions as are shorter than a block; where a
-                  shard has a limit, or a group's tier is mapped, what of it is resident
+                  shard has a limit, or a group's tier is mapped, what of it is in the process
     work          on one block: its sum with a member's ciphertext; it is opened and stepped in
                   pieces that are next to nothing; under a codec the mean is decoded as a whole
     uploads       as many blocks, and pieces of them, as threads take in at once; and those that
@@ -33,7 +33,7 @@ from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_groups
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
-from secureps.policy.tiers import PINNED, room_of, version_bytes
+from secureps.policy.tiers import PINNED, room_to_make, version_bytes
 
 VERSIONS = 3
 FILED = 3
@@ -203,24 +203,21 @@ def fewest(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Memor
 def _resident(
     plan: Plan, groups: Sequence[GroupLayout], own: Mapping[str, list[int]], service: Service
 ) -> int:
-    """What of a shard's versions is in memory within its limit: the newest, and one being made.
+    """Bytes of versions in a shard's process within its limit: resident ones, and one being made.
 
-    Nothing of a group that is longer than the room for either.
+    One that is longer than the room for it is made in a file.
     """
     assert service.memory is not None
     blocks = {group.name: own.get(group.name, []) for group in groups}
-    room = room_of(plan, groups, blocks, service.memory, SHARD_THREADS)
+    most = room_to_make(plan, groups, blocks, service.memory, SHARD_THREADS)
     held = longest = 0
     for group in groups:
-        if plan.group(group.name).tier == "mapped":
-            continue
         version = version_bytes(plan, group, blocks[group.name])
         if plan.group(group.name).tier == "resident":
             held += PINNED * version
-            continue
-        held += version * (version <= room.held)
-        longest = max(longest, version * (version <= room.making))
-    return min(room.held, held) + longest
+        elif version <= most:
+            longest = max(longest, version)
+    return held + longest
 
 
 def sealing(plan: Plan, group: GroupLayout) -> int:

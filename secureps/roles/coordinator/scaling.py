@@ -32,7 +32,7 @@ from secureps.policy.scaling.policies import (
     deed,
     stay,
 )
-from secureps.policy.tiers import room_of
+from secureps.policy.tiers import room_to_make
 from secureps.roles.coordinator import resharding
 from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.scaled import BY_ITSELF
@@ -167,7 +167,7 @@ def _too_little(
     for shard in sorted(memory.keys() & shards):
         own = {group.name: both.blocks_of(group.name, shard) for group in groups}
         try:
-            room_of(tx.plan, groups, own, int(memory[shard]), threads=1)
+            room_to_make(tx.plan, groups, own, int(memory[shard]), threads=1)
         except ConfigError as error:
             return f"{shard}: {error}"
     return ""

@@ -1,4 +1,4 @@
-"""What a shard may have in memory, and whether that is enough for a run.
+"""What a shard's process may hold of its versions, and whether that is enough for a run.
 
 What must not live here: what is resident (`service.shard.tiers`), and what a shard says of it
 (`roles.shard.memory_report`).
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from secureps.errors import ConfigError
 from secureps.messages.records import RunPinned
-from secureps.policy.tiers import Room, room_of
+from secureps.policy.tiers import room_to_make
 from secureps.roles.machine import Halt
 from secureps.roles.pinned_run import Pinned
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The bytes that a shard may have resident (None: all), and the threads that work on blocks."""
+    """Bytes of versions in a shard's process (None: all), and the threads that work on blocks."""
 
     memory: int | None = None
     threads: int = 1
 
-    def room(self, name: str, pinned: Pinned) -> Room | None:
-        """The room for the blocks that are placed on the shard of this name, if there is one.
+    def room(self, name: str, pinned: Pinned) -> int | None:
+        """Bytes for a version that is made by the shard of this name; None if there is no limit.
 
         Raises:
             ConfigError: it is too little.
@@ -32,7 +32,7 @@ class Limit:
             return None
         groups, placement = pinned.layout.all_groups, pinned.placement
         own = {group.name: placement.blocks_of(group.name, name) for group in groups}
-        return room_of(pinned.plan, groups, own, self.memory, self.threads)
+        return room_to_make(pinned.plan, groups, own, self.memory, self.threads)
 
     def refuses(self, name: str, record: RunPinned) -> list[Halt]:
         """Ends a shard that has too little for a run, before it takes part in it."""

@@ -14,14 +14,14 @@ from secureps.messages.requests import Telemetry
 from secureps.wording import counted, duration, size
 
 MEMORY = "memory_bytes"
-"""A shard's figure of a version: what it may have resident of values and optimizer state."""
+"""A shard's figure of a version: what its process may hold of values and optimizer state."""
 RESIDENT = "resident_bytes"
-"""The same: what it has, when that version was made."""
+"""The same: what it held when that version was made; not what the system has of files."""
 HITS, WAITS = "memory_hits", "memory_waits"
-"""The same, since its process began: uses of versions that were in memory, and of those that had to
-be read from their files."""
+"""The same, since its process began: uses of versions that were in memory, its own or the system's,
+and of those of which the disk was read."""
 WAIT_SECONDS = "memory_wait_seconds"
-"""The same: how long all those reads took."""
+"""The same: how long all those uses took."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from secureps.client.site_policy import read_site
 from secureps.config.sections import read_toml
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import ObjectStore, is_url
-from secureps.policy.explain.memory import MemoryUse
+from secureps.policy.explain.memory import FILED, MemoryUse
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests
@@ -158,6 +158,15 @@ class Sized:
         """Bytes of three versions of a shard's blocks, wherever they lie."""
         return max(self.shard.state, self.shard.files)
 
+    @property
+    def pages(self) -> int:
+        """Bytes that a shard's process leaves of its limit: pages of a version's files lie there.
+
+        A container that had no room for them would read the disk for every pull.
+        """
+        left = 0 if self.shard.limit is None else self.shard.limit - self.shard.state
+        return min(left, self.shard.files // FILED)
+
 
 def _explained(request: Request) -> Sized | None:
     """What the plan costs, where it is known how large the model is."""
@@ -175,7 +184,7 @@ def _needs(sized: Sized | None, copies: bool = False) -> Needs:
     if sized is None:
         return Needs(program + probe + more)
     part = sized.versions if copies else 0  # a third is read, as much again is on its way
-    shard = sized.shard.memory + probe + more + part
+    shard = sized.shard.memory + sized.pages + probe + more + part
     return Needs(program + probe + more, shard, program + sized.client)
 
 

@@ -3,7 +3,7 @@
 A version comes from memory, from its state file, from this shard's part of any checkpoint that
 holds it, or is computed again from the version before it; in each case its state file has the
 digest on record afterwards. What must not live here: sums, how a version is made
-(`service.shard.worker`), and which are in memory (`service.shard.tiers`).
+(`service.shard.worker`), and which are resident (`service.shard.tiers`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from secureps.buffers import Buffers
 from secureps.errors import ClientError, DamagedStore, PeerError
 from secureps.messages.orders import Commit, GroupVersion
-from secureps.messages.requests import Checkpointed
-from secureps.policy.block_deltas import FLOAT_BYTES, Codes
+from secureps.messages.requests import Checkpointed, Figure
+from secureps.policy.block_deltas import Codes
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import AdoptState, MakeState, StepState
-from secureps.service.shard.block_reads import Ahead, BlockReads, FiledBlock
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
     GroupValues,
@@ -51,7 +49,7 @@ from secureps.store.checkpoint import (
     tensor_name,
     write_state,
 )
-from secureps.store.mapped_state import filed_tensors, map_state, read_tensors
+from secureps.store.mapped_state import filed_tensors, map_state, map_tensor, read_tensors
 
 log = logging.getLogger("secureps")
 
@@ -64,7 +62,7 @@ MAPS = 64
 
 
 class States:
-    """All versions that a shard has on record; the newest are in memory too, within its limit."""
+    """All versions that a shard has on record; the newest of what is resident are in memory too."""
 
     def __init__(
         self,
@@ -73,17 +71,16 @@ class States:
         folders: ShardFolders,
         make: Make,
         limit: Limit = UNLIMITED,
-        buffers: Buffers | None = None,
     ) -> None:
         self._name = name
         self._state = state
         self._folders = folders
         self._make = make
         self.tiers = Tiers(name, state, folders.states, limit)
+        self._held: dict[str, dict[int, GroupValues]] = {}
         self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
-        self._reads = BlockReads(buffers or Buffers(0))
         self._mapped: dict[Path, tuple[str, GroupValues]] = {}
-        """Versions, of which group, whose files were read for their digests, the newest last."""
+        """Versions, of which group, that were read for their digests, last used last."""
         self._adopted: dict[tuple[str, int], bytes] = {}
         """Digests of files that were written for versions which may not be on record yet."""
 
@@ -92,6 +89,12 @@ class States:
         digest = self._write(group, made)
         self._hold(group, made)
         return digest
+
+    def figures(self, made: GroupValues) -> tuple[Figure, ...]:
+        """What status says of memory at the moment when this version has been made."""
+        resident = (each for held in self._held.values() for each in held.values())
+        here = () if made.mapped else (made,)
+        return self.tiers.figures(sum(each.nbytes for each in (*resident, *here)))
 
     def codes(self, group: str, version: int, block: int) -> bytes | memoryview:
         """The differences of a block of a version on record; of a file, they alone are read.
@@ -102,94 +105,81 @@ class States:
             DamagedStore: as `values`.
             KeyError: there are none.
         """
-        known = self._codes.get(group, {}).get(version)
-        if known is None:
-            made = self.tiers.get(group, version, self._counts(group, block))
-            if made is None and not self.tiers.makes_room(group, version):
-                with self.tiers.waiting():
-                    lie = filed_tensors(self._file(group, version), None)
-                    return b"".join(lie[tensor_name(group, block, "codes")].pieces())
-            known = (made or self._waited_for(group, version)).codes
-        return known[block].data
+        with self.tiers.used():
+            if not self.tiers.is_resident(group, version):
+                lie = filed_tensors(self._file(group, version), None)
+                return b"".join(lie[tensor_name(group, block, "codes")].pieces())
+            known = self._codes.get(group, {}).get(version)
+            return (known or self._values(group, version).codes)[block].data
 
     def _hold(self, group: str, made: GroupValues) -> None:
-        self.tiers.hold(group, made)
-        if not (self.tiers.bounded or made.mapped):
-            self._codes.setdefault(group, {})[made.version] = made.codes
+        if self.tiers.is_resident(group, made.version):
+            self._held.setdefault(group, {})[made.version] = made
+            if not self.tiers.bounded:
+                self._codes.setdefault(group, {})[made.version] = made.codes
 
-    def values(self, group: str, version: int, use: bool = True) -> GroupValues:
-        """Reads, maps or recomputes a version that is on record; see `Tiers.get` for `use`.
+    def values(self, group: str, version: int) -> GroupValues:
+        """Reads, maps or recomputes a version that is on record.
 
         What was mapped for a sum is so for its step: its file is read once for its digest.
 
         Raises:
             DamagedStore: no copy of it is whole, and neither is what it was computed from.
         """
-        known = self.tiers.get(group, version, use)
-        if known is None and (mapped := self._mapped.get(self._file(group, version))) is not None:
-            return mapped[1]
-        return self._waited_for(group, version) if known is None else known
+        with self.tiers.used():
+            return self._values(group, version)
 
-    def _waited_for(self, group: str, version: int) -> GroupValues:
-        with self.tiers.waiting():
+    def _values(self, group: str, version: int) -> GroupValues:
+        found = self._known(group, version)
+        if found is None or not found.optimizer:
             found = self._found(group, version)
-        self._hold(group, found)
-        if found.mapped:
-            self._mapped[self._file(group, version)] = (group, found)
-            while len(self._mapped) > MAPS:
-                del self._mapped[next(iter(self._mapped))]
+            self._hold(group, found)
+            if found.mapped:
+                self._stay_mapped(group, found)
         return found
 
-    def published(
-        self, group: str, version: int, block: int, ahead: Ahead | None = None
-    ) -> memoryview:
-        """What clients pull of a block; of a file, that block alone is read.
+    def _known(self, group: str, version: int) -> GroupValues | None:
+        """A version in memory, or mapped; one without optimizer state has one block alone."""
+        if (held := self._held.get(group, {}).get(version)) is not None:
+            return held
+        _, found = self._mapped.get(self._file(group, version), (group, None))
+        if found is not None:
+            self._stay_mapped(group, found)
+        return found
 
-        Args:
-            ahead: what `read_ahead` began, if it did.
+    def _stay_mapped(self, group: str, found: GroupValues) -> None:
+        path = self._file(group, found.version)
+        self._mapped.pop(path, None)
+        self._mapped[path] = (group, found)
+        while len(self._mapped) > MAPS:
+            del self._mapped[next(iter(self._mapped))]
+
+    def published(self, group: str, version: int, block: int) -> memoryview:
+        """What clients pull of a block.
+
         Raises:
             DamagedStore: as `values`.
             KeyError: it is no block of this version here.
         """
-        known = self.tiers.get(group, version, self._counts(group, block))
-        if known is None and not self.tiers.makes_room(group, version):
-            with self.tiers.waiting():
-                view = ahead.result() if ahead else self._as_it_lies(group, version, block)
-            if view is not None:
-                return view
-        return published((known or self._waited_for(group, version)).values[block])
+        with self.tiers.used():
+            made = self._known(group, version) or self._alone(group, version, block)
+            return published((made or self._values(group, version)).values[block])
 
-    def read_ahead(self, group: str, version: int, block: int) -> Ahead | None:
-        """Begins to read a block that is pulled soon, if it is in a file; from any thread."""
-        if self.tiers.holds(group, version):
-            return None
-        filed = self._filed(group, version, block)
-        return None if filed is None else self._reads.ahead(filed)
+    def _alone(self, group: str, version: int, block: int) -> GroupValues | None:
+        """A block that is alone in its file, mapped after it alone was read for its digest.
 
-    def _as_it_lies(self, group: str, version: int, block: int) -> memoryview | None:
-        """A block as its file has it; None if it is not whole there."""
-        filed = self._filed(group, version, block)
-        return None if filed is None else self._reads.now(filed)
-
-    def _filed(self, group: str, version: int, block: int) -> FiledBlock | None:
-        """Where a block lies; None if it is not on record here."""
-        with suppress(ClientError, LookupError, ValueError):
-            own, record = self._state.own(group), self._state.group(group).states[version]
-            digest = record.blocks[own.index(block)]
-            start, stop = self._state.pinned.layout.group(group).span(block)
-            alone = FLOAT_BYTES * (stop - start) if own == (block,) else 0
-            path = self._file(group, version)
-            return FiledBlock(path, tensor_name(group, block), digest, alone)
-        return None
-
-    def _counts(self, group: str, block: int) -> bool:
-        """Whether a pull of a block is a use of its group: that of the first one is.
-
-        Copies are pulled elsewhere: they count where there are no others.
+        The optimizer's vectors are in the file too, and would take the room of other blocks.
         """
-        own, holders = self._state.own(group), self._state.pinned.placement.holders
-        first = (each for each in own if holders(group, each)[:1] == (self._name,))
-        return next(first, own[0] if own else None) == block
+        if self.tiers.is_resident(group, version) or self._state.own(group) != (block,):
+            return None
+        with suppress(ClientError, DamagedStore, LookupError, ValueError):
+            (digest,) = self._state.group(group).states[version].blocks
+            path, name = self._file(group, version), tensor_name(group, block)
+            values = {block: map_tensor(path, name, digest)}
+            found = GroupValues(version, values, {}, mapped=True)
+            self._stay_mapped(group, found)
+            return found
+        return None
 
     def adopted(self, task: AdoptState, parts: Sequence[bytes]) -> AdoptState:
         """The task, with the digests of the state file that it made; raises DamagedStore."""
@@ -224,7 +214,7 @@ class States:
         A file is read by its digest once for all blocks that are asked for.
         """
         head = tensor_name(group, block)
-        made = to_tensors(group, self.values(group, version, self._counts(group, block)))
+        made = to_tensors(group, self.values(group, version))
         return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
 
     def assemble(self, order: Commit, parts: Sequence[bytes]) -> Commit:
@@ -347,8 +337,8 @@ class States:
 
     def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | Filed]:
         """The tensors of a version for another file: of what is not in memory, where they lie."""
-        made = self.tiers.held(group).get(version)
-        if made is None and not self.tiers.makes_room(group, version):
+        made = self._held.get(group, {}).get(version)
+        if made is None and not self.tiers.is_resident(group, version):
             with suppress(DamagedStore, KeyError):
                 record = self._state.group(group).states[version]
                 return filed_tensors(self._file(group, version), record.state)
@@ -358,12 +348,11 @@ class States:
         """Deletes the files older than `keep` of a group whose `version` is committed."""
         self._mapped = {path: each for path, each in self._mapped.items() if each[0] != group}
         self._adopted = {at: each for at, each in self._adopted.items() if at[0] != group}
-        held, codes = self.tiers.held(group), self._codes.get(group, {})
+        held, codes = self._held.get(group, {}), self._codes.get(group, {})
         known, own = self._state.group(group), set(self._state.own(group))
         newest = version - (not self.tiers.bounded)
         for old in [v for v, made in held.items() if v < newest or made.values.keys() != own]:
-            self.tiers.forget(group, old)
-            if held[old].values.keys() != own:
+            if held.pop(old).values.keys() != own:
                 codes.pop(old, None)
         for old in [v for v in list(codes) if v < keep or v <= version - self._state.behind(group)]:
             del codes[old]
@@ -419,7 +408,7 @@ class States:
             raise DamagedStore(f"nothing is on record of {group} version {version}")
         path = self._file(group, version)
         try:
-            if not self.tiers.makes_room(group, version):
+            if not self.tiers.is_resident(group, version):
                 return from_tensors(version, map_state(path, digest), mapped=True)
             tensors: Tensors = read_tensors(path, digest)
         except DamagedStore as damage:

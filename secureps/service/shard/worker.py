@@ -57,7 +57,6 @@ from secureps.service.shard.group_values import (
     laid_out,
     published,
 )
-from secureps.service.shard.lookahead import Lookahead
 from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
@@ -104,8 +103,7 @@ class ShardWorker(Worker):
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
         self._own_initial = folders.initial
-        self._states = States(name, state, folders, self._make, limit, self._buffers)
-        self._pulls = Lookahead(self._states.read_ahead)
+        self._states = States(name, state, folders, self._make, limit)
         self.adding: Callable[[int], float] = lambda blocks: 0.0
 
     def seconds(self, task: Task) -> float:
@@ -143,10 +141,6 @@ class ShardWorker(Worker):
     def _store(self, key: str, payload: bytes | memoryview) -> None:
         self._spool.put(key, payload)
 
-    def expect(self, key: str) -> None:
-        """A payload is fetched soon: if it is a block in a file, it is read meanwhile."""
-        self._pulls.expect(key)
-
     def fetch(self, key: str) -> bytes | memoryview:
         """A held ciphertext sum, the values of a published block (float32 LE), as they lie; or a
         block as it came, or the state of one, for another shard.
@@ -159,8 +153,6 @@ class ShardWorker(Worker):
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
-        plain = kind == "model" and not since
-        ahead = self._pulls.begin((group, int(number), int(block))) if plain else None
         if kind in PASSED_ON:
             try:
                 return self._block(key)
@@ -179,7 +171,7 @@ class ShardWorker(Worker):
                 steps = range(int(since[0]) + 1, int(number) + 1)
                 return b"".join(self._states.codes(group, at, int(block)) for at in steps)
         try:
-            return self._states.published(group, int(number), int(block), ahead)
+            return self._states.published(group, int(number), int(block))
         except (DamagedStore, KeyError) as error:
             if isinstance(error, DamagedStore) and int(number) in self._state.group(group).states:
                 raise
@@ -418,7 +410,7 @@ class ShardWorker(Worker):
         before = self._states.values(cohort.group, cohort.version - 1)
         made = self._stepped(task, before)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
-        own = (*figures, *self._states.tiers.figures())
+        own = (*figures, *self._states.figures(made))
         report = Telemetry(self._name, cohort.group, cohort.version, own)
         return self._ready(cohort.group, made, cohort.number, report)
 

@@ -109,10 +109,10 @@ def test_what_clients_do_not_pull_yet_is_counted_and_so_are_differences() -> Non
 
 
 @pytest.mark.parametrize(
-    ("memory", "state"), [(None, 3 * 240), (1 << 20, 2 * 240), (400, 240), (256, 0)]
+    ("memory", "state"), [(None, 3 * 240), (1 << 20, 240), (240, 240), (239, 0)]
 )
-def test_within_a_limit_the_newest_versions_are_resident(memory: int | None, state: int) -> None:
-    """A quarter is for the one that is made; what does not fit lies in files alone."""
+def test_within_a_limit_only_what_is_made_is_in_the_process(memory: int | None, state: int) -> None:
+    """A version that does not fit is made in a file."""
     plan, service = make_plan(group=[{"rule": RULE}]), replace(SERVICE, memory=memory)
     made = need(plan, 60, service)
     assert (made.state, made.files, made.limit) == (state, 3 * 240, memory)
@@ -121,7 +121,7 @@ def test_within_a_limit_the_newest_versions_are_resident(memory: int | None, sta
 
 @pytest.mark.parametrize(
     ("tier", "memory", "state"),
-    [("mapped", None, 0), ("mapped", 1 << 20, 0), ("resident", 1 << 20, 2 * 240)],
+    [("mapped", None, 0), ("mapped", 1 << 20, 240), ("resident", 1 << 20, 2 * 240)],
 )
 def test_a_groups_tier_decides_for_it(tier: str, memory: int | None, state: int) -> None:
     made = need(
@@ -132,7 +132,7 @@ def test_a_groups_tier_decides_for_it(tier: str, memory: int | None, state: int)
 
 def test_too_little_is_refused() -> None:
     with pytest.raises(ConfigError, match="too little"):
-        need(make_plan(), 60, replace(SERVICE, memory=255))
+        need(make_plan(), 60, replace(SERVICE, memory=63))
 
 
 def test_ciphertexts_are_summed_in_memory() -> None:

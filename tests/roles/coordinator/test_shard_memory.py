@@ -13,7 +13,7 @@ from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.scaling_records import BlockAssigned
 from secureps.policy.plan import Plan
 from secureps.policy.scaling.balance import Balance
-from secureps.policy.tiers import room_of
+from secureps.policy.tiers import room_to_make
 from secureps.roles.coordinator import resharding, scaling
 from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.scaling import _too_little as too_little
@@ -47,7 +47,7 @@ class Desk:
 
         def works(memory: int) -> bool:
             try:
-                room_of(self.tx.plan, self.groups, own, memory, 1)
+                room_to_make(self.tx.plan, self.groups, own, memory, 1)
             except ConfigError:
                 return False
             return True

@@ -19,7 +19,7 @@ def limited(memory: int | None) -> Desk:
 
 
 def test_too_little_ends_it_before_it_is_in_the_run() -> None:
-    desk = limited(255)
+    desk = limited(63)
     halt = desk.order(configure(desk.plan)).effects[0]
     assert isinstance(halt, Halt)
     assert halt.error is ConfigError
@@ -28,7 +28,7 @@ def test_too_little_ends_it_before_it_is_in_the_run() -> None:
 
 
 def test_enough_changes_nothing() -> None:
-    for memory in (256, None):
+    for memory in (64, None):
         desk, free = limited(memory), Desk()
         assert desk.order(configure(desk.plan)) == free.order(configure(free.plan))
         assert desk.shard.state.founded
@@ -36,9 +36,9 @@ def test_enough_changes_nothing() -> None:
 
 def test_a_run_that_goes_on_with_too_little_ends_too() -> None:
     """Its file was changed: nothing is lost, and it is started again with more."""
-    desk = limited(256)
+    desk = limited(64)
     desk.order(configure(desk.plan))
-    again = limited(100)
+    again = limited(63)
     for record in desk.journal:
         again.shard.apply(0.0, record)
     halt = again.order(configure(again.plan)).effects[0]

@@ -56,6 +56,22 @@ def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_lea
     assert 0 <= asked - fewest.memory - PROGRAM_BYTES < 1 << 20
 
 
+def test_a_shard_with_a_limit_gets_room_for_pages_of_its_files(tmp_path: Path) -> None:
+    """A container counts what the system keeps of files: without room, each pull reads the disk."""
+    home, asked = deployed(), {}
+    for memory in ("50 MB", "100 MB", "900 MB", "1 GB"):
+        own = f'[federation]\nscript = "client.py"\nclients = 5\nmemory = "{memory}"\n'
+        (tmp_path / "plan.toml").write_text((home / "plan.toml").read_text() + own)
+        request = Request(tmp_path / "plan.toml", home / "kit", ("shard-0",), values=10**8)
+        (parts,) = kubernetes_files(request, CLUSTER, None, None).values()
+        objects = [e for text in parts.values() for e in yaml.safe_load_all(text) if e]
+        (shard,) = (each for each in objects if each["kind"] == "StatefulSet")
+        resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
+        asked[memory] = int(resources["requests"]["memory"].removesuffix("Mi"))
+    assert asked["100 MB"] - asked["50 MB"] in (47, 48)
+    assert asked["100 MB"] < asked["900 MB"] == asked["1 GB"], "no more than a version has"
+
+
 def test_a_file_of_this_machine_is_in_no_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

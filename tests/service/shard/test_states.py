@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from secureps.errors import DamagedStore, DiskFailed, Refused
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.records import RunPinned
-from secureps.messages.run import Placement
 from secureps.messages.shard_records import StateCommitted, StatePrepared, SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
@@ -120,35 +118,6 @@ def test_what_is_kept_is_found_after_a_restart(tmp_path: Path) -> None:
     assert disk.made == []
 
 
-def test_a_block_that_comes_while_it_is_looked_for_is_nowhere_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread looks while the loop folds that blocks moved: it may see half of it."""
-    disk = Disk(tmp_path)
-    disk.keep("a-b", 0, 1)
-    disk.restarted()
-    monkeypatch.setattr(disk.state, "own", lambda group: (*GROUPS[group], 7))
-    assert disk.states.read_ahead("a-b", 1, 7) is None
-    assert disk.states._as_it_lies("a-b", 1, 7) is None
-
-
-A, B = ("shard-a", "shard-b"), ("shard-b", "shard-a")
-
-
-@pytest.mark.parametrize(("held", "counts"), [([A, A], 0), ([B, A], 1), ([B, B], 0)])
-def test_who_pulls_all_of_a_group_uses_it_once_where_copies_lie_too(
-    held: list[tuple[str, ...]], counts: int, tmp_path: Path
-) -> None:
-    disk = Disk(tmp_path)
-    placement = Placement.by_block(2, SHARDS, {"a": [A], "a-b": held})
-    disk.state.apply(replace(disk.state.pinned.record, placement=placement))
-    for block in (0, 1):
-        with suppress(DamagedStore):
-            disk.states.published("a-b", 1, block)
-        used = disk.states.tiers._hot._uses["a-b"]
-        assert used == (block >= counts), f"block {block}"
-
-
 def test_differences_are_there_for_as_long_as_their_versions_are_on_record(tmp_path: Path) -> None:
     """Those of versions that are no longer in memory too; after a restart, from their files."""
     disk = Disk(tmp_path)
@@ -157,7 +126,7 @@ def test_differences_are_there_for_as_long_as_their_versions_are_on_record(tmp_p
     assert [v for v in range(1, 6) if v in disk.states._codes["a-b"]] == [3, 4, 5]
     for number in (3, 4, 5):
         assert disk.states.codes("a-b", number, 2) == bytes([10 * number + 2] * 7)
-    assert sorted(disk.states.tiers.held("a-b")) == [4, 5], "nothing else is read for them"
+    assert sorted(disk.states._held["a-b"]) == [4, 5], "nothing else is read for them"
     assert disk.restarted().codes("a-b", 3, 2) == bytes([32] * 7)
     with pytest.raises(DamagedStore):
         disk.states.codes("a-b", 2, 2)

@@ -1,7 +1,8 @@
-"""Versions in memory and in files alone: the same bytes, within the limit."""
+"""Versions in memory and in files alone: the same bytes, and what is held in the process."""
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,20 @@ import pytest
 from secureps.errors import DamagedStore
 from secureps.messages.orders import Commit
 from secureps.messages.requests import Telemetry
-from secureps.messages.run import Placement
 from secureps.messages.shard_records import StatePrepared
-from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
-from secureps.policy.tiers import version_bytes
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
-from secureps.service.shard import states
+from secureps.service.shard import states, tiers
 from secureps.service.shard.group_values import in_memory, published
 from secureps.service.shard.tiers import SHORT
 from secureps.store.checkpoint import digest_of_file, read_state
-from secureps.store.mapped_state import filed_tensors, read_tensors
-from tests.kits.roles_kit import SHARDS, make_plan
-from tests.service.shard.test_states import GROUPS, RULE, Disk, same, version
+from secureps.store.mapped_state import filed_tensors
+from tests.kits.roles_kit import make_plan
+from tests.service.shard.test_states import RULE, Disk, same, version
 
 ROOMY, TIGHT = 8000, 700
-"""Bytes of a limit within which all versions of these tests lie, and none."""
+"""Bytes of a limit within which all versions of these tests could lie, and few."""
 
 
 def plan_of(**changes: Any) -> Plan:
@@ -46,7 +44,7 @@ def limited(folder: Path, memory: int | None, **changes: Any) -> Disk:
 
 def counted(disk: Disk) -> tuple[int, int]:
     """Hits and waits."""
-    report = Telemetry("shard-a", "a", 1, disk.states.tiers.figures())
+    report = Telemetry("shard-a", "a", 1, disk.states.tiers.figures(0))
     used = memory_used([report])["shard-a"]
     return used.hits, used.waits
 
@@ -62,103 +60,68 @@ def test_versions_are_the_same_wherever_they_lie(
         for number in (1, 2):
             found, wanted = disk.states.values("a-b", number), version("a-b", number)
             assert same(found, wanted)
-            assert found.mapped is (disk.states.tiers.held("a-b").get(number) is None)
+            assert found.mapped is (number not in disk.states._held.get("a-b", {}))
             for block, values in wanted.values.items():
                 assert disk.states.published("a-b", number, block) == published(values)
                 assert disk.states.codes("a-b", number, block) == bytes([10 * number + block] * 7)
+        resident = tier == "resident" or (memory, tier) == (None, None)
+        assert bool(disk.states._held) is resident
         disk.restarted()
-    if tier == "mapped":
-        assert disk.states.tiers.held("a-b") == {}
     assert disk.made == []
 
 
-def test_within_a_limit_only_the_newest_is_in_memory(tmp_path: Path) -> None:
-    disk = limited(tmp_path, ROOMY)
-    disk.keep("a-b", 0, 1, 2)
-    assert sorted(disk.states.tiers.held("a-b")) == [0, 1, 2]
-    disk.states.forget("a-b", 2, 1)
-    assert sorted(disk.states.tiers.held("a-b")) == [2]
-    assert disk.states.codes("a-b", 1, 2) == bytes([12] * 7), "from its file"
-
-
-def test_of_what_is_resident_older_versions_take_no_room_that_is_not_there(tmp_path: Path) -> None:
-    """Clients that are behind ask for them; the next step has to find its own."""
-    disk = limited(tmp_path, 2 * TIGHT, tier="resident")
+def test_of_what_is_resident_within_a_limit_only_the_newest_is_in_memory(tmp_path: Path) -> None:
+    """Clients that are behind ask for older ones, for which the limit has no room."""
+    disk = limited(tmp_path, ROOMY, tier="resident")
     disk.keep("a-b", 0, 1, 2)
     disk.states.forget("a-b", 2, 0)
-    disk.states.tiers._hot.room = version("a-b", 2).nbytes + 50
     for number in (0, 1):
+        assert disk.states.values("a-b", number).mapped
         assert same(disk.states.values("a-b", number), version("a-b", number))
-        assert disk.states.published("a-b", number, 0) == published(
-            version("a-b", number).values[0]
-        )
-    assert sorted(disk.states.tiers.held("a-b")) == [2]
+        assert disk.states.codes("a-b", 1, 2) == bytes([12] * 7), "from its file"
+    assert sorted(disk.states._held["a-b"]) == [2]
     disk.restarted()
     assert not disk.states.values("a-b", 2).mapped
-    assert sorted(disk.states.tiers.held("a-b")) == [2]
+    assert sorted(disk.states._held["a-b"]) == [2]
 
 
-def test_others_go_before_a_version_is_read(
+def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = limited(tmp_path, ROOMY)
-    disk.keep("a-b", 0)
+    disk, reads = limited(tmp_path, TIGHT), iter([5, 5, 5, 7, 7, 8])
     disk.keep("a", 0)
-    disk.states.forget("a-b", 1, 0)
-    tiers = disk.states.tiers
-    assert (tiers.held("a-b"), sorted(tiers.held("a"))) == ({}, [0])
-    tiers._hot.room = tiers._size("a-b")
-    held = []
-
-    def read(*given: Any) -> Any:
-        held.append(tiers.held("a"))
-        return read_tensors(*given)
-
-    monkeypatch.setattr("secureps.service.shard.states.read_tensors", read)
-    assert same(disk.states.values("a-b", 0), version("a-b", 0))
-    assert held == [{}]
-
-
-def test_how_long_a_version_is_is_found_once_for_the_blocks_that_are_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk, counted = limited(tmp_path, None), list[tuple[int, ...]]()
-
-    def size(plan: Plan, group: GroupLayout, blocks: tuple[int, ...]) -> int:
-        counted.append(blocks)
-        return version_bytes(plan, group, blocks)
-
-    monkeypatch.setattr("secureps.service.shard.tiers.version_bytes", size)
-    record, tiers = disk.state.pinned.record, disk.states.tiers
-    before = record.placement.blocks_of("a-b", SHARDS[0])
-    whole = {tiers._size("a-b") for _ in range(3)}
-    held = record.placement.held
-    held["a-b"] = [SHARDS[:1], *(SHARDS[1:] for _ in held["a-b"][1:])]
-    disk.state.apply(replace(record, placement=Placement.by_block(2, SHARDS, held)))
-    part = {tiers._size("a-b") for _ in range(3)}
-    assert counted == [before, (0,)]
-    ((large,), (small,)) = whole, part
-    assert small < large
-
-
-def test_hits_and_waits_are_counted(tmp_path: Path) -> None:
-    disk = limited(tmp_path, ROOMY)
-    disk.keep("a", 0)
-    disk.states.values("a", 0)
+    disk.keep("a-b", 0, 1)
+    monkeypatch.setattr(tiers, "_disk_reads", lambda: next(reads))
+    disk.states.published("a", 0, 0)
     assert counted(disk) == (1, 0)
-    disk.restarted()
-    disk.states.published("a", 0, 0)
-    disk.states.published("a", 0, 0)
-    assert counted(disk) == (1, 1), "it came into memory"
-    tight = limited(tmp_path / "tight", TIGHT, tier="mapped")
-    tight.keep("a-b", 0)
-    for _ in range(3):
-        tight.states.values("a-b", 0)
-        assert counted(tight) == (0, 1), "it stays mapped, from a sum to its step"
-    for waits in (2, 3):
-        tight.states.published("a-b", 0, 2)
-        assert counted(tight) == (0, waits)
-    assert limited(tmp_path / "free", None).states.tiers.figures() == ()
+    disk.states.values("a-b", 0)
+    assert counted(disk) == (1, 1)
+    disk.states.codes("a-b", 1, 2)
+    assert counted(disk) == (1, 2)
+    assert limited(tmp_path / "free", None).states.tiers.figures(0) == ()
+
+
+@pytest.mark.skipif(not hasattr(resource, "RUSAGE_THREAD"), reason="the system does not say")
+def test_reads_of_what_is_in_memory_are_none_of_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    (tmp_path / "file").read_bytes()
+    before = tiers._disk_reads()
+    (tmp_path / "file").read_bytes()
+    assert tiers._disk_reads() == before
+
+
+def test_what_the_process_holds_is_told(tmp_path: Path) -> None:
+    made = version("a-b", 1)
+    for tier, held in ((None, 0), ("mapped", 0), ("resident", version("a-b", 0).nbytes)):
+        disk = limited(tmp_path / str(tier), ROOMY, tier=tier)
+        disk.keep("a-b", 0)
+        disk.states.values("a-b", 0)
+        for mapped in (False, True):
+            report = Telemetry(
+                "shard-a", "a-b", 1, disk.states.figures(replace(made, mapped=mapped))
+            )
+            used = memory_used([report])["shard-a"]
+            assert (used.memory, used.resident) == (ROOMY, held + made.nbytes * (not mapped))
 
 
 def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
@@ -192,57 +155,39 @@ def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
     assert read == [names[1], names[0]]
 
 
-def test_a_pull_of_all_blocks_is_one_use_of_their_group(tmp_path: Path) -> None:
-    """Or a group of many blocks would push groups out of which more is used."""
-    disk = limited(tmp_path, ROOMY)
-    disk.keep("a-b", 0, 1)
-    uses = disk.states.tiers._hot._uses
-    for block in (0, 2):
-        disk.states.published("a-b", 1, block)
-    assert uses["a-b"] == 1
-    for block in (0, 2):
-        disk.states.codes("a-b", 1, block)
-        disk.states.block("a-b", 1, block)
-    assert uses["a-b"] == 3
-    assert counted(disk) == (6, 0)
-
-
-def test_a_block_in_a_file_is_read_ahead_if_it_is_the_only_one(tmp_path: Path) -> None:
-    """Of one that is in memory, or beside others in its file, nothing is."""
-    for memory, tier, ahead in ((TIGHT, "mapped", ["a"]), (ROOMY, None, [])):
-        disk = limited(tmp_path / str(memory), memory, tier=tier)
-        disk.keep("a", 0)
-        disk.keep("a-b", 0)
-        read = {at: disk.states.read_ahead(at, 0, blocks[0]) for at, blocks in GROUPS.items()}
-        assert [group for group, each in read.items() if each is not None] == ahead
-        assert disk.states.read_ahead("a", 1, 0) is None, "it is not on record"
-        wanted = published(version("a", 0).values[0])
-        pulled = disk.states.published("a", 0, 0, read["a"])
-        assert pulled == wanted
-        assert read["a"] is None or pulled is read["a"].result(), "it is not read again"
-        assert counted(disk) == ((1, 0) if tier is None else (0, 1))
-
-
-def test_what_was_read_ahead_and_is_damaged_comes_again(tmp_path: Path) -> None:
-    disk = limited(tmp_path, TIGHT, tier="mapped")
-    disk.keep("a", 0)
-    disk.checkpoint(1, a=0)
-    data = bytearray(disk.file("a", 0).read_bytes())
-    data[filed_tensors(disk.file("a", 0), None)["a/0000"].offset] ^= 1
-    disk.file("a", 0).write_bytes(data)
-    ahead = disk.states.read_ahead("a", 0, 0)
-    assert disk.states.published("a", 0, 0, ahead) == published(version("a", 0).values[0])
-    assert disk.file("a", 0).read_bytes() != data, "it is whole again"
-
-
-def test_what_does_not_fit_is_never_in_memory(tmp_path: Path) -> None:
+def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(
+    tmp_path: Path,
+) -> None:
+    """Its optimizer state is damaged, which a pull does not see, and a sum finds and mends."""
     disk = limited(tmp_path, TIGHT)
     disk.keep("a", 0)
-    disk.states.tiers._hot.room = 50  # what a version of "a-b" is longer than
-    disk.keep("a-b", 0, 1)
-    for number in (0, 1, 1, 1):
-        assert disk.states.values("a-b", number).mapped
-    assert (disk.states.tiers.held("a-b"), len(disk.states.tiers.held("a"))) == ({}, 1)
+    disk.checkpoint(1, a=0)
+    whole = disk.file("a", 0).read_bytes()
+    data = bytearray(whole)
+    data[filed_tensors(disk.file("a", 0), None)["a/0000/m"].offset] ^= 1
+    disk.file("a", 0).write_bytes(data)
+    wanted = published(version("a", 0).values[0])
+    for _ in range(2):
+        pulled = disk.states.published("a", 0, 0)
+        assert pulled == wanted
+        assert pulled.readonly
+    assert disk.file("a", 0).read_bytes() == data
+    assert same(disk.states.values("a", 0), version("a", 0))
+    assert disk.file("a", 0).read_bytes() == whole
+    assert disk.states.published("a", 0, 0) == wanted
+
+
+def test_files_of_few_pulled_blocks_stay_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a handle of the process; those that are used stay."""
+    disk = limited(tmp_path, TIGHT)
+    for number in range(4):
+        disk.keep("a", number)
+    monkeypatch.setattr(states, "MAPS", 2)
+    for number in (0, 1, 0, 2):
+        disk.states.published("a", number, 0)
+    assert list(disk.states._mapped) == [disk.file("a", 0), disk.file("a", 2)]
 
 
 def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
@@ -355,15 +300,6 @@ def test_a_checkpoint_of_a_damaged_file_is_made_of_what_mends_it(tmp_path: Path)
     assert read_state(part)[0]["a-b/0002"].tolist() == version("a-b", 1).values[2].tolist()
 
 
-def test_a_checkpoint_pushes_nothing_out(tmp_path: Path) -> None:
-    """Nor is it a use: all groups are in each."""
-    disk = limited(tmp_path, ROOMY)
-    disk.keep("a", 0)
-    before = counted(disk)
-    disk.checkpoint(1, a=0)
-    assert counted(disk) == before
-
-
 def test_where_a_version_is_made(tmp_path: Path) -> None:
     def in_file(disk: Disk, size: int) -> bool:
         return disk.states.tiers.allocate("a-b", size) is not in_memory
@@ -372,7 +308,7 @@ def test_where_a_version_is_made(tmp_path: Path) -> None:
     assert not in_file(free, 1 << 40)
     room = tight.limit.room("shard-a", tight.state.pinned)
     assert room is not None
-    assert [in_file(tight, size) for size in (room.making, room.making + 1)] == [False, True]
+    assert [in_file(tight, size) for size in (room, room + 1)] == [False, True]
     mapped = limited(tmp_path, None, tier="mapped")
     assert [in_file(mapped, size) for size in (SHORT, SHORT + 1)] == [False, True]
     pinned = limited(tmp_path, ROOMY, tier="resident")
@@ -381,11 +317,3 @@ def test_where_a_version_is_made(tmp_path: Path) -> None:
     vector[:] = 1
     assert vector.dtype.name == "float32"
     assert vector.sum() == 50
-
-
-def test_what_is_made_in_a_file_is_not_in_memory(tmp_path: Path) -> None:
-    disk = limited(tmp_path, ROOMY)
-    made = version("a-b", 0)
-    object.__setattr__(made, "mapped", True)
-    disk.states.keep("a-b", made)
-    assert disk.states.tiers.held("a-b") == {}

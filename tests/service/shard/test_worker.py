@@ -22,12 +22,11 @@ from secureps.messages.submission import (
     cohort_digest,
 )
 from secureps.policy.plan import Plan
-from secureps.roles.shard.keys import model_key, noise_key, sum_key
+from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState
 from secureps.roles.tasks import Sweep
 from secureps.service.shard.folders import ShardFolders
-from secureps.service.shard.lookahead import Lookahead
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.spool import MemorySpool
@@ -65,23 +64,6 @@ class Shop:
         """The sum of block 0 is on record, and this is it."""
         digests = (payload_digest(total), payload_digest(b""))
         self.state.apply(shard_records.SumsMade(COHORT, digests))
-
-
-def test_a_pull_takes_what_was_read_ahead_of_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker, key, given = Shop(tmp_path).worker, model_key("all", 3, 0), list[object]()
-
-    def published(*pull: object) -> memoryview:
-        given.append(pull)
-        return memoryview(b"")
-
-    monkeypatch.setattr(worker._states, "published", published)
-    monkeypatch.setattr(worker, "_pulls", Lookahead(lambda *pull: "read ahead"))
-    worker.expect(key)
-    for _ in range(2):
-        worker.fetch(key)
-    assert given == [("all", 3, 0, "read ahead"), ("all", 3, 0, None)]
 
 
 TOTAL = np.full(16, 5 + 2 * 7, "<i8").tobytes()
