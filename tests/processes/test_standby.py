@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import time
@@ -62,6 +63,17 @@ def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Followe
         processes.start(STANDBY)
         processes.wait(processes.follows, "a standby that follows")
         yield processes
+
+
+def test_a_machine_is_lost_for_good_and_the_model_is_the_same(followed: Followed) -> None:
+    followed.wait(lambda: followed.reached(1), "version 1")
+    followed.kill("coordinator")
+    shutil.rmtree(followed.folder / "coordinator")
+    assert said(cli.app, "takeover", followed.folder / "standby.toml") == "the standby takes over\n"
+    followed.wait(followed.finished, "the end")
+    versions, model = followed.model()
+    assert versions == {"all": 4}
+    assert same(model, unharmed("plain")[0])
 
 
 def test_it_takes_over_from_one_that_is_killed(followed: Followed) -> None:
