@@ -252,8 +252,8 @@ def _plan(serving: Serving) -> Plan:
     """The plan of a coordinator's file; ConfigError if that is another party's file."""
     if serving.section.name != COORDINATOR:
         raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
-    based = serving.section.plan_base is not None
-    return load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
+    base = None if serving.section.plan_base is None else serving.path("plan_base")
+    return load_plan(serving.path("plan"), base, own_initial=serving.initial)
 
 
 def _serve_coordinator(serving: Serving, kit: keyring.PublicKit, standby: bool = False) -> None:

@@ -203,7 +203,6 @@ class CoordinatorState:
             case Incarnated() | records.StandbyFollows():
                 self.reigns.apply(record)
             case RunPinned():
-                self.reigns.apply(record)
                 self.pinned = record
             case records.ShardLeft() | records.PlacementMoved() | ScalingDecided():
                 self._move(at, record)
