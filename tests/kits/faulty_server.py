@@ -14,7 +14,8 @@ in the order in which they come:
     answered            the coordinator has acknowledged the share
 
 Of a shard: `summed`, the sums of a cohort are made and nobody heard of it; `journals`, a version is
-made and not on record: with that point a party counts as hanging after a second. Actions:
+made and not on record: with that point a party counts as hanging after a second. Of a coordinator:
+`commits`, a version is made by all shards and not on record. Actions:
 
     die                 SIGKILL
     touch=FILE          says that it came so far
@@ -37,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from secureps.crypto.field import P, Vector, lagrange, parse_vector, vector_bytes
+from secureps.messages.coordinator_records import VersionCommitted
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import KeyShare
@@ -129,8 +131,11 @@ def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> N
 
 def journalling(journal: SqliteJournal, at: float, records: Sequence[Any]) -> None:
     for record in records:
-        if isinstance(record, StatePrepared):
-            reached("journals", record.version)
+        match record:
+            case StatePrepared():
+                reached("journals", record.version)
+            case VersionCommitted():
+                reached("commits", record.version)
 
 
 def summed(done: Any, worker: ShardWorker, task: Any) -> Any:
@@ -174,7 +179,7 @@ if __name__ == "__main__":
     after(CommitteeWorker, "_derive", derived)
     before(CommitteeHolder, "handle", answered)
     after(ShardWorker, "_sum", summed)
+    before(SqliteJournal, "append", journalling)
     if any(point == "journals" for point, _ in FAULTS):
-        before(SqliteJournal, "append", journalling)
         process.PROBE_SECONDS, hangs.STILL = 0.1, 1.0
     main()

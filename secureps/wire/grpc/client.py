@@ -56,6 +56,8 @@ KEPT = 8 << 20
 """Bytes of buffers for payloads that are kept for the next ones."""
 BEAT = 5.0
 """Seconds between two calls to a coordinator that may be elsewhere, while it is watched."""
+ELSEWHERE = 10.0
+"""Seconds after which it has to answer a call: then it is looked for at its next address."""
 OVERDUE = 5.0
 """Seconds after the end of its time by which a call has ended, also on a busy machine."""
 ASK_FROM = 64 << 10
@@ -307,7 +309,10 @@ class GrpcTransport:
         method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
         call: Any = self._channel(to).unary_unary(method)
         metadata = self._metadata(to, method, data)
-        return call.future(data, timeout=self._timeout, metadata=metadata)
+        with self._lock:
+            several = self._addresses.several(to)
+        timeout = min(self._timeout, ELSEWHERE) if several else self._timeout
+        return call.future(data, timeout=timeout, metadata=metadata)
 
     # --- payloads -----------------------------------------------------------------
 
