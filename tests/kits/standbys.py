@@ -24,9 +24,11 @@ def followed(folder: Path, cipher: str = "rlwe", **changes: Any) -> Simulation:
 
 def follows(simulation: Simulation) -> bool:
     """Whether the standby has everything, as it and its coordinator know."""
-    party = simulation.parties.get(STANDBY)
-    known = party is not None and isinstance(party.machine, Standby) and party.machine.follows
-    return known and any(s.name == STANDBY and s.live for s in simulation.coordinator.servers)
+    party, federation = simulation.parties.get(STANDBY), simulation.coordinator.federation
+    if party is None or not isinstance(party.machine, Standby) or not party.machine.follows:
+        return False
+    live = any(s.name == STANDBY and s.live for s in simulation.coordinator.servers)
+    return live and party.machine.reigns.known == federation.reigns.known
 
 
 def reach(simulation: Simulation, version: int) -> None:

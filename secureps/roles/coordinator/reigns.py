@@ -55,6 +55,15 @@ class Reigns:
             self.unshared += (shard for shard in before.shards if shard not in now.shards)
 
     @property
+    def reign(self) -> int:
+        """How often a standby has taken over, and gone on.
+
+        Of one that still waits for others to obey it, the coordinator may rule.
+        """
+        waits = bool(self.ruler) and self.follower == self.ruler
+        return self.incarnation // REIGN - waits
+
+    @property
     def followed(self) -> bool:
         """Whether this coordinator ever had a standby."""
         return bool(self.followers or self.ruler)

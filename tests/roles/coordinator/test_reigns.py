@@ -45,7 +45,9 @@ def test_one_that_has_taken_over_knows_it_and_may_be_followed_in_its_turn() -> N
     assert (reigns.incarnation, reigns.ruler, reigns.follower) == (REIGN, ONE, ONE)
     assert not reigns.may_take_over(ONE)
     assert not reigns.taken_over(2 * REIGN)
+    assert reigns.reign == 0, "the coordinator may go on alone yet"
     reigns.apply(StandbyFollows(b""))
+    assert reigns.reign == 1
     reigns.apply(StandbyFollows(TWO))
     assert (reigns.may_take_over(TWO), reigns.next_reign(TWO)) == (True, 2 * REIGN)
 
