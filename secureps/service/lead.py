@@ -17,7 +17,7 @@ from typing import Any
 
 from secureps.errors import Busy, Conflict, Refused, SecurepsError
 from secureps.exhaustion import exhaustion
-from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
+from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart, Follow, Rows
 from secureps.messages.requests import Reply, Request
@@ -203,9 +203,9 @@ class Lead(Executor):
             self._settle(answer, Rows(()))
 
     def hear(self, record: Record) -> None:
-        """As `Executor`; that a shard has left, a standby has to have for certain (`Reigns`)."""
+        """As `Executor`; what a standby has to have for certain is confirmed (`Reigns`)."""
         super().hear(record)
-        self._unconfirmed |= isinstance(record, PlacementMoved | ShardLeft)
+        self._unconfirmed |= isinstance(record, PlacementMoved | ShardLeft | StandbyFollows)
 
     def _caught_up(self) -> None:
         if self._follows and not self._unconfirmed:

@@ -401,6 +401,11 @@ def test_a_standby_that_takes_over_goes_on_where_the_coordinator_s_clock_was() -
         (1108, "power:coordinator@712+5.4,frozen:coordinator@1945+17.9"),
         (306, "power:coordinator@473+4.6,frozen:coordinator@608+38"),
         (575, "torn:coordinator@15+4.1,commanded:coordinator@1585"),
+        (
+            1017,
+            "torn:client-02@5+3.9,part:shard-1>coordinator@826+15.5,revoked:client-00@841+5.5,"
+            "kill:standby@1088+3.1,commanded:coordinator@748,part:coordinator>standby@748+36.2",
+        ),
     ],
 )
 def test_of_two_coordinators_that_divide_the_servers_one_goes_on(seed: int, faults: str) -> None:

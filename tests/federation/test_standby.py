@@ -404,8 +404,9 @@ def test_a_shard_that_left_the_run_is_not_waited_for(tmp_path: Path) -> None:
     simulation = followed(tmp_path, shards=3, replicas=2, shards_wait=5.0)
     reach(simulation, 1)
     lose(simulation, "shard-1")
+    known = simulation.coordinator.federation
     simulation.run(
-        lambda: bool(simulation.coordinator.federation.moving.left) and follows(simulation)
+        lambda: bool(known.moving.left) and not known.reigns.left and follows(simulation)
     )
     number = len(rows(simulation, COORDINATOR))
     simulation.run(lambda: len(rows(simulation, STANDBY)) >= number)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from secureps.errors import Fenced, NotReady
 from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
+from secureps.messages.records import LINE
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import founding
 from secureps.roles.coordinator.transaction import Transaction
@@ -89,10 +90,15 @@ def follow(tx: Transaction) -> None:
     The follower on record makes it rule. Another standby does not, for the one on record may have
     taken over.
     """
-    standby = tx.sessions.caught_up
-    if standby and (rules(tx) or tx.federation.reigns.may_take_over(standby)):
-        tx.sessions.caught_up, tx.sessions.followed = b"", True
-        tx.write(StandbyFollows(standby))
+    standby, sessions, reigns = tx.sessions.caught_up, tx.sessions, tx.federation.reigns
+    if not standby or not (rules(tx) or reigns.may_take_over(standby)):
+        return
+    sessions.caught_up = b""
+    if sessions.followed and not reigns.left and not reigns.came:
+        sessions.confirmed = True
+        return
+    sessions.followed = True
+    tx.write(StandbyFollows(standby))
 
 
 def pass_fence(tx: Transaction) -> None:
@@ -114,11 +120,28 @@ def asked(tx: Transaction) -> tuple[requests.Subscribe, ...]:
 
 def _shards(tx: Transaction) -> list[str]:
     """The shards that do not obey this incarnation yet, in the order in which they are asked."""
-    pinned, obeyed = tx.federation.pinned, tx.sessions.obeyed
-    assert pinned is not None
-    every = {*pinned.placement.shards, *tx.federation.reigns.unshared}
-    lacking = (shard for shard in every if obeyed.get(shard) != tx.federation.incarnation)
-    return sorted(lacking, key=lambda shard: (obeyed.get(shard) == 0, shard))
+    obeyed, came = tx.sessions.obeyed, tx.federation.reigns.came
+    lacking = [s for s in _every(tx) if obeyed.get(s) != tx.federation.incarnation]
+    return sorted(lacking, key=lambda shard: (obeyed.get(shard) == 0, shard in came, shard))
+
+
+def _every(tx: Transaction) -> set[str]:
+    """All shards that another coordinator may ask, and those that came since."""
+    assert tx.federation.pinned is not None
+    return {*tx.federation.pinned.placement.shards, *tx.federation.reigns.left}
+
+
+def _has_first(tx: Transaction) -> bool:
+    """Whether the shard obeys this one that either coordinator asks first: no other one rules."""
+    first = min(_every(tx).difference(tx.federation.reigns.came), default="")
+    return tx.sessions.obeyed.get(first) == tx.federation.incarnation
+
+
+def _asked_nobody(tx: Transaction) -> bool:
+    """Whether nobody can have obeyed an incarnation of this one that its follower does not know."""
+    line = tx.federation.incarnation // LINE
+    first = tx.federation.incarnation <= tx.federation.reigns.known.get(line, 0) + 1
+    return tx.sessions.confirmed or (first and not tx.sessions.told)
 
 
 def _obeying_holders(tx: Transaction) -> list[str]:
@@ -166,12 +189,14 @@ def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
 def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
     """Ends this coordinator if the other one followed it and has taken over, or ends the other.
 
-    One that has no run yet ends, too: the other one asks only if it has one.
+    It stays if a shard may have obeyed it under an incarnation that ends the other one: both would
+    end. One that has no run yet ends: the other one asks only if it has one.
     """
-    if tx.federation.pinned is None or tx.federation.reigns.taken_over(event.seen):
+    followed = tx.federation.reigns.taken_over(event.seen)
+    if tx.federation.pinned is None or (followed and _asked_nobody(tx)):
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
-    if rules(tx):
+    if rules(tx) or _has_first(tx):
         raise Fenced(SUPERSEDED)
     return NotReady("it is not decided yet which coordinator rules", founding.LATER)
 

@@ -26,7 +26,7 @@ class Reigns:
             it is the `ruler`), by the number of its folder; empty: nobody may.
         ruler: the standby that took over last; empty: none did.
         followers: every standby that followed this ruler, in that order.
-        unshared: shards that left the run since the follower was last confirmed.
+        left, came: shards that did since the follower was last confirmed.
     """
 
     incarnation: int = 0
@@ -34,7 +34,8 @@ class Reigns:
     follower: bytes = b""
     ruler: bytes = b""
     followers: list[bytes] = field(default_factory=list)
-    unshared: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    came: list[str] = field(default_factory=list)
 
     def apply(self, record: Incarnated | StandbyFollows) -> None:
         """Folds one record."""
@@ -42,17 +43,18 @@ class Reigns:
             case Incarnated(number, standby):
                 self.incarnation = number
                 if standby:
-                    self.ruler, self.followers, self.unshared = standby, [], []
+                    self.ruler, self.followers = standby, []
             case StandbyFollows(standby):
-                self.follower, self.unshared = standby, []
+                self.follower, self.left, self.came = standby, [], []
                 self.known[self.incarnation // LINE] = self.incarnation
                 if standby and standby not in self.followers:
                     self.followers.append(standby)
 
     def placed(self, before: Placement, now: Placement) -> None:
-        """Notes which shards hold no blocks any more: they have left."""
+        """Notes which shards hold no blocks any more, and which hold some for the first time."""
         if self.follower:
-            self.unshared += (shard for shard in before.shards if shard not in now.shards)
+            self.left += (shard for shard in before.shards if shard not in now.shards)
+            self.came += (shard for shard in now.shards if shard not in before.shards)
 
     @property
     def reign(self) -> int:

@@ -60,6 +60,8 @@ class Sessions:
     """The standby that has all of the journal, until it may be written down that it follows."""
     followed: bool = False
     """Whether a standby has had all of the journal in this incarnation."""
+    confirmed: bool = False
+    """Whether the standby has it on record, too, that it follows this incarnation."""
     changes: Changes = field(default_factory=Changes)
     """Clients that came, went or moved, for `attendance` to follow."""
     attendance: dict[str, Attendance] = field(default_factory=dict)

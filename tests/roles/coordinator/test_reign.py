@@ -151,7 +151,7 @@ def test_one_that_took_over_is_not_its_own_follower() -> None:
 
 def test_a_shard_that_has_left_is_asked_too_while_the_standby_may_not_know_it() -> None:
     world = begun(*FOLLOWED)
-    world.federation.reigns.unshared.append("shard-z")
+    world.federation.reigns.left.append("shard-z")
     for party in (*SHARDS, HOLDER):
         comes(world, party)
     for shard in SHARDS:
@@ -267,12 +267,53 @@ def test_a_party_that_is_refused_has_nothing_begun() -> None:
 # --- another coordinator ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("caught_up", [True, False])
-def test_the_standby_that_followed_and_took_over_ends_this_one(caught_up: bool) -> None:
+def test_the_standby_that_followed_and_took_over_ends_this_one() -> None:
+    assert halts(other(begun(*FOLLOWED), REIGN)) == [Halt(SUPERSEDED, Fenced)]
     world = begun(*FOLLOWED)
-    if caught_up:
+    comes(world, FIRST)
+    for _ in range(2):  # it has everything, and then that on record, too
         world.give(WORKER, CaughtUp(ONE))
-    assert other(world, REIGN).effects[0] == Halt(SUPERSEDED, Fenced)
+    assert halts(other(world, REIGN)) == [Halt(SUPERSEDED, Fenced)]
+
+
+def test_it_does_not_end_if_a_shard_may_have_obeyed_it_which_ends_the_other_one() -> None:
+    """Else both would end."""
+    world = begun(*FOLLOWED)
+    comes(world, FIRST)
+    world.give(FIRST, Unwatched(FIRST))
+    (answer,) = answers(other(world, REIGN))
+    assert isinstance(answer, NotReady)
+    obeys(world, FIRST)
+    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
+        other(world, REIGN)
+    again = begun(*FOLLOWED, Incarnated(2))
+    assert again.federation.incarnation == 3, "the start before may have asked it"
+    (answer,) = answers(other(again, REIGN))
+    assert isinstance(answer, NotReady)
+
+
+def test_a_standby_that_has_everything_but_not_on_record_is_told_that_this_one_rules() -> None:
+    """A shard obeys a start that the standby's journal does not confirm yet."""
+    world = begun(*FOLLOWED)
+    comes(world, FIRST)
+    obeys(world, FIRST)
+    world.give(WORKER, CaughtUp(ONE))
+    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
+        other(world, REIGN)
+    assert world.give(WORKER, CaughtUp(ONE)).records == []
+    assert halts(other(world, REIGN)) == [Halt(SUPERSEDED, Fenced)]
+
+
+def test_the_shards_that_both_know_are_asked_first() -> None:
+    world = begun(*FOLLOWED)
+    world.federation.reigns.came.append(FIRST)
+    comes(world, FIRST)
+    comes(world, SECOND)
+    assert asked(world) == [SECOND]
+    obeys(world, SECOND)
+    assert asked(world) == [SECOND, FIRST]
+    with pytest.raises(Fenced):
+        other(world, REIGN)
 
 
 def test_a_standby_that_does_not_have_everything_is_ended_by_the_one_that_rules() -> None:
@@ -330,6 +371,6 @@ def test_that_a_shard_left_is_known_to_a_standby_that_is_confirmed_again() -> No
     placed = world.federation.pinned
     assert placed is not None
     world.federation.apply(0.0, ShardLeft(SECOND, "away"))
-    assert world.federation.reigns.unshared == [SECOND]
+    assert world.federation.reigns.left == [SECOND]
     assert StandbyFollows(ONE) in world.give(WORKER, CaughtUp(ONE)).records
-    assert world.federation.reigns.unshared == []
+    assert world.federation.reigns.left == []

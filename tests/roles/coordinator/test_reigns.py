@@ -69,14 +69,14 @@ def test_who_left_is_noted_until_the_standby_has_it() -> None:
     both, left = (Placement(1, shards, owners) for shards in (("shard-0", "shard-1"), ("shard-0",)))
     alone = fold(Incarnated(1))
     alone.placed(both, left)
-    assert alone.unshared == []
+    assert alone.left == []
     reigns = fold(Incarnated(1), StandbyFollows(ONE))
     reigns.placed(both, left)
-    assert reigns.unshared == ["shard-1"]
+    assert reigns.left == ["shard-1"]
     reigns.apply(Incarnated(2))
-    assert reigns.unshared == ["shard-1"]
+    assert reigns.left == ["shard-1"]
     reigns.apply(StandbyFollows(ONE))
-    assert reigns.unshared == []
+    assert reigns.left == []
 
 
 @pytest.mark.parametrize(
