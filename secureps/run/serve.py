@@ -300,12 +300,14 @@ def _lead(serving: Serving) -> bool:
                 if _run(serving, party, make, CoordinatorServer, listen).reason != ALONE:
                     return False
                 tell(party.name, "Alone", ALONE)
-    except Fenced:
+    except Fenced as error:
         if not other:
-            raise
+            raise Fenced(
+                f"{error}. Leave it off; or name the other one in its file, standby = "
+                '"HOST:PORT", and start it again: it becomes that one\'s standby'
+            ) from None
         kept = set_aside(serving.state)
-        text = f"another coordinator has taken over: this one is its standby now; see {kept}"
-        tell(party.name, "Superseded", text)
+        tell(COORDINATOR, "Superseded", f"{error}: this one is its standby now; see {kept}")
         return True
 
 

@@ -108,11 +108,6 @@ ELSEWHERE = {
         "processes/test_standby.py",
         'name the other one in its file, standby = "HOST:PORT"',
     ),
-    "the coordinator went on without this standby, and has what this one does not have: start it "
-    "again as a standby, with a new state folder (the other side's fault)": (
-        "federation/test_standby.py",
-        "the coordinator went on without this standby",
-    ),
     "this standby's journal has rows that the coordinator's does not have: the coordinator's "
     "folder is an older copy, and then secureps takeover goes on with what the standby has; or the "
     "standby's is of another run: start it with a new state folder, and keep the one that it has "

@@ -89,7 +89,6 @@ ELSEWHERE = {
     ),
     "federation/test_standby.py": (
         "roles/coordinator/seat",
-        "roles/coordinator/standby",
         "service/standby_worker",
     ),
     "processes/test_standby.py": ("run/takeover",),

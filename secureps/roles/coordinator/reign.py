@@ -44,13 +44,9 @@ ALWAYS = (
 
 SUPERSEDED = (
     "another coordinator has taken over this run: this one is obeyed no more, and nothing that it "
-    'did since counts. Leave it off; or name the other one in its file, standby = "HOST:PORT", and '
-    "start it again: it becomes that one's standby"
+    "did since counts"
 )
-STALE = (
-    "the coordinator went on without this standby, and has what this one does not have: start it "
-    "again as a standby, with a new state folder"
-)
+STALE = "the coordinator went on without this standby, and has what this one does not have"
 
 
 def begin(tx: Transaction, elsewhere: bool) -> None:
