@@ -54,6 +54,14 @@ def named(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + more
 
 
+def by_reason(said: Mapping[str, str]) -> str:
+    """What several parties say, with the names of all that say the same: "no data (a, b); ..."."""
+    alike = defaultdict[str, list[str]](list)
+    for name in sorted(said):
+        alike[said[name]].append(name)
+    return "; ".join(f"{reason} ({named(names)})" for reason, names in alike.items())
+
+
 def numberless(line: str) -> str:
     """A line without what differs from process to process: times, addresses, ports."""
     return re.sub(r"0x[0-9a-f]+|\d+", "0", line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,23 @@ def test_what_is_no_file_is_not_opened_and_holds_nobody_up(file: Path, tmp_path:
     for name in ("pipe", "link", "."):
         with pytest.raises(OSError, match="no plain file"):
             file_access.open_plain(tmp_path / name, os.O_RDONLY)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_read_that_does_not_end_counts_as_a_wait_for_the_disk(buffered: bool, file: Path) -> None:
+    reader, writer = os.pipe()
+    with file_access.open_to_read(file, buffered, lambda path, how: reader) as opened:
+        read = threading.Thread(target=opened.read, args=(1,), daemon=True)
+        assert file_access.oldest_wait() == 0
+        read.start()
+        while not (before := file_access.oldest_wait()):
+            assert read.is_alive()
+        assert file_access.oldest_wait() > before
+        os.write(writer, b"x")
+        os.close(writer)
+        read.join(10)
+        assert not read.is_alive()
+        assert file_access.oldest_wait() == 0
 
 
 def test_elsewhere_nothing_is_open_to_others(

@@ -70,13 +70,13 @@ def judge(
         if report is None:
             raise ScriptFailed(f"there is no {message} of this version to report")
         what = f"what report_at {message} returned"
-        reports[message] = _said(what, report, alike, section.reports[message])
+        reports[message] = said(what, report, alike, section.reports[message])
     with blamed("evaluate"):
         if hasattr(evaluator, "evaluate_at"):
             result = evaluator.evaluate_at(parameters, versions)
         else:
             result = evaluator.evaluate(parameters)
-    own = _said("what evaluate returned", result, alike, section.metrics)
+    own = said("what evaluate returned", result, alike, section.metrics)
     with blamed("what evaluate returned"):
         vector = to_vector(section, own, reports)
         metrics = tuple(Metric(name, float(own.metrics[name])) for name in sorted(section.metrics))
@@ -84,7 +84,8 @@ def judge(
     return Judgement(metrics, vector, heaviest(own, reports))
 
 
-def _said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:
+def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:
+    """Takes what a holder's function returned; ScriptFailed if it cannot be used."""
     with blamed(what):
         result = taken_evaluation(returned, wanted)
         if result.examples < 1:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.initial_model import shared_names
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, Parameters
 from secureps.errors import ScriptFailed
 from secureps.messages.member_records import Sealed, SubmissionSettled
@@ -181,11 +182,18 @@ class ExchangeTrainer:
 
     def __init__(self, site: LoopSite, exchange: Exchange) -> None:
         self._site, self._exchange = site, exchange
+        self._ties: Mapping[str, str] = {}
 
     def parameters(self, seed: int) -> Parameters:
         """Version 0 as it was given to `join`; see `Trainer`."""
         initial = self._site.initial
-        return initial(seed) if callable(initial) else dict(initial)
+        made = initial(seed) if callable(initial) else dict(initial)
+        self._ties = shared_names(made)
+        return made
+
+    def tied(self) -> Mapping[str, str]:
+        """Names that share memory in version 0; see `Trainer`."""
+        return self._ties
 
     def examples(self) -> int:
         """The number of records that was given to `join`; see `Trainer`."""

@@ -94,6 +94,26 @@ def with_ties(tensors: Mapping[str, NDArray[Any]], ties: Mapping[str, str]) -> T
     return dict(sorted({**tensors, **further}.items()))
 
 
+def shared_names(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Finds tied weights: further names of tensors, by the name that each stands for.
+
+    Views of one memory are one tensor, as in a `state_dict` of torch. One object under two names is
+    not: it may be zeros that two tensors begin from.
+    """
+    first, ties = dict[Any, tuple[str, Any]](), dict[str, str]()
+    for name, each in tensors.items():
+        if hasattr(each, "data_ptr"):
+            place = each.data_ptr(), tuple(each.shape), each.stride(), each.dtype
+        elif isinstance(each, np.ndarray):
+            place = each.ctypes.data, each.shape, each.strides, each.dtype
+        else:
+            continue
+        own, tensor = first.setdefault(place, (name, each))
+        if tensor is not each and 0 not in each.shape:
+            ties[name] = own
+    return ties
+
+
 def _same(one: Any, other: Any) -> bool:
     return one is other or np.array_equal(np.asarray(one), np.asarray(other))
 

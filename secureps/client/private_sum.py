@@ -361,7 +361,7 @@ def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alo
         log.warning(
             "record privacy: the model takes one record after the other, which is slow, because "
             "torch.func.vmap cannot take it: %s",
-            one_line(error),
+            one_line(error.__cause__ or error),
         )
         return alone
 

@@ -12,15 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from secureps.client.record_loss import tensors_in
 from secureps.errors import PlanRefused
-from secureps.wording import one_line
 
-_INSTEAD = (
-    "; what mixes records stays refused where the plan keeps it local; GroupNorm or LayerNorm do "
-    "not mix them, and opacus.validators.ModuleValidator.fix(model) puts GroupNorm in"
+_OF_OPACUS = (
+    "torch gives no gradients by record of it; take opacus.layers.DP{0} in its place, which has "
+    "the same arguments"
 )
+_REFUSED: Mapping[type[nn.Module], str] = {
+    _BatchNorm: (
+        "it mixes the records of a batch, so that one record changes what comes of the others, "
+        "past its clip, and also where the plan keeps the layer local; take GroupNorm or "
+        "LayerNorm, or put GroupNorm in with "
+        "model = opacus.validators.ModuleValidator.fix(model)"
+    ),
+    _InstanceNorm: (
+        "it keeps running statistics of the records, which no noise covers; leave out "
+        "track_running_stats"
+    ),
+    **dict.fromkeys((nn.GRU, nn.LSTM, nn.RNN, nn.MultiheadAttention), _OF_OPACUS),
+}
+"""Layers that cannot be trained under DP-SGD: why, and what to do; a user's own of them too."""
 
 
 def refuse_model(module: nn.Module) -> None:
@@ -39,10 +53,6 @@ def refuse_model(module: nn.Module) -> None:
                 "in which noise is lost by rounding; keep weights float32, and let the model's "
                 "forward compute under torch.autocast"
             )
-    from opacus import layers
-    from opacus.validators import ModuleValidator
-
-    known = ModuleValidator.VALIDATORS
     for name, layer in module.named_modules():
         if isinstance(layer, nn.EmbeddingBag) and layer.weight.requires_grad:
             raise PlanRefused(
@@ -55,19 +65,13 @@ def refuse_model(module: nn.Module) -> None:
                     f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
                     f"scales rows by which records look them up, without noise: leave out {own}"
                 )
-        kinds = type(layer).__mro__  # a BatchNorm of the user's own is a BatchNorm too
-        checks = (known[kind] for kind in kinds if kind in known)
-        errors = [each for check in checks for each in check(layer)]
-        if isinstance(layer, _BatchNorm):
-            errors.append("BatchNorm mixes the records of a batch")
-        if errors:
-            own = f"DP{type(layer).__name__}"  # DPGRU, DPLSTM, DPRNN, DPMultiheadAttention
-            text = f"; take opacus.layers.{own} in its place, which has the same arguments"
-            raise PlanRefused(
-                f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
-                f"be trained under DP-SGD: {one_line(errors[0])}"
-                f"{text if hasattr(layers, own) else _INSTEAD}"
-            )
+        for kind, why in _REFUSED.items():
+            harmless = isinstance(layer, _InstanceNorm) and not layer.track_running_stats
+            if isinstance(layer, kind) and not harmless:
+                raise PlanRefused(
+                    f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
+                    f"cannot be trained: {why.format(kind.__name__)}"
+                )
 
 
 def refuse_reentrant(outputs: Any) -> None:

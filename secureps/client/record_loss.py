@@ -174,8 +174,8 @@ def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
     if type(outputs) is dict:
         return {name: of_tensors(each, made) for name, each in outputs.items()}
     raise PlanRefused(
-        f"record privacy: the model gives a {type(outputs).__name__}; it must give a tensor, or a "
-        "tuple, list or dict of tensors"
+        f"record privacy: the model gives a {type(outputs).__name__}; it must give a tensor (of "
+        "a model of transformers, its logits), or a tuple, list or dict of tensors"
     )
 
 

@@ -29,6 +29,9 @@ from secureps.errors import Malformed, WrongShape
 NUMBERS = "fiubc"
 """NumPy's kinds of dtypes that hold numbers."""
 
+LOOK = "look for NaN or infinity in the records, or lower the learning rate"
+"""What a data holder does about a trained model that is not finite."""
+
 
 def number(value: object) -> float | None:
     """A number of Python, NumPy or a tensor of one value, as a float; None if it is none."""

@@ -59,7 +59,9 @@ def refuse_privacy(path: Path, plan: Plan) -> None:
         PlanRefused: it is one.
     """
     # Nothing here clips and noises the steps of an app: an epsilon for them would be false.
-    if record_privacy(plan) is not None and speaks_flower(path):
+    federation = plan.section.federation
+    numbers = () if federation is None else federation.records
+    if record_privacy(plan, *numbers[:1]) is not None and speaks_flower(path):
         from secureps.client.flower.script import NO_RECORD_PRIVACY
 
         raise PlanRefused(f"{path}: {NO_RECORD_PRIVACY}")
@@ -106,7 +108,7 @@ class Script:
                 return self._source.make(settings, state, name)
             refuse_unknown(settings, vars(self._source))
             asked = Asked(settings)
-            with naming(self.path, ConfigError):
+            with naming(self.path, ConfigError), naming(self.path, ScriptFailed):
                 made = cast(Trainer, self._source.make(asked))
         asked.refuse_misspelt()
         return made

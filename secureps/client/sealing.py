@@ -28,7 +28,7 @@ from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
 from secureps.crypto.suite import on_backend
-from secureps.errors import BudgetSpent, InternalError, KitError, Refused
+from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import UpdateReleased
@@ -87,6 +87,12 @@ def draft(
     return Receipt(
         run, id, purpose, version, base, none, b"", none, none, 0, charge, release, unsafe
     )
+
+
+def _aims(task: Contribute | Evaluate) -> tuple[Aim, ...]:
+    if isinstance(task, Contribute):
+        return task.aims
+    return () if task.aim is None else (task.aim,)
 
 
 class OutboxSealer:
@@ -188,10 +194,23 @@ class OutboxSealer:
         privacy = pinned.plan.section.privacy
         return self._ledger.release(rows, OWN_DELTA if privacy is None else privacy.delta)
 
-    def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
-        """Checks that the plan's budget and that over all runs cover a task, before it is done.
+    def excess(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> str:
+        """Says why this run may spend no more of a client; empty if a task is affordable.
 
-        The plan's is held against the ledger, which outlives a state folder that was lost.
+        The ledger alone tells what the run has spent: it outlives a state folder that was lost.
+        """
+        if pinned.plan.section.privacy is None:
+            return ""
+        budget, run = Budget(pinned.plan, client, self._ledger.limit), pinned.run.id
+        own = [each for of, each in self._ledger.facts() if (of, each.party) == (run, client)]
+        places = {(each.group, each.version, each.step) for each in own}
+        ahead = budget.planned(pinned.layout, _aims(task))
+        new = [each for each in ahead if (each.group, each.version, each.step) not in places]
+        excess = budget.excess(Ledger(own), new)
+        return excess and f"another version {excess}: this client stops"
+
+    def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
+        """Checks that the budget over all runs covers a task, before it is done.
 
         Returns:
             what its data holder is to know of that budget.
@@ -202,18 +221,8 @@ class OutboxSealer:
         if privacy is None:
             self._ledger.look_exact()
             return ()
-        if isinstance(task, Evaluate):
-            aims: tuple[Aim, ...] = () if task.aim is None else (task.aim,)
-        else:
-            aims = task.aims
-        budget, run = Budget(pinned.plan, client, None), pinned.run.id
-        ahead = budget.planned(pinned.layout, aims)
-        own = [each for of, each in self._ledger.facts() if (of, each.party) == (run, client)]
-        places = {(each.group, each.version, each.step) for each in own}
-        new = [each for each in ahead if (each.group, each.version, each.step) not in places]
-        if excess := budget.excess(Ledger(own), new):
-            raise BudgetSpent(f"another version {excess}: this client stops")
-        self._ledger.look(run, ahead, privacy.delta)
+        ahead = Budget(pinned.plan, client, None).planned(pinned.layout, _aims(task))
+        self._ledger.look(pinned.run.id, ahead, privacy.delta)
         return tuple(filter(None, (self._ledger.warning(),)))
 
     def standing(self, pinned: Pinned) -> str:

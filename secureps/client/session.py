@@ -279,7 +279,8 @@ def join(
         server: HOST:PORT of the coordinator.
         name: this client's, on the kit's roster.
         initial: version 0, every tensor by name, or a function of a seed that makes it. The values
-            count if this client founds the run; shapes and dtypes always.
+            count if this client founds the run; shapes and dtypes always. Views of one memory (tied
+            weights, as in a `state_dict`) travel once.
         examples: how many records it trains on; public, where the plan weights by examples.
         evaluate: judges a model on held-out records, where the plan asks for it; called in another
             thread, between a push and the next pull.

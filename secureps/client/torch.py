@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,10 +36,11 @@ from secureps.client.record_checks import refuse_model
 from secureps.client.record_loss import Measure
 from secureps.client.torch_sgd import (
     Task,
+    bad_records,
     descend,
     descend_privately,
     refuse_compiled,
-    refuse_float_classes,
+    refuse_records,
     shapes_agree,
 )
 from secureps.client.trainer import (
@@ -109,8 +109,8 @@ class TorchTrainer:
             the loss see one record at a time, and what every layer takes and gives has the records
             first, of which there is one; `forward` keeps nothing from one call to the next.
         metrics: more measures of `evaluate`, by name, each of all held-out records at once,
-            on the CPU, where the model has one tensor as its output; default: `accuracy`,
-            and none where targets are floating-point numbers.
+            on the CPU, where the model has one tensor as its output; default: `accuracy` where
+            the model scores classes, [records, classes, ...], and targets are classes, else none.
         device: "auto" (CUDA when there is one) or a name that torch knows. Bits repeat on
             the same device, torch and number of threads; CUDA 10.2 and later need
             CUBLAS_WORKSPACE_CONFIG=:4096:8 for that, else torch says so and stops.
@@ -118,9 +118,11 @@ class TorchTrainer:
             tensors leave `fit` as they came, whatever the weight decay.
 
     Raises:
-        ConfigError: no records, not as many inputs as targets, classes that are floats, no such
-            device, or `touches` has rows that do not ascend, or that the model does not have. So
-            does every method if the model is compiled (`torch.compile`).
+        ScriptFailed: no records, or not as many inputs as targets; inputs of a type that the model
+            does not take; targets that are no classes of the model, for cross entropy; `touches`
+            has rows that do not ascend, or that the model does not have; or the model is compiled
+            (`torch.compile`), which every method refuses.
+        ConfigError: no such device.
 
     Examples:
         >>> from torch import nn
@@ -144,22 +146,25 @@ class TorchTrainer:
         self._train = _tensors(train, "train")
         self._held_out = _tensors(held_out, "held_out")
         self._loss = loss
-        for (_, targets), name in ((self._train, "train"), (self._held_out, "held_out")):
-            refuse_float_classes(loss, targets, name)
-        own = {} if self._held_out[1].is_floating_point() else {"accuracy": accuracy}
-        self._metrics: dict[str, Measure] = own if metrics is None else dict(metrics)
+        self._metrics: dict[str, Measure] | None = None if metrics is None else dict(metrics)
         self._device = _device(device)
         self._digest: bytes | None = None
         self._ranks = ranks.Ranks()
         self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
         with self._reproducible(b"", "load"):
             # torch loads another second's worth of itself: now, not in the first round
-            reason = self._touches and _lacking(_tensors_of(self._made()), self._touches)
-        if reason:
-            raise ConfigError(f"touches: the model's {reason}")
+            module = self._made()
+            if reason := _lacking(_tensors_of(module), self._touches):
+                raise ScriptFailed(f"touches: the model's {reason}")
+            held = {"train": self._train, "held_out": self._held_out}
+            self._no_classes = refuse_records(module, loss, held)
+        if "held_out" in self._no_classes:  # which no privacy covers
+            raise ScriptFailed(self._no_classes["held_out"])
+        self._tied_names = _ties(module)
+        self._has_shards = ranks.shards_of(module) is not None
 
     def _made(self) -> nn.Module:
-        """A fresh model; raises ConfigError if it is compiled."""
+        """A fresh model; raises ScriptFailed if it is compiled."""
         module = self._model()
         refuse_compiled(module)
         return module
@@ -179,9 +184,15 @@ class TorchTrainer:
     ) -> None:
         """Refuses settings that `fit` does not take (ConfigError, PlanRefused); see `Trainer`."""
         LocalSgd.of(settings, privacy)
+        self._refuse_targets(privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
                 refuse_model(self._made().train())
+
+    def _refuse_targets(self, privacy: RecordPrivacy | None) -> None:
+        """Refuses classes out of range (ScriptFailed); under privacy such a record adds nothing."""
+        if privacy is None and "train" in self._no_classes:
+            raise ScriptFailed(self._no_classes["train"])
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each tensor; see `Trainer`."""
@@ -235,6 +246,7 @@ class TorchTrainer:
                 f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
                 "tells what its records touch, and no noise covers that; train the whole table"
             )
+        self._refuse_targets(config.privacy)
         local = LocalSgd.of(config.settings, config.privacy)
         records = len(self._train[0])
         steps = config.part(local.steps(records, config.privacy))
@@ -246,10 +258,9 @@ class TorchTrainer:
             state, metrics = self._trained(once, own, config.privacy)
         for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
-                records_too = "" if config.privacy else " or look for bad records"
                 raise NotFinite(
-                    f"local training made tensor {name!r} NaN or infinite; lower lr "
-                    f"(now {local.lr}){records_too}"
+                    f"step {steps} of {steps} made tensor {name!r} NaN or infinite; lower lr (now "
+                    f"{local.lr}), or scale the inputs"
                 )
         result = {name: self._left(name, each) for name, each in state.items() if name not in ties}
         for name, rows in self._touches.items():
@@ -329,21 +340,9 @@ class TorchTrainer:
         with self._ranks.together(ranks.EVALUATION, parameters, None):
             return self._evaluated(parameters)
 
-    @cached_property
-    def _tied_names(self) -> dict[str, str]:
-        """A model is made for them once: large ones take a while."""
-        with self._reproducible(b"", "load"):
-            return _ties(self._made())
-
-    @cached_property
-    def _has_shards(self) -> bool:
-        """Whether each of several processes holds a share of the model."""
-        with self._reproducible(b"", "load"):
-            return ranks.shards_of(self._made()) is not None
-
     def _evaluated(self, parameters: Mapping[str, Array]) -> EvaluateResult:
         x, y = self._held_out
-        total, outputs = 0.0, []
+        total, outputs, measures = 0.0, list[Tensor](), self._metrics
         with self._reproducible(b"", "evaluate"), torch.no_grad():
             module = self._loaded(parameters).eval()
             for start in range(0, len(x), EVALUATION_BATCH):
@@ -351,17 +350,20 @@ class TorchTrainer:
                 targets = y[part].to(self._device)
                 output = module(x[part].to(self._device))
                 total += float(self._loss(output, targets)) * len(targets)
-                if self._metrics:
+                if measures is None:
+                    measures = {"accuracy": accuracy} if _classifies(output, targets) else {}
+                if measures and not isinstance(output, Tensor):
+                    kind = type(output).__name__
+                    raise ScriptFailed(f"metrics take one tensor, and the model gives a {kind}")
+                if measures:
                     outputs.append(output.cpu())
         loss = total / len(x)
         if not math.isfinite(loss):
-            raise NotFinite(
-                f"evaluation loss is {loss}: the model that was pulled, or a held-out record, "
-                "is not usable"
-            )
-        metrics = {
-            name: float(measure(torch.cat(outputs), y)) for name, measure in self._metrics.items()
-        }
+            found = bad_records("held_out", x, y, np.arange(len(x)))
+            text = "the held-out records are finite, so the model that was pulled is not usable"
+            raise NotFinite(f"evaluation loss is {loss}: {found or text}")
+        given = (measures or {}).items()
+        metrics = {name: float(measure(torch.cat(outputs), y)) for name, measure in given}
         return EvaluateResult(loss, len(x), metrics)
 
     def _data(self, privacy: RecordPrivacy | None) -> bytes:
@@ -467,6 +469,13 @@ def _ties(module: nn.Module) -> dict[str, str]:
     return {name: own for name, own in names.items() if name != own}
 
 
+def _classifies(outputs: Any, targets: Tensor) -> bool:
+    """Whether a model gives a score of each class, and targets are classes."""
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2 or not _whole(targets):
+        return False
+    return targets.shape == outputs.shape[:1] + outputs.shape[2:]
+
+
 def _whole(tensor: Tensor) -> bool:
     """Whether a tensor holds integers or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
@@ -480,19 +489,35 @@ def _array(tensor: Tensor) -> Array:
 
 
 def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
-    x, y = (
-        each if isinstance(each, Tensor) else torch.from_numpy(np.array(each)) for each in records
-    )
+    pair = tuple(records)
+    if len(pair) != 2:
+        raise ScriptFailed(
+            f"{name} is a {type(records).__name__} of {len(pair)}, and must be a pair of arrays or "
+            "tensors: inputs and targets"
+        )
+    x, y = (_tensor(f"{name}: {what}", pair[at]) for at, what in enumerate(("inputs", "targets")))
     if len(x) == 0 or len(x) != len(y):
-        raise ConfigError(f"{name}: {len(x)} inputs and {len(y)} targets; need as many, at least 1")
+        raise ScriptFailed(
+            f"{name}: {len(x)} inputs and {len(y)} targets; need as many, at least 1"
+        )
     return x, y
 
 
+def _tensor(what: str, given: Tensor | Array) -> Tensor:
+    if isinstance(given, Tensor):
+        return given
+    try:
+        return torch.from_numpy(np.array(given))
+    except (TypeError, ValueError) as error:
+        kind = getattr(given, "dtype", type(given).__name__)
+        raise ScriptFailed(f"{what} are {kind}, and must be numbers: {one_line(error)}") from None
+
+
 def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Copies the row numbers of `touches`; ConfigError if they do not ascend."""
+    """Copies the row numbers of `touches`; ScriptFailed if they do not ascend."""
     own = np.array(rows, np.int64)
     if own.ndim != 1 or (own < 0).any() or (np.diff(own) <= 0).any():
-        raise ConfigError(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
+        raise ScriptFailed(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
     return own
 
 

@@ -186,7 +186,7 @@ def descend_together(
     """
     rank, world, losses = dist.get_rank(), dist.get_world_size(), list[float]()
     together = module if shards_of(module) is not None else DistributedDataParallel(module)
-    for index in batches:
+    for step, index in enumerate(batches, 1):
         own = index[rank::world]
         x, y = task.batch(own if len(own) else index[:1])
         sgd.zero_grad()
@@ -195,7 +195,7 @@ def descend_together(
         torch.autograd.backward(loss)
         mean: Tensor = loss.detach() / world
         dist.all_reduce(mean)
-        losses.append(float(demand_finite(mean)))
+        losses.append(float(demand_finite(mean, step, task, index)))
         sgd.step()
     return sum(losses) / len(losses)
 

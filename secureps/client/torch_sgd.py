@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,15 @@ from secureps.client.private_sum import made_records, private_sum, zeros
 from secureps.client.record_checks import Kept, nothing_written, refuse_model
 from secureps.client.record_loss import Measure
 from secureps.client.trainer import RecordPrivacy
-from secureps.errors import ConfigError, NotFinite
+from secureps.errors import NotFinite, ScriptFailed
 
 log = logging.getLogger("secureps")
+
+Records = tuple[Tensor, Tensor]
+"""(x, y): inputs and targets; the first dimension of both counts records."""
+
+TRIED = 2
+"""Made records on which a model is tried: a `squeeze()` would take one for no dimension."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +52,36 @@ class Task:
         return self.x[chosen].to(self.device), self.y[chosen].to(self.device)
 
 
-def demand_finite(loss: Tensor) -> Tensor:
-    """Returns the loss; raises NotFinite if any of it is NaN or infinite."""
-    if not bool(torch.isfinite(loss.detach()).all()):
-        raise NotFinite(
-            f"training loss is {float(loss.detach().mean())}; lower lr, or look for NaN in this "
-            "holder's records"
-        )
-    return loss
+def bad_records(name: str, x: Tensor, y: Tensor, index: NDArray[np.int64]) -> str:
+    """Says which of these records have NaN or infinity; empty if none has.
+
+    Args:
+        name: of the argument that holds the records.
+    """
+    chosen = torch.from_numpy(index)
+    finite = [torch.isfinite(each[chosen]).reshape(len(index), -1) for each in (x, y)]
+    bad = index[~torch.cat(finite, dim=1).all(dim=1).cpu().numpy()]
+    if not len(bad):
+        return ""
+    more = f", and {len(bad) - 1} more like it" if len(bad) > 1 else ""
+    return (
+        f"record {bad[0]} of {name} has NaN or infinity{more}: mend such records, or leave them out"
+    )
+
+
+def demand_finite(loss: Tensor, step: int, task: Task, index: NDArray[np.int64]) -> Tensor:
+    """Returns the loss of a step, or raises NotFinite and says which of its records to look at.
+
+    Args:
+        step: counted from 1; index: the step's records.
+    """
+    if bool(torch.isfinite(loss.detach()).all()):
+        return loss
+    found = bad_records("train", task.x, task.y, index)
+    raise NotFinite(
+        f"training loss of step {step} is {float(loss.detach().mean())}: "
+        f"{found or 'its records are finite, so lower lr, or scale the inputs'}"
+    )
 
 
 def descend(
@@ -60,10 +89,10 @@ def descend(
 ) -> float:
     """Plain SGD over batches of record numbers; returns the mean loss."""
     losses = []
-    for index in batches:
+    for step, index in enumerate(batches, 1):
         sgd.zero_grad()
         x, y = task.batch(index)
-        loss = demand_finite(task.loss(module(x), y))
+        loss = demand_finite(task.loss(module(x), y), step, task, index)
         torch.autograd.backward(loss)
         losses.append(float(loss.detach()))
         sgd.step()
@@ -150,7 +179,7 @@ def _noisy(
 
 
 def refuse_compiled(module: nn.Module) -> None:
-    """Refuses a model that torch.compile has compiled, as a whole or in part (ConfigError).
+    """Refuses a model that torch.compile has compiled, as a whole or in part (ScriptFailed).
 
     Which kernels are made may depend on what the process computed before, and on a GPU on how long
     they took; nobody has shown that a client which was killed trains to the same bits.
@@ -159,20 +188,120 @@ def refuse_compiled(module: nn.Module) -> None:
         # `torch.compile(layer)` wraps it, and names its tensors anew; `layer.compile()` does not
         if hasattr(layer, "_orig_mod") or layer._compiled_call_impl is not None:
             own = f"layer {name.replace('_orig_mod.', '')!r}" if name else "the model"
-            raise ConfigError(
+            raise ScriptFailed(
                 f"{own} is compiled, and TorchTrainer trains no compiled model: its bits need not "
                 "repeat after a restart; leave out torch.compile"
             )
 
 
-def refuse_float_classes(loss: Measure, targets: Tensor, name: str) -> None:
-    """Refuses floats, one a record, where the loss wants classes (ConfigError)."""
-    if loss is functional.cross_entropy and targets.is_floating_point() and targets.ndim == 1:
-        raise ConfigError(
-            f"{name}: targets are {str(targets.dtype).removeprefix('torch.')}, and the default "
-            "loss, cross_entropy, wants classes: make them int64, or, to learn numbers, give "
-            "TorchTrainer a loss, such as loss=torch.nn.functional.mse_loss"
+def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> dict[str, str]:
+    """Refuses records whose types or shapes the model or cross entropy cannot take.
+
+    The model is tried on made records (`made_records`), so that this follows from no value of a
+    real one. What fails for another reason is left to the training.
+
+    Args:
+        held: inputs and targets, by the argument that they came in.
+
+    Returns:
+        why targets of an argument are out of range, if they are. To end a client for that under
+        record-level privacy would tell everybody of a record, without noise.
+
+    Raises:
+        ScriptFailed: names the argument, and what was wrong.
+    """
+    found = dict[str, str]()
+    ignored = _ignored_class(loss)
+    weights = dict.fromkeys(each.dtype for each in module.parameters() if each.is_floating_point())
+
+    @cache
+    def tried(dtype: torch.dtype, shape: torch.Size) -> Any:
+        return _tried(module, torch.empty(1, *shape, dtype=dtype))
+
+    for name, (x, y) in held.items():
+        outputs, shape = tried(x.dtype, x.shape[1:]), x.shape[1:]
+        if outputs is None:
+            for dtype in (*weights, torch.int64):
+                if tried(dtype, shape) is not None:
+                    wanted = f"and the model takes {_named(dtype)}: make them {_named(dtype)}"
+                    raise ScriptFailed(f"{name}: inputs are {_named(x.dtype)}, {wanted}")
+        if ignored is None:
+            continue
+        if outputs is not None and not isinstance(outputs, Tensor):
+            raise ScriptFailed(
+                f"the model gives a {type(outputs).__name__}, and the loss, cross_entropy, takes "
+                "one tensor: let the model return its scores (such as logits), or give "
+                "TorchTrainer a loss of your own, loss=my_loss"
+            )
+        scores = None
+        if outputs is not None and outputs.ndim > 1 and len(outputs) == TRIED:
+            scores = outputs.shape[1:]
+        if reason := _no_classes(y, scores):
+            raise ScriptFailed(f"{name}: {reason}")
+        if scores is not None and (reason := _out_of_range(y, scores[0], ignored)):
+            found[name] = f"{name}: {reason}"
+    return found
+
+
+def _no_classes(y: Tensor, scores: torch.Size | None) -> str | None:
+    """Says why targets are no classes for cross entropy, if they are none.
+
+    Args:
+        scores: the shape of what the model gives for a record, classes first; None if not known.
+    """
+    kind, shape = _named(y.dtype), tuple(y.shape)
+    if y.is_floating_point():
+        if y.ndim > 1 and (scores is None or y.shape[1:] == scores):  # chances of the classes
+            return None
+        return (
+            f"targets are {kind} of shape {shape}, and the loss, cross_entropy, wants classes: "
+            "make them int64, or, to learn numbers, give TorchTrainer a loss, such as "
+            "loss=torch.nn.functional.mse_loss"
         )
+    if y.dtype not in (torch.int64, torch.uint8):
+        return f"targets are {kind}, and the loss, cross_entropy, wants classes: make them int64"
+    if scores is not None and y.shape[1:] != scores[1:]:
+        wanted = (len(y), *scores[1:])
+        return (
+            f"targets have shape {shape}, and the model's outputs need {wanted}: a class for each"
+        )
+    return None
+
+
+def _out_of_range(y: Tensor, classes: int, ignored: int) -> str | None:
+    """Says which target is no class, if one is."""
+    wrong = y[((y < 0) | (y >= classes)) & (y != ignored)]
+    if y.is_floating_point() or not len(wrong):
+        return None
+    return (
+        f"target {int(wrong[0])} is no class of the model, whose {classes} outputs are classes 0 "
+        f"to {classes - 1} ({len(wrong)} of {y.numel()} targets are out of range)"
+    )
+
+
+def _ignored_class(loss: Measure) -> int | None:
+    """The class that torch's cross entropy passes over; None if the loss is another one."""
+    if type(loss) is nn.CrossEntropyLoss:
+        return loss.ignore_index
+    given: dict[str, Any] = {}
+    while isinstance(loss, partial):
+        given = {**loss.keywords, **given}
+        loss = loss.func
+    return given.get("ignore_index", -100) if loss is functional.cross_entropy else None
+
+
+def _tried(module: nn.Module, like: Tensor) -> Any:
+    """What the model gives for made records when nothing is trained; None if it fails."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return module.eval()(made_records(like, like, TRIED)[0])
+    except Exception:  # whatever a model raises; its training will say it
+        return None
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @contextmanager

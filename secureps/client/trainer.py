@@ -173,7 +173,7 @@ class FitResult:
             (`--records`) or of the plan's (`RecordPrivacy.records`). With 0 it sends no update.
         metrics: finite numbers about the training; empty under `RecordPrivacy`, because a
             training loss is computed from records without noise.
-        steps: optimizer steps taken; what the accountant composes over.
+        steps: optimizer steps taken; under `RecordPrivacy` the accountant composes over them.
 
     Examples:
         >>> ps.FitResult({"weights": np.zeros(3, np.float32)}, 120, {"loss": 0.5}, steps=10)
@@ -182,8 +182,8 @@ class FitResult:
 
     parameters: dict[str, Array] = field(repr=False)
     examples: int
-    metrics: dict[str, float]
-    steps: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
 
     def copied(self) -> FitResult:
         """The same, in arrays that nobody else changes; what lies on a device stays there."""
@@ -208,7 +208,7 @@ class EvaluateResult:
 
     loss: float | None
     examples: int
-    metrics: dict[str, float]
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Evaluator(Protocol):
@@ -277,7 +277,7 @@ class Trainer(Evaluator, Protocol):
         ...         return {"mean": np.zeros(1, np.float32)}
         ...     def fit(self, parameters, config):
         ...         trained = {"mean": parameters["mean"] * np.float32(0.5) + np.float32(1)}
-        ...         return ps.FitResult(trained, 40, {}, steps=1)
+        ...         return ps.FitResult(trained, 40)
         ...     def evaluate(self, parameters):
         ...         return ps.EvaluateResult(float((parameters["mean"][0] - 2) ** 2), 10, {})
         >>> trainer: ps.Trainer = Mean()

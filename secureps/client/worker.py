@@ -36,7 +36,7 @@ from secureps.client.initial_model import (
 from secureps.client.integers import BlockIntegers, UpdateIntegers
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.pulled_block import published_block
-from secureps.client.returned import taken_fit
+from secureps.client.returned import LOOK, taken_fit
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, Sealing, draft, whole
 from secureps.client.site import Site
@@ -54,6 +54,7 @@ from secureps.client.trainer import (
 from secureps.client.update import Update
 from secureps.crypto.sampling import Label, Stream
 from secureps.errors import (
+    BudgetSpent,
     ConfigError,
     InternalError,
     Malformed,
@@ -87,6 +88,7 @@ from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
+from secureps.roles.machine import Leave
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     DECLINES,
@@ -142,6 +144,16 @@ class _Draft:
 def _content(task: Contribute | Evaluate) -> bytes:
     """One digest of the model of a task, whatever its version is called."""
     return digest("secureps-base", *task.blocks)
+
+
+def _not_finite(layout: GroupLayout, result: FitResult) -> str:
+    """Which trained tensor of a group is not finite, after how many steps; empty if none is."""
+    try:
+        layout.flatten(result.parameters)
+    except NotFinite as error:
+        loss = result.metrics.get("loss")
+        return f"{error} after {result.steps} steps" + ("" if loss is None else f", of loss {loss}")
+    return ""
 
 
 class ClientWorker(Worker):
@@ -204,7 +216,7 @@ class ClientWorker(Worker):
         """A sealed block from the outbox."""
         return self._outbox.read(key, self._buffers)
 
-    def work(self, task: Task) -> BlockSealed | Contributed | Judged | Resting | None:
+    def work(self, task: Task) -> BlockSealed | Contributed | Judged | Leave | Resting | None:
         """Does a task of the member's; see `Worker`."""
         match task:
             case Offer(group, sequence):
@@ -212,6 +224,8 @@ class ClientWorker(Worker):
             case Contribute():
                 if unsent := self._repeated(task):
                     return Contributed((), (), unsent)
+                if excess := self._excess(task):
+                    return Leave(excess)
                 return self._rests(task) or self._making.begin(self._contribute, task)
             case SealOn():
                 return self._making.go_on()
@@ -273,6 +287,9 @@ class ClientWorker(Worker):
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
         return Contributed(tuple(made), figures, unsent, told, self._sealer.standing(pinned))
+
+    def _excess(self, task: Contribute | Evaluate) -> str:
+        return self._sealer.excess(self._machine.pinned, self._site.name, task)
 
     def _rests(self, task: Contribute) -> Resting | None:
         """Whether this site lets no training begin now; one that is done already needs no leave."""
@@ -412,9 +429,8 @@ class ClientWorker(Worker):
             made = (published, result.parameters, kept, scale, kinds)
             try:
                 update = trained_update(Trained(name, plan, layout, *made))
-            except NotFinite:
-                layout.flatten(result.parameters)  # says which tensor, if it is one's
-                raise
+            except NotFinite as error:
+                raise NotFinite(f"{_not_finite(layout, result) or error}: {LOOK}") from error
             counted = self._counted(aim, result.examples)
             spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # With more or fewer private steps than are charged, epsilon would be wrong.
@@ -503,6 +519,8 @@ class ClientWorker(Worker):
         if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
             return Contributed((), (), (Unsent(task.aim, said),))
         try:
+            if excess := self._excess(task):
+                raise BudgetSpent(excess)
             self._sealer.afford(pinned, site.name, task)
             model = self._assemble(task, self._staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
@@ -529,7 +547,10 @@ class ClientWorker(Worker):
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
-        return Contributed(tuple(whole(self._seal(made)) for made in leave), (), unsent)
+        updates = tuple(whole(self._seal(made)) for made in leave)
+        told, standing = f"{judgement.examples:,} records", self._sealer.standing(pinned)
+        at = task.model[0].version
+        return Contributed(updates, (), unsent, told, standing, evaluated=at)
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
         """Random words for one purpose; under a secret seed they differ from run to run."""

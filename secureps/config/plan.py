@@ -346,7 +346,9 @@ class StopSection(Table):
 EVALUATED = "evaluation"
 """The part of a contribution that is no report."""
 
-Magnitudes = Annotated[dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1, max_length=15)]
+Magnitudes = Annotated[
+    dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1, max_length=256)
+]
 """Metrics by name, and the largest magnitude of each."""
 
 

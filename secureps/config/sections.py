@@ -138,7 +138,7 @@ def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section
     if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
         return f"unknown value {shown(given)}; {meant(given, names)}"
     if kind == "missing":
-        return "is missing"
+        return "is missing" + FOUND.get(str(error["loc"][-1]), "")
     if kind == "tuple_type" and isinstance(given, Mapping):  # [group] where [[group]] is meant
         return f"must be a list in brackets (of tables: [[{error['loc'][-1]}]]), and is a table"
     known = {
@@ -150,6 +150,9 @@ def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section
         return error["msg"]
     return f"must be {wanted.format(**known)}, and is {shown(given)}"
 
+
+FOUND = {"noise_multiplier": "; secureps check PLAN --epsilon 3 finds it, and the budget"}
+"""How to find the value of a key that is missing."""
 
 WANTED = {
     "int_type": "a whole number",

@@ -380,7 +380,9 @@ def _clients(seen: Seen) -> Iterator[ClientRow]:
 
 def _state(member: MemberStatus, seen: Seen) -> str:
     """A client's state as it is now: what says whether it is there, only where that is known."""
-    return _now(member.state, seen) if member.state in (*PRESENT, NOT_KNOWN) else member.state
+    return (
+        _now(member.state, seen) if _word(member.state) in (*PRESENT, NOT_KNOWN) else member.state
+    )
 
 
 def _word(state: str) -> str:

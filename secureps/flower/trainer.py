@@ -38,6 +38,13 @@ log = logging.getLogger("secureps")
 FORM = "model"
 """What the marker says of the app's model."""
 
+OLD_RECORD = ("fitins.parameters",)
+"""What a ClientApp of Flower's old kind misses in a message."""
+OLD_KIND = (
+    "the ClientApp is of Flower's old kind (client_fn), which hears other messages: write it with "
+    "@app.train()"
+)
+
 Ask = Callable[[Message], Message]
 
 
@@ -132,6 +139,10 @@ class AppTrainer:
             )
         try:
             return self._trained(parameters, config)
+        except KeyError as error:
+            if error.args != OLD_RECORD:
+                raise
+            raise ScriptFailed(OLD_KIND) from None
         except SecurepsError as error:
             raise ScriptFailed(f"the app's train: {error}") from error
 

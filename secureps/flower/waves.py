@@ -7,6 +7,7 @@ rounds, and what strategies say (`flower.strategy`).
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +20,10 @@ from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, Wr
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
 from secureps.flower.names import log
-from secureps.messages.orders import Published
+from secureps.messages.orders import Invite, Published
 from secureps.messages.run import COORDINATOR, other_run
+from secureps.policy.groups import together
+from secureps.policy.plan import Plan
 from secureps.wire.waves.batch import (
     CHALLENGE_BYTES,
     WAVE_DOMAIN,
@@ -71,6 +74,8 @@ class _Node:
     """What its next process will ask first, as it last said."""
     heard: bool = False
     failures: int = 0
+    failure: str = ""
+    """The words of the last one."""
     resting: float = 0.0
     ended: str = ""
     foreign: str = ""
@@ -143,7 +148,7 @@ class Waves:
             if self._pull():
                 self._news, told = time.monotonic(), 0
                 continue
-            self._refuse_foreign()
+            self._refuse_failing()
             quiet = time.monotonic() - self._news
             if quiet > self._timeout:
                 raise NotReady(f"nothing has come for {self._timeout:g} s: {self._waited_for()}")
@@ -178,7 +183,8 @@ class Waves:
                     self._servers.relay.beat(node.name)
 
     def _push(self, records: RecordDict, kind: str, over: Callable[[], bool]) -> None:
-        wanted = [node for node in self._nodes.values() if self._due(node)]
+        versions = functools.cache(self._versions)
+        wanted = [node for node in self._nodes.values() if self._due(node, versions)]
         if not wanted:
             return
         self._servers.settled()  # what is told to all at once goes with one wave
@@ -198,7 +204,10 @@ class Waves:
             node.waiting, node.since = True, time.monotonic()
             self.sent += 1
 
-    def _due(self, node: _Node) -> bool:
+    def _versions(self) -> dict[str, int]:
+        return {group.name: group.version for group in self._servers.status().groups}
+
+    def _due(self, node: _Node, versions: Callable[[], Mapping[str, int]]) -> bool:
         now = time.monotonic()
         if node.id not in self._here or node.ended or node.failures >= TRIES:
             return False
@@ -221,6 +230,9 @@ class Waves:
         orders = relay.orders(node.name)
         if node.name in self._holders:
             return holder_due(orders, not node.heard)
+        plan = self._servers.plan
+        if len(plan.groups) > 1 and due(orders):
+            orders = tuple(each for each in orders if not is_early(plan, each, versions()))
         return due(orders)
 
     def _message(self, node: _Node, records: RecordDict, kind: str) -> tuple[Message, bytes]:
@@ -330,7 +342,7 @@ class Waves:
 
     def _failed(self, node: _Node, text: str) -> None:
         """A wave came to nothing, by its app's fault or what is told to it."""
-        node.failures += 1
+        node.failures, node.failure = node.failures + 1, text
         self._lost(node, text, min(LOOK, 0.5 * node.failures))
 
     def _lost(self, node: _Node, text: str, rest: float = LOOK) -> None:
@@ -350,14 +362,20 @@ class Waves:
         """Bytes of the largest update that a client can send."""
         return self._servers.update_bytes
 
-    def _refuse_foreign(self) -> None:
-        """NotReady if no node that is here has the mod: the run brought their app, so none will."""
-        here = [self._nodes[id] for id in self._here]
-        if here and all(n.foreign and not n.name and n.failures >= TRIES for n in here):
+    def _refuse_failing(self) -> None:
+        """NotReady if no node that is here is asked any more: the run brought their app."""
+        here = [self._nodes[id] for id in self._here if self._nodes[id].name not in self._holders]
+        if not here or any(node.failures < TRIES for node in here):
+            return
+        if all(node.foreign and not node.name for node in here):
             raise NotReady(
                 f"no node answers as secureps does, each asked {TRIES} times: {here[0].foreign}; "
                 f"{MOD}"
             )
+        raise NotReady(
+            f"the app fails at every node that is there, each asked {TRIES} times: {here[0]}: "
+            f"{here[0].failure}"
+        )
 
     def _waited_for(self) -> str:
         status = self._servers.status()
@@ -366,6 +384,20 @@ class Waves:
         whom = f"; no answer from {named(sorted(silent), 5)}" if silent else ""
         nodes = f"{len(self._here)} nodes are there"
         return f"{why}{whom}; {nodes}"
+
+
+def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
+    """Whether an invitation is a moment ahead of another one that its client waits for.
+
+    Groups of one rule are trained for together, and are committed one after another.
+
+    Args:
+        versions: that groups are at.
+    """
+    return isinstance(order, Invite) and any(
+        versions[group] < min(order.version, plan.versions(group))
+        for group in together(plan, order.group)
+    )
 
 
 def _words(text: object) -> str:

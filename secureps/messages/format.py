@@ -8,27 +8,25 @@ signed, how a payload is packed, what lies in a checkpoint. Then:
     ledgers       over all runs are read since OLDEST_LEDGER: what was spent stays spent
     checkpoints   are read since OLDEST_CHECKPOINT: a new run begins from one
 
-Files of every format that was released are in `tests/golden`, and stay there. What must not live
-here: any format itself.
+Files that older versions wrote are in `tests/golden`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from secureps.errors import ConfigError
+
 FORMAT: Final = 5
 
-FINGERPRINT: Final = "c7dfcb9f829bced8"
+FINGERPRINT: Final = "c4c32a273f3ff712"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2
 """The format of a peer that names none: version 0.1.0."""
 
 OLDEST_LEDGER: Final = 2
-OLDEST_CHECKPOINT: Final = 1
-"""Version 0.1.0 counted them by themselves, and wrote 1."""
-BLAKE2_CHECKPOINT: Final = 2
-"""Up to this format a checkpoint's files have digests of BLAKE2b, and of BLAKE3 since."""
+OLDEST_CHECKPOINT: Final = 4
 
 
 def other_peer(party: str, theirs: int, server: str) -> str:
@@ -49,6 +47,17 @@ def other_journal(path: object, found: int) -> str:
         "with the version that began it; or begin a new run from its last checkpoint: secureps "
         'export writes the model, and the plan of the new run names it, initial = "FILE"'
     )
+
+
+def demand_readable(path: object, found: int) -> None:
+    """Refuses a checkpoint of a format that this version does not read, by ConfigError."""
+    if found > FORMAT:
+        raise ConfigError(newer(path, found))
+    if found < OLDEST_CHECKPOINT:
+        raise ConfigError(
+            f"{path}: format {found}, and this version of secureps reads checkpoints since format "
+            f"{OLDEST_CHECKPOINT}: export its model with the version that wrote it"
+        )
 
 
 def newer(path: object, found: int) -> str:

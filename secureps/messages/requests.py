@@ -122,6 +122,10 @@ class Withdraw:
     reason: str
 
 
+FAILED = "failed: "
+"""How a reason to retire begins that a client's supervisor gives, because its process failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retire:
     """A client takes part no more, or rests if it `returns`; joining again takes that back."""

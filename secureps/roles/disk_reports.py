@@ -1,4 +1,4 @@
-"""What a server tells the coordinator of its own disk, or of its copies: status names it.
+"""What a party tells the coordinator of its own disk, or of its copies: status names it.
 
 What must not live here: what is refused, and what is tried again (`service.executor`).
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from secureps.messages.requests import Trouble
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import Answered, Call, Effect, Step
+from secureps.roles.machine import Call, Effect
 
 
 class DiskReports:
-    """Of one server."""
+    """Of one party."""
 
     def __init__(self, party: str) -> None:
         self._party = party
@@ -22,7 +22,7 @@ class DiskReports:
         self._reason = reason
         return [Call(COORDINATOR, Trouble(self._party, reason))]
 
-    def heard(self, event: Answered) -> Step:
+    def heard(self, request: object) -> list[Effect]:
         """The coordinator heard of it; of an older state perhaps, for calls overtake each other."""
-        stale = isinstance(event.request, Trouble) and event.request.reason != self._reason
-        return Step(effects=self.troubled(self._reason) if stale else [])
+        stale = isinstance(request, Trouble) and request.reason != self._reason
+        return self.troubled(self._reason) if stale else []

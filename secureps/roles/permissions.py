@@ -65,7 +65,7 @@ _READS = frozenset({GetBlock})
 TO_COORDINATOR: Allowed = {
     "client": _ASKS
     | {Join, Subscribe, Heartbeat, Submit, Decline, Withdraw, Missing, Evaluated, Retire}
-    | {Telemetry},
+    | {Telemetry, Trouble},
     "shard": _ASKS
     | {Register, Subscribe, Heartbeat, Trouble, Held, Missing, Spoilt, Prepared, Checkpointed}
     | {Telemetry},

@@ -447,7 +447,11 @@ def _price(price: Price | None) -> Table | Text:
             ("against", price.against),
             ("epsilon of one version", _show(price.epsilon_version, at_delta)),
             ("epsilon of the run", _show(price.epsilon_run, at_delta)),
-            ("budget", f"{price.budget:g}: enough for {_show(price.versions, versions)}"),
+            (
+                "budget",
+                f"{price.budget:g}"
+                + (f": enough for {versions(price.versions)}" if price.versions else ""),
+            ),
             *(
                 (
                     "noise on a coordinate" + (f" of {name}" if len(price.noise) > 1 else ""),

@@ -22,6 +22,7 @@ from secureps.roles.machine import Halt
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
 from secureps.service.checkpoint_copies import CheckpointCopies
+from secureps.service.coordinator_worker import CoordinatorWorker
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
@@ -230,6 +231,8 @@ def _run(
             meters = (metrics, around.meter) if copies is None else (metrics, around.meter, copies)
             executor = make(stores, replace(around, meter=Meters(*meters)))
             if copies is not None:
+                if isinstance(executor.worker, CoordinatorWorker):
+                    executor.worker.uncopied = copies.uncopied
                 copies.start(executor.trouble)
                 stack.callback(copies.stop)
             return executor

@@ -32,7 +32,7 @@ PLAN = "plan.toml"
 
 NOT_RUN = (
     "the plan says how many rounds there are, who takes part and for how long; evaluate_fn and "
-    "what follows start() do not run: `secureps export` gives the model"
+    "what follows start(), a second start() too, do not run: `secureps export` gives the model"
 )
 
 
@@ -52,7 +52,8 @@ class Founding:
             OperatorError: the disk refuses.
         """
         initial = (folder / MODEL).resolve()
-        write_served(initial, self.founded.model, self.founded.served)
+        made = self.founded
+        write_served(initial, made.model, made.served, made.ties)
         section = self.section.model_copy(update={"initial": str(initial)})
         body = section.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         replace_text(folder / PLAN, toml_tables(body))

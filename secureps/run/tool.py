@@ -6,11 +6,22 @@ forked from one that has made them need not. What must not live here: commands.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import click
 import typer
 from typer.main import get_command
+
+
+def _join_lines(tool: typer.Typer) -> None:
+    """Joins the lines of each paragraph of help, which a terminal breaks at its own width."""
+    for each in tool.registered_commands:
+        text = each.help or inspect.getdoc(each.callback) or ""
+        each.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for group in tool.registered_groups:
+        if group.typer_instance is not None:
+            _join_lines(group.typer_instance)
 
 
 class Tool(typer.Typer):
@@ -21,6 +32,7 @@ class Tool(typer.Typer):
     def commands(self) -> click.Command:
         """All commands, which `__call__` goes by."""
         if self._commands is None:
+            _join_lines(self)
             self._commands = get_command(self)
         return self._commands
 

@@ -16,9 +16,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from secureps.errors import DamagedStore, Malformed, NotReady, PeerError, SecurepsError, Unreachable
+from secureps.errors import (
+    DamagedStore,
+    Malformed,
+    NotReady,
+    PeerError,
+    SecurepsError,
+    UnknownParty,
+    Unreachable,
+)
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Answered, Call, Event, Failed
 from secureps.roles.permissions import check_answer
@@ -175,6 +184,10 @@ class Calls:
         if isinstance(error, PeerError) and error.retry_after is not None:
             self._again(each, error, error.retry_after)
             return
+        if isinstance(error, UnknownParty) and call.to != COORDINATOR:
+            # It may follow an older roster: whether a party has left, the coordinator says.
+            self._again(each, error, AGAIN_SECONDS)
+            return
         self._back(call.to)
         if error is not None:
             self._ended(each, Failed(call.message, error))
@@ -182,7 +195,7 @@ class Calls:
             del self._open[each]
             self._take_in(call.to, call.message, future.result())
 
-    def _again(self, each: _Open, error: PeerError, seconds: float) -> None:
+    def _again(self, each: _Open, error: PeerError | UnknownParty, seconds: float) -> None:
         call, tried = each.call, each.tried
         self._around.meter.retried(call.to)
         waited = self._around.loop.now() - each.dialled
@@ -210,7 +223,7 @@ class Calls:
         """
         future.add_done_callback(lambda done: self._caller.later(partial(action, done)))
 
-    def _notice(self, to: str, tried: int, error: PeerError) -> None:
+    def _notice(self, to: str, tried: int, error: PeerError | UnknownParty) -> None:
         if isinstance(error, Unreachable):
             self._lost.add(to)
         known: dict[str, str | int] = {"peer": to, "tried": tried, "error": type(error).__name__}

@@ -32,6 +32,9 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 PATIENT = 5
 """Tries for which nobody is told that another server's part of a checkpoint is not there yet."""
 
+MOST_UNCOPIED = 20
+"""Checkpoints that wait for a store and are not deleted; a store may be down for days."""
+
 LAST_WAIT = 1.5
 """Seconds that the end of a process waits for what is being copied."""
 
@@ -70,6 +73,10 @@ class CheckpointCopies(Meter):
         """Hears that something of a checkpoint was written; see `Meter`."""
         if isinstance(task, WritePart | WriteManifest):
             self._due.set()
+
+    def uncopied(self) -> tuple[int, ...]:
+        """The checkpoints that must not be deleted yet; from any thread."""
+        return tuple(int(each.name) for each in self._left()[:MOST_UNCOPIED])
 
     def copy(self) -> str:
         """Copies what is left, while the caller waits: for a process that has no time to wait for.
@@ -120,7 +127,7 @@ class CheckpointCopies(Meter):
 
     def _left(self) -> list[Path]:
         """The directories of checkpoints that are to be copied, the newest first."""
-        over = (self._done or set()) | self._refused.keys()
+        over = {*(self._done or ()), *self._refused}
         found = (
             each for each in checkpoint_directories(self._checkpoints) if each.name not in over
         )

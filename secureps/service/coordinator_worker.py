@@ -6,6 +6,7 @@ What must not live here: decisions (`roles.coordinator`).
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from secureps.errors import InternalError
@@ -27,9 +28,13 @@ from secureps.store.checkpoint import (
 
 
 class CoordinatorWorker(Worker):
-    """The worker of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json."""
+    """The worker of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json.
+
+    `uncopied` returns the checkpoints that have to be copied to an object store: they stay.
+    """
 
     def __init__(self, machine: Coordinator, checkpoints: Path) -> None:
+        self.uncopied: Callable[[], Collection[int]] = tuple
         self._machine = machine
         self._checkpoints = checkpoints
         self._writes = threading.Lock()
@@ -75,7 +80,7 @@ class CoordinatorWorker(Worker):
             found = best(task.evaluations, section.evaluation.best)
             subject = self._machine.federation.evaluations.subject
             wanted = {subject} if found is None else {subject, found.version}
-        kept = prune(self._checkpoints, section.keep, wanted)
+        kept = prune(self._checkpoints, section.keep, wanted, self.uncopied())
         return kept if 0 in kept else ()
 
 

@@ -1,4 +1,4 @@
-"""Notices when a party hangs: its loop does not go on, or a write to its disk does not end.
+"""Notices when a party hangs: its loop does not go on, or its disk does not answer.
 
 Such a process answers its connections and looks alive, because gRPC has threads of its own. So the
 main thread looks, and says it without the loop: in the log, to `secureps health`, and to the
@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from secureps.file_access import oldest_wait
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
-from secureps.store.durability import oldest_write
 
 STILL = 20.0
-"""Seconds that one event, or one write, may take before the party counts as hanging."""
+"""Seconds that one event, or one read or write, may take before the party counts as hanging."""
 
 
 class Hangs:
@@ -36,7 +36,7 @@ class Hangs:
     def look(self) -> None:
         """Says so when the party begins to hang, and when it goes on."""
         stands = self._executor.begun and self._loop.age > STILL  # a long journal is no hang
-        text = _said(stands, oldest_write() > STILL)
+        text = _said(stands, oldest_wait() > STILL)
         if text != self._said:
             self._said = text
             if text:
@@ -48,11 +48,11 @@ class Hangs:
             self._report(text)
 
 
-def _said(stands: bool, writes: bool) -> str:
+def _said(stands: bool, waits: bool) -> str:
     """What hangs, in words that follow the party's name."""
-    if writes:
+    if waits:
         return (
-            f"hangs: a write to its disk has not ended in {STILL:g} s; look at its disk or its "
-            "network file system"
+            f"hangs: a read or write of its disk has not ended in {STILL:g} s; look at its disk or "
+            "its network file system"
         )
     return f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""

@@ -11,7 +11,8 @@ from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
+from secureps.messages.requests import FAILED
 from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
@@ -81,6 +82,8 @@ class LogLines:
                 return self._of(record.group, record.reason)
             case EvaluationSkipped(version, reason):
                 return f"version {version} is not evaluated: {reason}"
+            case coordinator_records.MemberRetired(client, reason) if reason.startswith(FAILED):
+                return f"{client} {reason}"
             case coordinator_records.MemberRetired(client, reason, returns):
                 what = "rests for a while" if returns else "takes part no more"
                 return f"{client} {what}{reason and f': {reason}'}"
@@ -122,7 +125,7 @@ class LogLines:
                 return f"{group} is given up: {reason}"
             case coordinator_records.VersionCommitted(
                 group, version
-            ) | shard_records.StateCommitted(group, version):
+            ) | shard_records.StateCommitted(group, version) if group != EVALUATION:
                 return self._of(group, f"version {version} is committed")
             case coordinator_records.CheckpointComplete(number):
                 return f"checkpoint {number} is complete"
@@ -131,7 +134,9 @@ class LogLines:
                 return self._of(group, f"cohort {number}: {lost}")
             case holder_records.CohortReleased(cohort):
                 opens = f"opens cohort {cohort.number}, of {len(cohort.members)} clients"
-                return self._of(cohort.group, f"version {cohort.version}: {opens}")
+                # evaluations are numbered by the model's versions, which a cohort does not say
+                at = "" if cohort.group == EVALUATION else f"version {cohort.version}: "
+                return self._of(cohort.group, f"{at}{opens}")
             case coordinator_records.Ending(reason):
                 return reason
             case coordinator_records.Finished(reason):

@@ -278,7 +278,7 @@ def _run(
                 executor.fail(error)
 
         def report(text: str) -> None:
-            if party.role in ("shard", "holder"):
+            if party.role in ("shard", "holder", "client"):
                 transport.call(COORDINATOR, Trouble(party.name, text))
 
         thread = threading.Thread(target=turn, name="loop", daemon=True)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 
-from secureps.file_access import BINARY, set_mode
+from secureps.file_access import BINARY, open_to_create, set_mode, waiting
 from secureps.store import durability, file_lock
 
 PUBLIC = 0o644
@@ -28,7 +27,7 @@ def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
     """
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)  # "x": nobody's link is followed
-    with open(fresh, "xb", opener=partial(os.open, mode=mode)) as file:
+    with open_to_create(fresh, mode) as file:
         file.write(text.encode())  # the same bytes on every system
     os.replace(fresh, path)
 
@@ -67,7 +66,7 @@ def written(
     try:
         fresh.unlink(missing_ok=True)  # O_EXCL: nobody's link is followed
         first = PUBLIC if mode is None else 0o600  # nobody else reads what is private meanwhile
-        with open(fresh, "xb", opener=partial(os.open, mode=first)) as file:
+        with open_to_create(fresh, first) as file:
             if mode is not None:
                 set_mode(file.fileno(), mode)
             file.writelines(pieces)
@@ -83,7 +82,7 @@ def written(
 
 def put_in_place(fresh: Path, path: Path) -> None:
     """Gives a file its name, durably."""
-    with durability.waiting():
+    with waiting():
         os.replace(fresh, path)
         sync(path.parent)
 

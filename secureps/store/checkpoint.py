@@ -21,25 +21,24 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
-from secureps.file_access import open_plain
+from secureps.file_access import open_to_read
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
     canonical_plain,
     digest,
-    file_hasher,
     from_plain,
     payload_hasher,
     to_plain,
 )
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
-from secureps.messages.format import BLAKE2_CHECKPOINT, FORMAT, OLDEST_CHECKPOINT, newer
+from secureps.messages.format import demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
 from secureps.store.atomic_file import make_directory, write_durably
@@ -123,16 +122,15 @@ class Manifest:
     """What a checkpoint is.
 
     Args:
-        format: from OLDEST_CHECKPOINT to FORMAT.
+        format: the FORMAT of the version that wrote it.
         number: of the checkpoint; its directory is named after it.
         id: the run id, hexadecimal; run: what it binds.
         versions: the vector of group versions it holds.
         files: one for every shard; placement: which blocks are in which.
-        ledger, releases: up to format 3, all privacy facts, of records and of clients.
         unsafe: the clients, sorted, that ever submitted what an unsafe seed made; it protects
             nobody, whatever the ledger says.
         evaluations: all that were there when it was completed, of whichever version.
-        tallies: since format 4, the privacy facts up to `versions`, as long as clients are many:
+        tallies: the privacy facts up to `versions`, as long as clients are many:
             every single one would be longer than a manifest can be, in a long run.
     """
 
@@ -143,11 +141,9 @@ class Manifest:
     versions: tuple[GroupVersion, ...]
     files: tuple[ShardFile, ...]
     placement: Placement
-    ledger: tuple[Charge, ...] | None = None
-    releases: tuple[Release, ...] | None = None
     unsafe: tuple[str, ...] = ()
     evaluations: tuple[VersionEvaluated, ...] = ()
-    tallies: tuple[Tally, ...] | None = None
+    tallies: tuple[Tally, ...] = ()
 
     def holds(self, version: int) -> bool:
         """Whether all groups of the model are at this version."""
@@ -263,7 +259,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     """The manifest of a checkpoint all of whose bytes are as they were written.
 
     Raises:
-        ConfigError: a later version wrote it, in another format.
+        ConfigError: another version wrote it, in a format that this one does not read.
         DamagedStore: names the file that is absent, torn or damaged.
     """
     manifest = read_manifest(directory)
@@ -275,7 +271,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
         )
     for part in manifest.files:
         path = Path(directory) / part.file
-        if digest_of_file(path, _hasher(manifest), part.size) != part.digest:
+        if digest_of_file(path, size=part.size) != part.digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
     return manifest
 
@@ -289,7 +285,7 @@ def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> byt
     path = Path(directory) / part.file
     with reading(path) as file:
         data = file.read()
-    hasher = _hasher(manifest)()
+    hasher = payload_hasher()
     hasher.update(data)
     if hasher.digest() != part.digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
@@ -310,16 +306,14 @@ def read_manifest(directory: str | Path) -> Manifest:
         plain = json.loads(text)
         plain.pop("digest")
         found = plain["format"]
-        if isinstance(found, int) and found > FORMAT:  # its fields may be others
-            raise ConfigError(newer(path, found))
+        if isinstance(found, int):  # fields of another format may be others
+            demand_readable(path, found)
         manifest = from_plain(Manifest, plain)
         sound = _text_of(plain) == text and manifest.run.id.hex() == manifest.id
     except (Malformed, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         sound = False
     if not sound:
         raise DamagedStore(f"{path}: damaged: it does not match its own digest")
-    if manifest.format < OLDEST_CHECKPOINT:
-        raise DamagedStore(f"{path}: format {manifest.format}; there is none such")
     if checkpoint_path("", manifest.number).name != directory.name:
         raise DamagedStore(f"{path}: it belongs to checkpoint {manifest.number}")
     for part in manifest.files:
@@ -341,11 +335,14 @@ def checkpoint_directories(root: str | Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def prune(root: str | Path, keep: int, wanted: Collection[int] = ()) -> tuple[int, ...]:
+def prune(
+    root: str | Path, keep: int, wanted: Collection[int] = (), uncopied: Collection[int] = ()
+) -> tuple[int, ...]:
     """Deletes checkpoints that nobody needs any more; the numbers of those that stay.
 
     The newest `keep` that are complete stay, whatever is newer than they are, the newest of each
-    version that is `wanted`, and the first one: baselines begin from version 0.
+    version that is `wanted`, the first one, from which baselines begin, and those that are
+    `uncopied`, which an object store lacks.
     """
     stay: list[int] = []
     complete, missing = 0, set(wanted)
@@ -359,7 +356,7 @@ def prune(root: str | Path, keep: int, wanted: Collection[int] = ()) -> tuple[in
             complete += 1
             held = {version for version in missing if manifest.holds(version)}
             missing -= held
-        if before < keep or held or number == 0:
+        if before < keep or held or number == 0 or number in uncopied:
             stay.append(number)
         else:
             remove_files(directory)
@@ -418,10 +415,10 @@ def _text_of(plain: dict[str, Any]) -> bytes:
 
 
 @contextlib.contextmanager
-def reading(path: Path, absent: str = "absent", buffering: int = -1) -> Iterator[IO[bytes]]:
+def reading(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
     """A file of a checkpoint, as `open` has it in bytes; a DamagedStore if it cannot be read."""
     try:
-        with open(path, "rb", buffering, opener=open_plain) as file:
+        with open_to_read(path, buffered) as file:
             yield file
     except FileNotFoundError:
         raise DamagedStore(f"{path}: {absent}") from None
@@ -446,10 +443,6 @@ def digest_of_file(
         if size is not None and actual != size:
             raise DamagedStore(f"{path}: {actual} bytes instead of {size}")
         return hashlib.file_digest(file, hasher).digest()  # type: ignore[arg-type]  # IO lacks readinto
-
-
-def _hasher(manifest: Manifest) -> Callable[[], Any]:
-    return file_hasher if manifest.format <= BLAKE2_CHECKPOINT else payload_hasher
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned,
 from secureps.messages.submission import Receipt, receipt_digest
 from secureps.roles.fold import Fold
 from secureps.store.journal_height import START, Mark
-from secureps.store.journal_rows import DAMAGED, RECORDS, Record, Row, rows_after
+from secureps.store.journal_rows import DAMAGED, RECORDS, Record, Row, rows_after, unreadable
 
 LEAST = 4 << 20
 """Bytes of rows before which nothing is compacted; and no fewer than the last fold had: what a
@@ -114,7 +114,7 @@ def kept(path: Path, base: sqlite3.Connection) -> Kept | None:
         found = base.execute("SELECT seq, chain, last, body, digest FROM fold").fetchall()
         archived = _archived(base)
     except DAMAGED as error:
-        raise DamagedStore(f"{path}: {error}") from None
+        raise unreadable(path, error) from None
     if not found:
         return None
     seq, chain, last, body, own = found[0]
@@ -221,7 +221,7 @@ def grown(path: Path, base: sqlite3.Connection, since: Mark) -> int:
         query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
         return int(base.execute(query, (since.seq,)).fetchone()[0])
     except DAMAGED as error:
-        raise DamagedStore(f"{path}: {error}") from None
+        raise unreadable(path, error) from None
 
 
 def gone(path: Path, base: sqlite3.Connection) -> Mark:
@@ -230,7 +230,7 @@ def gone(path: Path, base: sqlite3.Connection) -> Mark:
         rows = "SELECT last, chain FROM archive ORDER BY last DESC LIMIT 1"
         found = base.execute(rows).fetchone() if _tables(base) else None
     except DAMAGED as error:
-        raise DamagedStore(f"{path}: {error}") from None
+        raise unreadable(path, error) from None
     return START if found is None else Mark(*found)
 
 
@@ -297,7 +297,7 @@ def copied(path: Path, base: sqlite3.Connection) -> bytes:
             )
         return base.serialize()
     except DAMAGED as error:
-        raise DamagedStore(f"{path}: {error}") from None
+        raise unreadable(path, error) from None
 
 
 def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:

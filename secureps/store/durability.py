@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from secureps.file_access import waiting
 
 try:
     import fcntl
@@ -21,9 +22,6 @@ except ImportError:  # Windows
 
 DIRECTORIES = hasattr(os, "O_DIRECTORY")
 """Whether a directory can be opened, to wait until what it lists is on the disk."""
-
-_waiting: dict[int, float] = {}
-"""Since when threads wait for the disk."""
 
 _lock = threading.Lock()
 _simulations = 0
@@ -41,25 +39,6 @@ def simulated(is_one: bool = True) -> Iterator[None]:
     finally:
         with _lock:
             _simulations -= is_one
-
-
-@contextmanager
-def waiting() -> Iterator[None]:
-    """Counts the `with` as a wait for the disk, whose length `oldest_write` returns."""
-    thread = threading.get_ident()
-    outer = thread in _waiting
-    _waiting.setdefault(thread, time.monotonic())
-    try:
-        yield
-    finally:
-        if not outer:
-            del _waiting[thread]
-
-
-def oldest_write() -> float:
-    """Seconds that this process has waited for its disk without an end; 0 if it does not."""
-    now = time.monotonic()
-    return now - min(tuple(_waiting.values()), default=now)
 
 
 def sync(file: int) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, InternalError, OperatorError
-from secureps.file_access import BINARY
+from secureps.file_access import BINARY, waiting
 from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
@@ -51,6 +51,7 @@ from secureps.store.journal_rows import (
     read_only,
     read_row,
     rows_after,
+    unreadable,
 )
 
 SYNCHRONOUS = "FULL"
@@ -255,7 +256,7 @@ class SqliteJournal:
         try:
             (last,) = self._base.execute("SELECT max(at) FROM journal").fetchone()
         except DAMAGED as error:
-            raise DamagedStore(f"{self._path}: {error}") from None
+            raise unreadable(self._path, error) from None
         if not isinstance(last, float | None):
             raise DamagedStore(f"{self._path}: a row's time is no number")
         return max(last or 0.0, 0.0 if self._kept is None else self._kept.last)
@@ -362,7 +363,7 @@ class SqliteJournal:
     def _transaction(self, doing: str) -> Iterator[None]:
         """All that is done in it, or nothing."""
         try:
-            with durability.waiting():
+            with waiting():
                 self._base.execute("BEGIN IMMEDIATE")
                 try:
                     yield
@@ -442,7 +443,7 @@ class SqliteJournal:
                 self._refuse_other(own, mark)
             height = Height(beside, own)
         except DAMAGED as error:
-            raise DamagedStore(f"{self._path}: {error}") from None
+            raise unreadable(self._path, error) from None
         return own.seq, own.chain, height
 
     def _refuse_other(self, own: Mark, mark: Mark) -> None:
@@ -523,7 +524,7 @@ def _head(path: Path, base: sqlite3.Connection) -> Mark:
         head = base.execute("SELECT seq, chain FROM head").fetchall()
         rows = base.execute("SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1").fetchall()
     except DAMAGED as error:
-        raise DamagedStore(f"{path}: {error}") from None
+        raise unreadable(path, error) from None
     if len(head) != 1 or head != (rows or [(0, b"")]):
         last = head[0][0] if len(head) == 1 else "?"
         raise DamagedStore(f"{path}: row {last} should be the last and is not")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from secureps.errors import DamagedStore, InternalError, Malformed
+from secureps.errors import DamagedStore, DiskFailed, InternalError, Malformed, OperatorError
 from secureps.messages import (
     acts,
     charge,
@@ -29,7 +29,7 @@ from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_pl
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.scaling_records import ScalingDecided
-from secureps.store.journal_height import Mark
+from secureps.store.journal_height import Mark, full
 
 Record = Any
 """An instance of a class of RECORDS."""
@@ -65,6 +65,13 @@ class Row:
     chain: bytes
 
 
+def unreadable(path: Path, error: Exception, where: str = "") -> OperatorError:
+    """The error of a journal that SQLite cannot read; to read its log SQLite needs room, too."""
+    if full(path, error):
+        return DiskFailed(f"{path}: no space is left on its disk ({error})")
+    return DamagedStore(f"{path}: {where}{error}")
+
+
 def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) -> Iterator[Row]:
     """The rows after `first` up to `last`; DamagedStore names a bad one."""
     seq, chain = first.seq, first.chain
@@ -87,7 +94,7 @@ def _page(
     try:
         rows = base.execute(query, (seq, last, _PAGE)).fetchall()
     except DAMAGED as error:
-        raise DamagedStore(f"{path}: after row {seq}: {error}") from None
+        raise unreadable(path, error, f"after row {seq}: ") from None
     if not rows:
         raise DamagedStore(f"{path}: row {seq + 1} is missing")
     return rows
@@ -142,4 +149,4 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(uri, uri=True)) as base:
             yield base
     except DAMAGED as error:
-        raise DamagedStore(f"{path}: {error}") from None
+        raise unreadable(path, error) from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from secureps.errors import ClientError, KitError
-from secureps.file_access import open_to_others
+from secureps.file_access import open_to_others, open_to_read
 from secureps.store.atomic_file import make_directory, sync, write_durably, written
 from secureps.store.passphrases import Passphrases
 
@@ -55,7 +55,7 @@ def read(
         KitError: it is missing, open to others, or too long.
     """
     try:
-        with path.open("rb") as file:
+        with open_to_read(path, opener=os.open) as file:
             if open_to_others(os.fstat(file.fileno()), forbidden):
                 raise KitError(f"{path} is open to others: {remedy} {path}")
             data = file.read(most + 1)  # of a device too, whose size says nothing

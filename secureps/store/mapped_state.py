@@ -16,13 +16,13 @@ import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed
-from secureps.file_access import open_plain
+from secureps.file_access import open_plain, open_to_read
 from secureps.messages.encoding import payload_digest, payload_hasher
 from secureps.store.checkpoint import (
     HEADER_START,
@@ -55,7 +55,7 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
     Raises:
         DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
     """
-    with reading(path, buffering=0) as file:
+    with reading(path, buffered=False) as file:
         found = _filed(path, file, _read(file, 0, _HEADER))
     if digest is not None and digest_of_file(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
@@ -76,7 +76,7 @@ def _read_into(file: Any, start: int, room: memoryview) -> NDArray[np.uint8]:
     return np.asarray(room)[:have]
 
 
-def _beginning(file: IO[bytes], room: memoryview) -> NDArray[np.uint8]:
+def _beginning(file: BinaryIO, room: memoryview) -> NDArray[np.uint8]:
     """The beginning of a file, past the system's own memory of files where there is such a way.
 
     To find pages for that memory, where a process may have no more of it, and to copy out of them
@@ -85,8 +85,8 @@ def _beginning(file: IO[bytes], room: memoryview) -> NDArray[np.uint8]:
     if direct := getattr(os, "O_DIRECT", 0):
         with (
             suppress(OSError),  # the file system cannot, or its pages are longer
-            open(
-                file.name, "rb", 0, opener=lambda path, how: open_plain(path, how | direct)
+            open_to_read(
+                file.name, False, lambda path, how: open_plain(path, how | direct)
             ) as past,
         ):
             return _read_into(past, 0, room)
@@ -105,7 +105,7 @@ def _whole_pages(length: int) -> int:
     return -(-length // _PAGE) * _PAGE
 
 
-def _filed(path: Path, file: IO[bytes], begin: NDArray[np.uint8]) -> dict[str, Filed]:
+def _filed(path: Path, file: BinaryIO, begin: NDArray[np.uint8]) -> dict[str, Filed]:
     """Where tensors lie in a file of which the beginning was read."""
     size = os.fstat(file.fileno()).st_size
     end = header_end(path, bytes(begin[:HEADER_START]), size)
@@ -150,7 +150,7 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     """
     placed = filed_tensors(path, digest)
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path, buffered=False) as file:
             whole = _mapped(file, 0, mmap.ACCESS_READ)
     except OSError as error:
         raise DamagedStore(f"{path}: {error.strerror}") from None
@@ -174,7 +174,7 @@ def checked(path: Path, name: str, digest: bytes, room: memoryview | None = None
     Raises:
         DamagedStore: absent, torn, or not of that `payload_digest`.
     """
-    with reading(path, buffering=0) as file:
+    with reading(path, buffered=False) as file:
         begin = _read(file, 0, _HEADER) if room is None else _beginning(file, room)
         tensor = _filed(path, file, begin).get(name)
         if tensor is None:
@@ -212,7 +212,7 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
     Raises:
         DamagedStore: as `filed_tensors`.
     """
-    with reading(path, buffering=0) as file:
+    with reading(path, buffered=False) as file:
         size = os.fstat(file.fileno()).st_size
         if size < _LONG:
             data = _read(file, 0, size)
@@ -224,7 +224,7 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
         return {name: _view(data, tensor) for name, tensor in _filed(path, file, data).items()}
 
 
-def _mapped(file: IO[bytes], length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
+def _mapped(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
     """Maps a file.
 
     Raises:

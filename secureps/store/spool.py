@@ -18,7 +18,7 @@ from typing import Protocol
 
 from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
-from secureps.file_access import open_plain
+from secureps.file_access import open_to_read, waiting
 from secureps.messages.encoding import payload_digest, payload_hasher
 from secureps.store.atomic_file import make_directory, put_in_place, sync, written
 
@@ -157,7 +157,7 @@ class DiskSpool:
     def cache(self, key: str, payload: bytes | memoryview) -> None:
         """Keeps what can be made again, and waits for no disk; DiskFailed if it is full."""
         path = self.path(key)
-        with self._written((payload,), durable=False) as fresh:
+        with self._written((payload,), durable=False) as fresh, waiting():
             os.replace(fresh, path)
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
@@ -191,7 +191,7 @@ class DiskSpool:
     def get(self, key: str) -> bytes:
         """The payload of a key; KeyError if there is none."""
         try:
-            with open(self.path(key), "rb", opener=open_plain) as file:
+            with open_to_read(self.path(key)) as file:
                 return file.read()
         except FileNotFoundError:
             raise KeyError(key) from None
@@ -202,7 +202,7 @@ class DiskSpool:
         It is read, not mapped: a disk that fails is an OSError then, and not a process's end.
         """
         try:
-            with open(self.path(key), "rb", buffering=0, opener=open_plain) as file:
+            with open_to_read(self.path(key), buffered=False) as file:
                 room = buffers.lend(max(1, os.fstat(file.fileno()).st_size))
                 have = 0
                 while count := file.readinto(room[have:]):
@@ -213,15 +213,17 @@ class DiskSpool:
 
     def has(self, key: str) -> bool:
         """Whether a payload lies under this key."""
-        return self.path(key).exists()
+        with waiting():
+            return self.path(key).exists()
 
     def delete(self, key: str) -> None:
         """Removes a payload, if it is there."""
-        self.path(key).unlink(missing_ok=True)
+        with waiting():
+            self.path(key).unlink(missing_ok=True)
 
     def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, sorted."""
-        with os.scandir(self._root) as entries:
+        with waiting(), os.scandir(self._root) as entries:
             names = [entry.name for entry in entries if entry.name[0] != "~"]
         keys = [name.replace("~", "/").replace(_STAR, "*") for name in names]
         return sorted(key for key in keys if key.startswith(prefix))

@@ -29,7 +29,10 @@ WHOLE = f"all {VERSIONS} versions are made"
 _FEW = re.compile(r"(too few|fewer than \d+) clients are left|the privacy budget is spent: ")
 """How the reason of a run begins, or goes on, that too few clients are left for."""
 
-_SAT_OUT = re.compile(r"sits? out until the next version|came to nothing at version|nobody opens ")
+_SAT_OUT = re.compile(
+    r"cannot take part before the next version|came to nothing at version|nobody opens |"
+    r"sealed the newest version for other key holders"
+)
 """What is in the reason of one whose cohorts were burnt, or sealed for nobody, until nobody was
 left."""
 

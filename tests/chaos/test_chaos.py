@@ -378,6 +378,16 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
     assert outcome.ended.startswith("all 3 versions are made")
 
 
+def test_a_shard_that_another_does_not_know_yet_asks_again() -> None:
+    """The other one follows an older roster, for its coordinator has just been lost."""
+    faults = (
+        "revoked:client-03@251+3.4,saves:coordinator@1885+55.4,gone:coordinator@1819,"
+        "rests:client-01@743+55.5,added:shard-2@1927"
+    )
+    outcome = play(3, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+
+
 def test_a_standby_that_takes_over_goes_on_where_the_coordinator_s_clock_was() -> None:
     """That had leapt ahead, and a client's updates are summed in the order of their arrival."""
     faults = (

@@ -28,7 +28,7 @@ def test_trained_weights_in_which_noise_is_lost_are_refused(dtype: torch.dtype) 
     with pytest.raises(PlanRefused, match=r"'0.weight' is b?float16, in which noise is lost"):
         refuse_model(model)
     with pytest.raises(PlanRefused, match="float32"):
-        trainer(lambda: nn.Linear(6, 3).to(dtype)).refuse_settings({}, PRIVACY)
+        trainer(lambda: model).refuse_settings({}, PRIVACY)
     model[0].requires_grad_(False)
     refuse_model(model)
 

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 from secureps.client.local_sgd import LocalSgd
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy, Trainer
-from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 
 PRIVACY = RecordPrivacy(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, delta=1e-5)
 CONFIG = FitConfig({"all": 0}, 11, {"lr": 0.1, "local_steps": 5, "batch_size": 8})
@@ -286,7 +289,9 @@ def test_what_opacus_has_a_layer_for_is_refused_with_its_name(
 
 
 def test_bfloat16_travels_as_float32() -> None:
-    holder = trainer(lambda: nn.Linear(6, 3).to(torch.bfloat16))
+    x, y = map(torch.from_numpy, records(20))
+    own = (x.bfloat16(), y)
+    holder = TorchTrainer(lambda: nn.Linear(6, 3).to(torch.bfloat16), own, own, device="cpu")
     start = holder.parameters(1)
     assert start["weight"].dtype == np.float32
     assert same(start, holder.parameters(1))
@@ -312,16 +317,26 @@ def test_nan_is_named_and_answered() -> None:
     bad[3, 2] = np.nan
     start = trainer().parameters(1)
     config = replace(CONFIG, settings={"local_epochs": 1})
-    with pytest.raises(NotFinite, match="lower lr, or look for NaN"):
+    reason = r"loss of step \d is nan: record 3 of train has NaN or infinity: mend such records"
+    with pytest.raises(NotFinite, match=reason):
         trainer(train=(bad, y)).fit(start, config)
+    bad[4:6, 0] = np.inf
+    whole = replace(CONFIG, settings={"batch_size": 40})
+    with pytest.raises(NotFinite, match=r"of step 1 is nan: .* of train .*, and 2 more like it"):
+        trainer(train=(bad, y)).fit(start, whole)
+    steps = replace(CONFIG, settings={"lr": 1e30, "local_steps": 9})
+    with pytest.raises(
+        NotFinite, match=r"step 2 is (nan|inf): its records are finite, so lower lr"
+    ):
+        trainer().fit(start, steps)
     diverging = {"lr": 1e30, "weight_decay": 1e30, "local_steps": 1}
-    with pytest.raises(NotFinite, match=r"0\.weight.*lower lr"):
+    with pytest.raises(NotFinite, match=r"step 1 of 1 .*0\.weight.*lower lr"):
         trainer().fit(start, replace(CONFIG, settings=diverging))
     poisoned = start | {"0.bias": np.full(16, np.inf, np.float32)}
     for call in (lambda: trainer().fit(poisoned, CONFIG), lambda: trainer().evaluate(poisoned)):
         with pytest.raises(NotFinite, match=r"0\.bias"):
             call()
-    with pytest.raises(NotFinite, match="held-out"):
+    with pytest.raises(NotFinite, match="loss is nan: record 3 of held_out has NaN or infinity"):
         TorchTrainer(mlp, (x, y), (bad, y), device="cpu").evaluate(start)
 
 
@@ -359,11 +374,120 @@ def test_batch_size_means_nothing_under_privacy() -> None:
         LocalSgd.of({"batch_size": 8}, PRIVACY)
 
 
+X, Y = records(4)
+
+
+@pytest.mark.parametrize(
+    ("train", "reason"),
+    [
+        ((X.astype("f8"), Y), "train: inputs are float64, and the model takes float32: make them"),
+        ((X.astype("i8"), Y), "train: inputs are int64, and the model takes float32"),
+        ((X.astype("O"), Y), "train: inputs are object, and must be numbers"),
+        (
+            (X, Y[:, None]),
+            r"train: targets have shape \(4, 1\), and the model's outputs need \(4,\)",
+        ),
+        (
+            (X, Y.astype("i4")),
+            "train: targets are int32, and the loss, cross_entropy, wants .*int64",
+        ),
+        ((X, Y.astype("f4")), "train: targets are float32 of shape"),
+        ((X, X), r"train: targets are float32 of shape \(4, 6\), .*wants classes"),
+        ((X, Y, Y), "train is a tuple of 3, and must be a pair of arrays or tensors"),
+        (DataLoader(TensorDataset(*map(torch.from_numpy, (X, Y)))), "train is a DataLoader of 4"),
+    ],
+)
+def test_records_that_cannot_train_are_refused_when_the_trainer_is_made(
+    train: Any, reason: str
+) -> None:
+    with pytest.raises(ScriptFailed, match=reason):
+        TorchTrainer(mlp, train, (X, Y), device="cpu")
+    with pytest.raises(ScriptFailed, match=reason.replace("train", "held_out")):
+        TorchTrainer(mlp, (X, Y), train, device="cpu")
+
+
+@pytest.mark.parametrize("loss", [functional.cross_entropy, nn.CrossEntropyLoss()])
+@pytest.mark.parametrize("shift", [1, -1])
+def test_classes_that_the_model_does_not_have_are_refused(loss: Any, shift: int) -> None:
+    """Under record-level privacy they add nothing: a client that ended would tell of a record."""
+    reason = r" is no class of the model, whose 3 outputs are classes 0 to 2 \(\d of 4 targets"
+    with pytest.raises(ScriptFailed, match=rf"^held_out: target {3 if shift > 0 else -1}{reason}"):
+        TorchTrainer(mlp, (X, Y), (X, Y + shift), loss, device="cpu")
+    made = TorchTrainer(mlp, (X, Y + shift), (X, Y), loss, device="cpu")
+    start = made.parameters(1)
+    for call in (lambda: made.refuse_settings({}, None), lambda: made.fit(start, CONFIG)):
+        with pytest.raises(ScriptFailed, match=f"^train: target .*{reason}"):
+            call()
+    made.refuse_settings({}, PRIVACY)
+    made.fit(start, PRIVATE)
+
+
+class Named(nn.Module):
+    """A model whose output is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.body(x.float())}
+
+
+def test_a_model_that_gives_no_tensor_needs_a_loss_of_its_own() -> None:
+    with pytest.raises(ScriptFailed, match="the model gives a dict, and the loss, cross_entropy"):
+        trainer(Named)
+
+    def loss(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs["logits"], targets)
+
+    own = TorchTrainer(Named, (X, Y), (X, Y), loss, device="cpu")
+    assert own.evaluate(own.parameters(1)).metrics == {}
+    asked = TorchTrainer(Named, (X, Y), (X, Y), loss, {"all": loss}, device="cpu")
+    with pytest.raises(ScriptFailed, match="metrics take one tensor, and the model gives a dict"):
+        asked.evaluate(asked.parameters(1))
+
+
+class Halved(nn.Module):
+    """It takes floats of any width, and gives classes for each of two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x.float().reshape(len(x), 2, 3)).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "loss"),
+    [
+        (mlp, (X, np.array([0, -100, 1, 2])), functional.cross_entropy),
+        (mlp, (X, Y - 1), partial(functional.cross_entropy, ignore_index=-1)),
+        (mlp, (X, Y - 1), nn.CrossEntropyLoss(ignore_index=-1)),
+        (mlp, (X, Y + 7), lambda outputs, targets: functional.cross_entropy(outputs, targets - 7)),
+        (mlp, (X, np.eye(3, dtype="f4")[Y]), functional.cross_entropy),
+        (mlp, (X, np.eye(3, dtype="f4")[Y]), functional.mse_loss),
+        (mlp, (X, Y.astype("u1")), functional.cross_entropy),
+        (Halved, (X.astype("f8"), np.stack([Y, Y], 1)), functional.cross_entropy),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)),
+            (X, Y),
+            functional.cross_entropy,
+        ),
+    ],
+)
+def test_what_can_train_is_not_refused(model: Any, train: Any, loss: Any) -> None:
+    generated: Any = (each for each in train)
+    made = TorchTrainer(model, generated, train, loss, device="cpu")
+    start = made.parameters(1)
+    made.evaluate(made.fit(start, replace(CONFIG, settings={"local_steps": 1})).parameters)
+
+
 def test_constructor_refuses_what_cannot_train() -> None:
     x, y = records(4)
-    with pytest.raises(ConfigError, match="train: 0 inputs"):
+    with pytest.raises(ScriptFailed, match="train: 0 inputs"):
         TorchTrainer(mlp, (x[:0], y[:0]), (x, y))
-    with pytest.raises(ConfigError, match="held_out: 4 inputs and 3 targets"):
+    with pytest.raises(ScriptFailed, match="held_out: 4 inputs and 3 targets"):
         TorchTrainer(mlp, (x, y), (x, y[:3]))
     with pytest.raises(ConfigError, match="device 'abacus'"):
         TorchTrainer(mlp, (x, y), (x, y), device="abacus")
@@ -395,7 +519,9 @@ def test_numbers_are_learnt_by_a_loss_for_numbers() -> None:
 
 
 def test_numbers_under_the_default_loss_are_refused_before_anything_trains() -> None:
-    with pytest.raises(ConfigError, match=r"train: targets are float32, .*loss=torch\.nn\.funct"):
+    with pytest.raises(
+        ScriptFailed, match=r"train: targets are float32 of shape .30,., .*loss=torch\.nn\.func"
+    ):
         numbers(0)
 
 
@@ -450,14 +576,14 @@ def test_touches_are_copied_and_empty_by_default() -> None:
 
 @pytest.mark.parametrize("rows", [[4, 1], [1, 1], [-1, 2], [[1, 2]]])
 def test_rows_that_do_not_ascend_are_refused(rows: list[int]) -> None:
-    with pytest.raises(ConfigError, match=r"touches: the rows of '0\.weight' must ascend"):
+    with pytest.raises(ScriptFailed, match=r"touches: the rows of '0\.weight' must ascend"):
         shopper({"0.weight": np.array(rows)})
 
 
 @pytest.mark.parametrize(("name", "row"), [("1.weight", 0), ("0.weight", 8)])
 def test_rows_that_the_model_does_not_have_are_refused(name: str, row: int) -> None:
     reason = f"touches: the model's tensor '{name}' is missing, or has no row {row}"
-    with pytest.raises(ConfigError, match=re.escape(reason)):
+    with pytest.raises(ScriptFailed, match=re.escape(reason)):
         shopper({name: np.array([row])})
 
 

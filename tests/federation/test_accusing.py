@@ -191,7 +191,7 @@ def test_a_holder_that_cannot_be_missed_is_believed_whatever_it_says(
     if cipher == "rlwe-2-of-3":
         assert finished == "all 4 versions are made"
         return
-    assert "sit out until the next version" in finished
+    assert "cannot take part before the next version" in finished
     assert journalled(simulation, coordinator_records.FlawNoted) == []
 
 

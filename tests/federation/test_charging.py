@@ -8,6 +8,7 @@ and of Agarwal, Kairouz and Liu 2021 (Corollary 3.6), converted by Canonne, Kama
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ from secureps.messages import coordinator_records
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, planned, spent
 from secureps.privacy.accountant import SKELLAM_ORDERS, WHOLE
+from secureps.roles.coordinator import termination
 from secureps.roles.member.member import Member
 from tests.kits.cheats import journalled, spoils
 from tests.kits.privacy_kit import facts_of
@@ -208,3 +210,26 @@ def test_the_coordinator_asks_nobody_for_a_step_that_would_exceed_the_budget(
     assert not federation.retired, "whoever was asked could pay"
     charged = Counter(charge.party for charge in federation.ledger.charges)
     assert set(charged.values()) == {3}
+
+
+@pytest.mark.parametrize("rule", [SSP, SYNC | {"start": 6}], ids=lambda rule: rule["name"])
+def test_a_client_stops_at_its_budget_though_a_coordinator_asks_for_more(
+    rule: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trains no more, says why, and has sent what it paid for: that is no error."""
+    plan = plan_of(rule, RECORD, versions=30)
+    facts = (fact(plan, "client-00", "all", VALUES, version) for version in range(3))
+    three = spent(plan, [each for each in facts if each is not None])
+    plan = plan_of(rule, RECORD | {"budget": three + 1e-6}, versions=30)
+    monkeypatch.setattr(termination, "exhausted", lambda tx, groups: frozenset())
+    monkeypatch.setattr(termination, "unaffordable", lambda tx, client, group: False)
+    simulation = stream(plan, tmp_path, 6)
+    ends = [party.halted for name, party in simulation.parties.items() if name.startswith("client")]
+    simulation.run(lambda: all(end.done() for end in ends))
+    halts = [end.result() for end in ends]
+    assert {halt.error for halt in halts} == {None}
+    reason = rf"another version would bring epsilon to .*, the budget is {three + 1e-6:g} \(one"
+    stopped = [bool(re.match(f"{reason} .*: this client stops", halt.reason)) for halt in halts]
+    assert any(stopped), "the others hear that too few are left"
+    charged = Counter(charge.party for charge in simulation.coordinator.federation.ledger.charges)
+    assert max(charged.values()) == 3

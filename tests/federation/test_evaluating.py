@@ -244,6 +244,7 @@ def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100
         machine = simulation.parties[name].machine
         assert isinstance(machine, Member)
         machine._settings = replace(machine._settings, terms=Terms(budget))
+        simulation._ledgers[name].lower(budget)
 
 
 def test_a_client_with_a_budget_of_its_own_trains_and_sends_no_evaluation(tmp_path: Path) -> None:
@@ -267,7 +268,10 @@ def test_too_few_who_evaluate_hold_nobody_up(tmp_path: Path) -> None:
     assert federation.finished == "all 5 versions are made"
     assert federation.evaluations.results == {}
     assert sorted(federation.evaluations.skipped) == [2, 4, 5]
-    assert "4 members take part, the minimum cohort is 5" in federation.evaluations.skipped[5]
+    assert (
+        "4 members of the round are left, and a cohort needs 5: sends no evaluation; its own log"
+        in federation.evaluations.skipped[5]
+    )
     assert simulation.loop.now() < 5.0
 
 

@@ -78,7 +78,10 @@ def test_a_script_that_cannot_evaluate_is_told_so_once_and_trains_on(
     told = [line for line in lines if reason in line]
     assert len(told) == 1
     assert told[0].startswith("client-03: sends no evaluation: ")
-    assert "client-03 takes no part: this client sends no evaluation" in caplog.text
+    assert "client-03 takes no part: sends no evaluation" in caplog.text
+    own = [line for line in lines if line.startswith("client-01: evaluates version ")]
+    assert [line.split()[3] for line in own] == ["2:", "4:", "5:"], "its data holder hears of each"
+    assert "evaluation: version" not in caplog.text, "no other numbers of evaluations are told"
 
 
 def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None:
@@ -88,7 +91,7 @@ def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None
     simulation.run()
     assert simulation.versions() == {"all": 5}
     skipped = simulation.coordinator.federation.evaluations.skipped
-    why = f"{JUDGE}: this client sends no evaluation; its own log says why"
+    why = f"{JUDGE}: sends no evaluation; its own log says why"
     assert skipped == dict.fromkeys((2, 4, 5), why)
     assert simulation.loop.now() < 5.0, "a round waited for who had declined"
 

@@ -122,8 +122,8 @@ def test_without_others_the_run_ends_in_order(
     burnt(simulation)
     found = simulation.coordinator.federation
     assert found.finished == (
-        "too few clients are left for version 2 of all: client-00, client-02, client-04 sit out "
-        f"until the next version ({NONE_HAS})"
+        "too few clients are left for version 2 of all: cannot take part before the next version: "
+        f"{NONE_HAS} (client-00, client-02, client-04)"
     )
     assert found.checkpoints[-1].complete
     assert simulation.versions() == {"all": 1}
@@ -142,7 +142,9 @@ def test_a_stream_goes_on_or_ends_in_order(
     plays_on(simulation)
     number = burnt(simulation).number
     if rule is SSP:
-        assert "sit out until the next version" in simulation.coordinator.federation.finished
+        assert (
+            "cannot take part before the next version" in simulation.coordinator.federation.finished
+        )
         return
     assert simulation.versions() == {"all": 4}
     assert members(simulation, number).isdisjoint(members(simulation, number + 1))

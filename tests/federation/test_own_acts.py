@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,10 @@ def played(made: Plan, folder: Path) -> Simulation:
 
 
 def act(play: Simulation, number: int, what: str, budget: float | None = None) -> None:
-    """As the process hears of a line in its state folder."""
+    """As the process hears of a line in its state folder; its ledger was lowered before."""
+    ledger = play._ledgers[NAME]
+    if budget is not None and budget < (ledger.limit or math.inf):
+        ledger.lower(budget)
     play.parties[NAME].heard(WORKER, Acted(OwnAct(number, what, budget)))
 
 

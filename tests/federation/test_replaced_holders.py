@@ -238,7 +238,7 @@ def test_without_rounds_two_at_once_stall_nobody(rule: dict[str, Any], tmp_path:
         play_events(changing.play, 9 * events)
         assert federation.finished
         if federation.failure:
-            said = ("sit out until the next version", "nobody opens others of it")
+            said = ("sealed the newest version for other key holders", "nobody opens others of it")
             assert any(words in federation.finished for words in said)
 
 

@@ -98,7 +98,7 @@ def test_where_nobody_has_examples_the_run_ends_and_says_so(
     played.run(lambda: finished(played))
     federal = played.coordinator.federation
     assert "too few clients are left for version 1 of all" in federal.finished
-    assert "this client was trained on no examples" in federal.finished
+    assert "its script trained on 0 examples" in federal.finished
     assert federal.failure == TooFew.__name__
 
 

@@ -14,7 +14,9 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 from torch.nn import functional
 
+from secureps.client.exchange import Exchange, ExchangeTrainer, LoopSite
 from secureps.client.initial_model import schema_of
+from secureps.client.script import Script
 from secureps.client.torch import TorchTrainer
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, PlanRefused, WrongShape
@@ -25,6 +27,7 @@ from secureps.run.initial_schema import founding_schema, initial_schema
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import same, small_plan
+from tests.kits.flower_apps import initial_of, project
 from tests.kits.privacy_kit import PRIVACY
 
 WORDS, WIDTH = 12, 6
@@ -153,6 +156,61 @@ def test_a_file_of_two_tensors_is_refused_and_says_which_to_leave_out(tmp_path: 
     run.run(end.done)
     assert end.result().error is WrongShape
     assert f"{HEAD} is another name of {TABLE}" in end.result().reason
+
+
+SERVER = """
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from tests.federation.test_tied import Language
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    model = Language()
+    FedAvg().start(grid, {arrays})
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "arrays", "names"),
+    [
+        ("tied_named", "ArrayRecord(model.state_dict())", [HEAD, TABLE]),
+        ("tied_listed", "ArrayRecord([each.numpy() for each in model.state_dict().values()])",
+         ["arr_0", "arr_1"]),
+    ],
+)  # fmt: skip
+def test_what_a_server_app_has_tied_travels_once(
+    package: str, arrays: str, names: list[str], tmp_path: Path
+) -> None:
+    path = project(tmp_path, package, server=SERVER.format(arrays=arrays))
+    file = initial_of(path, tmp_path / "initial.safetensors")
+    own = from_file(tmp_path, tmp_path / "initial.safetensors")
+    holders = {name: Script(path).make({"initial": file, "bonus": 1}) for name in CLIENTS}
+    run = Simulation(own, Cast(holders, UnsafeSeed(3)), tmp_path, None, initial_schema(own))
+    run.run()
+    model, first = run.model(), load_file(file)
+    assert sorted(model) == names
+    assert np.array_equal(model[names[0]], model[names[1]])
+    assert not np.array_equal(model[names[0]], first[names[0]])
+    pinned = run.coordinator.federation.pinned
+    assert pinned is not None
+    assert [g.size for g in run.plan.layout(pinned.run.schema).groups] == [WORDS * WIDTH]
+
+
+def test_what_a_loop_has_tied_travels_once() -> None:
+    """Views of one memory; not zeros that two tensors begin from."""
+    state, zeros = Language().state_dict(), np.zeros(3, np.float32)
+    arrays = {name: each.numpy() for name, each in state.items()}
+    for tied in (state, arrays, lambda seed: arrays):
+        loop = ExchangeTrainer(LoopSite(tied, 1), Exchange())
+        loop.parameters(1)
+        assert loop.tied() == {HEAD: TABLE}
+    apart = {"a": zeros, "b": zeros, "flat": arrays[TABLE].reshape(-1), "table": arrays[TABLE]}
+    loop = ExchangeTrainer(LoopSite(apart, 1), Exchange())
+    loop.parameters(1)
+    assert loop.tied() == {}
 
 
 def test_a_plan_keeps_a_tensor_by_its_first_name() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
@@ -16,12 +18,16 @@ from secureps.flower import SecureFedAvg, secureps_mod, waves
 from secureps.flower.waves import Waves
 from secureps.messages.coordinator_records import MemberRetired
 from secureps.messages.member_records import OwnAct, OwnDeed
+from secureps.messages.orders import Invite, Published
+from secureps.messages.requests import Prepared
 from secureps.roles.member.leaving import LEFT, PAUSED
 from secureps.run.party_names import client_names
+from secureps.service.executor import Executor
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import read_rows
 from secureps.store.keyring import default_state, load_private
 from tests.kits.engine_apps import initial, make_app, record, train, write_plan
+from tests.kits.federations import small_plan
 from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
 
 ROUNDS = 4
@@ -105,6 +111,64 @@ def test_a_wave_of_the_next_round_does_not_go_with_this_ones_records(
     assert all(mark == number for mark, number in seen), seen
 
 
+def test_a_node_waits_until_all_groups_that_move_together_have_invited_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two groups is committed well before the other, in every round."""
+    admit, push = Executor._admit, Waves._push
+    late: list[tuple[Executor, Prepared, functools.partial[None]]] = []
+    looks = [0]
+
+    def admitted(self: Executor, sender: str, message: Any, answer: Any) -> None:
+        own = functools.partial(admit, self, sender, message, answer)
+        if isinstance(message, Prepared) and message.group == "train_metrics":
+            late.append((self, message, own))
+        else:
+            own()
+
+    def pushed(self: Waves, *given: Any) -> None:
+        """Lets the late group go on a few looks after the other one's version is published."""
+        versions = self._versions()
+        if late and versions["all"] >= late[0][1].version:
+            looks[0] += 1
+        push(self, *given)
+        if looks[0] >= 3:
+            looks[0] = 0
+            for executor, _, own in late:
+                executor.later(own)
+            late.clear()
+
+    monkeypatch.setattr(Executor, "_admit", admitted)
+    monkeypatch.setattr(Waves, "_push", pushed)
+    grid = played(tmp_path, make_app(), train_metrics={"loss": 2.0})
+    assert [len(node.seen) for node in grid.nodes.values()] == [1 + ROUNDS] * len(grid.nodes)
+
+
+@pytest.mark.parametrize(
+    ("version", "versions", "early"),
+    [
+        (2, {"all": 2, "beside": 1, "alone": 0}, True),
+        (2, {"all": 2, "beside": 2, "alone": 0}, False),
+        (4, {"all": 4, "beside": 3, "alone": 0}, False),  # which makes no more
+        (1, {"all": 1, "beside": 2, "alone": 0}, False),  # its own round is played again
+        (-1, {"all": -1, "beside": -1, "alone": -1}, False),
+    ],
+)
+def test_an_invitation_is_early_while_a_group_that_moves_along_is_behind(
+    version: int, versions: dict[str, int], early: bool
+) -> None:
+    rule = {"quorum": 6, "deadline": 10.0}
+    group = {"clip": 3.0, "range": 1.0, "rule": rule}
+    groups = [
+        {"name": "all", **group},
+        {"name": "beside", "pattern": "b", "versions": 3, **group},
+        {"name": "alone", "pattern": "a", **group, "rule": {**rule, "quorum": 5}},
+    ]
+    plan = small_plan(group=groups, local=[])
+    assert waves.is_early(plan, Invite(1, "all", 0, version, 1.0), versions) is early
+    assert not waves.is_early(plan, Published(1, "all", version, ()), versions)
+
+
 # --- apps without the mod ----------------------------------------------------------
 
 
@@ -145,6 +209,18 @@ def test_an_app_that_answers_in_the_clear_ends_the_run_at_once(tmp_path: Path) -
 
     with pytest.raises(NotReady, match="it answered in the clear; has the ClientApp mods="):
         play_without(tmp_path, app)
+
+
+def test_an_app_of_the_old_kind_ends_the_run_at_once_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = ClientApp(lambda context: NumPyClient().to_client(), mods=[secureps_mod])
+    why = (
+        r"the app fails at every node that is there, each asked 3 times: node 10 \(client-00\): the"
+    )
+    with pytest.raises(NotReady, match=why):
+        play_without(tmp_path, app)
+    assert "is of Flower's old kind (client_fn), which hears other messages: write" in caplog.text
 
 
 def test_what_nodes_say_is_one_line_of_a_log() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from secureps.messages.format import FINGERPRINT, FORMAT, OLDEST_CHECKPOINT, OLDEST_LEDGER
-from tests.golden.schema import fingerprint, schema
-from tests.golden.stage import FORMATS, read_json
+from secureps.messages.format import FINGERPRINT
+from tests.golden.schema import fingerprint
 from tests.kits.nursery import ROOT
 
 
@@ -14,18 +13,6 @@ def test_no_format_changes_under_the_same_number() -> None:
         f"FORMAT, unless it was raised since the last release, and write down {fingerprint()!r} "
         "as its FINGERPRINT"
     )
-
-
-def test_a_released_format_is_what_it_was() -> None:
-    """A fingerprint can be written down anew; the schema of a format with files cannot."""
-    if FORMAT in FORMATS:
-        assert schema() == read_json(FORMATS[FORMAT] / "schema.json"), "raise FORMAT"
-
-
-def test_numbers_only_grow() -> None:
-    assert max(FORMATS) <= FORMAT
-    assert min(FORMATS) >= OLDEST_CHECKPOINT
-    assert min(FORMATS) >= OLDEST_LEDGER
 
 
 def test_parties_of_one_format_cannot_tell_each_others_versions() -> None:

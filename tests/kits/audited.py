@@ -11,7 +11,7 @@ from secureps.run.audit_log import export
 from secureps.run.party_names import client_names, holder_names
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal_rows import Row
-from tests.golden.stage import CLIENTS, Stage
+from tests.kits.stage import CLIENTS, Stage
 
 PLAN = """name = "audited"
 versions = 3

@@ -8,6 +8,9 @@
     inconsistent    holders 0 and 1 get other seeds than the receipt commits to
     truncated       an envelope lacks its last byte
     wrong-key       all of it fits together, and it is another key than the one it sealed with
+
+With `hangs` it cheats nobody: its disk does not give back what it sealed until there is a file
+`go`, and it counts as hanging after a second.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from secureps.client.runner import run_client
 from secureps.client.sealing import OutboxSealer
 from secureps.crypto import envelope
 from secureps.messages.submission import Receipt, enveloped_part
-from tests.kits import walker_client
+from tests.kits import faulty_server, walker_client
 from tests.kits.federations import Walker
 
 Envelopes = tuple[bytes, ...]
@@ -63,6 +66,8 @@ SPOILS: dict[str, Callable[[OutboxSealer, Receipt, Envelopes], Envelopes]] = {
 
 def make(settings: Mapping[str, Any]) -> Walker:
     kind, _, version = settings["cheat"].partition("@")
+    if kind == "hangs":
+        faulty_server.hang_at("reads", int(version), "wait=go")
     right, last = OutboxSealer._shared, [Envelopes()]
 
     def shared(sealer: OutboxSealer, pinned: Any, receipt: Receipt, key: Any) -> Receipt:

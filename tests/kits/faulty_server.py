@@ -14,8 +14,9 @@ in the order in which they come:
     answered            the coordinator has acknowledged the share
 
 Of a shard: `summed`, the sums of a cohort are made and nobody heard of it; `journals`, a version is
-made and not on record: with that point a party counts as hanging after a second. Of a coordinator:
-`commits`, a version is made by all shards and not on record. Actions:
+made and not on record; `reads`, a block of the cohort is about to be read on the worker's thread. Of
+a coordinator: `commits`, a version is made by all shards and not on record. With one of the last
+three a party counts as hanging after a second. Actions:
 
     die                 SIGKILL
     touch=FILE          says that it came so far
@@ -74,7 +75,7 @@ def reached(point: str, version: int) -> str:
 # --- where they are ---------------------------------------------------------------
 
 
-def before(owner: type, method: str, act: Callable[..., Any]) -> None:
+def before(owner: Any, method: str, act: Callable[..., Any]) -> None:
     """`act` is called with the arguments of the method, and then the method."""
     right = getattr(owner, method)
 
@@ -138,6 +139,23 @@ def journalling(journal: SqliteJournal, at: float, records: Sequence[Any]) -> No
                 reached("commits", record.version)
 
 
+def reading(file: int) -> None:
+    """Somebody opens a file; that of an update's block is the version's that it is for."""
+    kind, *name = Path(os.readlink(f"/proc/self/fd/{file}")).name.split("~")
+    if kind == "update":
+        reached("reads", int(name[2]) + 1)
+
+
+def hang_at(point: str, version: int, action: str) -> None:
+    """Has a party that stands still there count as hanging after a second."""
+    FAULTS[point, version] = action
+    if point == "reads":
+        before(os, "fstat", reading)
+    else:
+        before(SqliteJournal, "append", journalling)
+    process.PROBE_SECONDS, hangs.STILL = 0.1, 1.0
+
+
 def summed(done: Any, worker: ShardWorker, task: Any) -> Any:
     reached("summed", task.cohort.version)
     return done
@@ -179,7 +197,7 @@ if __name__ == "__main__":
     after(CommitteeWorker, "_derive", derived)
     before(CommitteeHolder, "handle", answered)
     after(ShardWorker, "_sum", summed)
-    before(SqliteJournal, "append", journalling)
-    if any(point == "journals" for point, _ in FAULTS):
-        process.PROBE_SECONDS, hangs.STILL = 0.1, 1.0
+    for (where, made), what in tuple(FAULTS.items()):
+        if where in ("journals", "commits", "reads"):
+            hang_at(where, made, what)
     main()

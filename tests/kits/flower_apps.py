@@ -142,5 +142,5 @@ def founded(path: Path, versions: int = 4, seed: int = 7, **settings: Setting) -
 def initial_of(path: Path, out: Path, bonus: int = 0) -> str:
     """The file that holders are given."""
     found = founded(path, bonus=bonus)
-    write_served(out, found.model, found.served)
+    write_served(out, found.model, found.served, found.ties)
     return str(out)

@@ -10,7 +10,6 @@ from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
-from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Step, WatchLost, Work
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
@@ -18,7 +17,6 @@ from secureps.roles.member.tasks import Contributed, SealedUpdate
 from tests.kits.roles_kit import (
     ADDRESSES,
     HOLDER,
-    PRIVACY,
     ROSTER,
     SCHEMA,
     make_header,
@@ -27,7 +25,6 @@ from tests.kits.roles_kit import (
     make_receipt,
     make_run,
     model_blocks,
-    private_plan,
 )
 
 PLAN = make_plan("bfv")
@@ -127,17 +124,6 @@ class Client:
         update = self.sealed(version, sequence)
         self.contributed(update)
         return update
-
-
-def budgeted(budget: float) -> Client:
-    return Client(private_plan(privacy=PRIVACY | {"budget": budget})).joined()
-
-
-def of_one_update() -> Client:
-    """Its budget is enough for one update, and for nothing beside it."""
-    charge = Client(private_plan()).sealed(0, 0).receipt.charge
-    assert charge is not None
-    return budgeted(1.001 * epsilon((charge,), PRIVACY["delta"]))
 
 
 def works(step: Step) -> list[Any]:

@@ -26,13 +26,13 @@ from tests.processes.test_resume import newest, secureps, stage
 def test_a_run_outlives_its_store_and_a_shard_its_disk(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.write_text("in the way: nothing can be written below it")
-    with Processes(tmp_path / "run", "plain", versions=6) as run:
+    with Processes(tmp_path / "run", "plain", versions=8) as run:
         copies = f'checkpoint_copies = "file://{store}/run/checkpoints"'
         for name in ("coordinator", *run.shards):
             run.settings[name] = copies
         run.pace = 0.3
         run.start_all()
-        run.wait(lambda: run.reached(1), "a version, although the store is down")
+        run.wait(lambda: run.reached(5), "more versions than stay, although the store is down")
 
         def told() -> bool:
             status = run.status()
@@ -54,11 +54,13 @@ def test_a_run_outlives_its_store_and_a_shard_its_disk(tmp_path: Path) -> None:
             (run.folder / "checkpoints" / copy.parent.name / copy.name).unlink(missing_ok=True)
         run.start("shard-0")
         run.wait(run.finished, "the end of the run")
-        last = store / "run" / "checkpoints" / "000006" / "manifest.json"
+        last = store / "run" / "checkpoints" / "000008" / "manifest.json"
         run.wait(last.exists, "the copy of the last checkpoint")
+        at_store = [each.parent.name for each in store.glob("run/checkpoints/*/manifest.json")]
+        assert sorted(at_store) == [f"{number:06}" for number in range(9)]
         versions, published = run.model()
         made = export(f"file://{store}/run", tmp_path / "model.safetensors")
-        assert made.versions == versions == {"all": 6}
+        assert made.versions == versions == {"all": 8}
         for name, each in made.tensors.items():
             assert each.tobytes() == published[name].tobytes()
         for name in run.shards:

@@ -46,8 +46,9 @@ FITTED = {
         "what fit returned: it is a ..., and must be a FitResult; nothing was sent: mend the script"
     ),
     "nan": (
-        "what fit returned: tensor ... has a value that is not a finite float32; nothing was "
-        "sent: mend the script"
+        "what fit returned: tensor ... has a value that is not a finite float32 after ... steps: "
+        "look for NaN or infinity in the records, or lower the learning rate; nothing was sent: "
+        "mend the script"
     ),
     "raise": ("... raised ... (...:...); mend the script or its settings"),
     "loss": "fit: ...; nothing was sent: mend the script",

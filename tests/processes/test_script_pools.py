@@ -33,23 +33,25 @@ if __name__ == "pooling":  # not Python's own script, nor a copy of it
 def square(number):
     return number * number
 
-def pool(method):
-    with multiprocessing.get_context(method).Pool(2) as workers:
+def spawn():
+    with multiprocessing.get_context("spawn").Pool(2) as workers:
         return workers.map(square, range(4))
 
-def forkserver():
-    "Its server is a child of this process alone, with the environment of this process."
-    context = multiprocessing.get_context("forkserver")
+def default():
+    "Its fork server is a child of this process alone, with the environment of this process."
+    assert multiprocessing.get_start_method() == "forkserver"
     os.environ["OWN"] = "here"
-    with context.Pool(2) as workers:
+    with multiprocessing.Pool(2) as workers:
         seen = workers.map(os.getenv, ["OWN"] * 2)
         assert seen == ["here"] * 2, seen
         return workers.map(square, range(4))
 
 def futures():
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(2, context) as workers:
+    with concurrent.futures.ProcessPoolExecutor(2) as workers:
         return workers.map(square, range(4))
+
+def jobs(backend):
+    return joblib.Parallel(2, backend)(joblib.delayed(square)(each) for each in range(4))
 
 def terminated():
     "A signal right after the start meets the child's own handlers."
@@ -73,11 +75,11 @@ def loader(method):
     return [int(each) for each in made]
 
 WAYS = {
-    "fork": lambda: pool("fork"),
-    "spawn": lambda: pool("spawn"),
-    "forkserver": forkserver,
-    "joblib": lambda: joblib.Parallel(2)(joblib.delayed(square)(each) for each in range(4)),
+    "default": default,
     "futures": futures,
+    "joblib": lambda: jobs("loky"),
+    "spawn": spawn,
+    "joblib, pool": lambda: jobs("multiprocessing"),
     "terminated": terminated,
     "loader, fork": lambda: loader("fork"),
     "loader, spawn": lambda: loader("spawn"),
@@ -101,12 +103,24 @@ def make(settings):
 if __name__ == "__main__":
     ps.run_client(make)
 """
+SITE = """
+import multiprocessing
+
+multiprocessing.set_start_method("forkserver")
+"""
+"""What every interpreter does at its start: fork servers are the default from Python 3.14 on."""
 WAYS = 8
 RULE = f"""[group.rule]
 quorum = {WAYS}
 deadline = 100.0
 """
 PLAN = plan_text(RULE).replace("shards = 2", "shards = 1").replace('local = ["*.count"]\n', "")
+
+
+def around(folder: Path) -> dict[str, str]:
+    """The environment of a process whose start method is Python 3.14's."""
+    (folder / "sitecustomize.py").write_text(SITE)
+    return {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
 
 
 @pytest.mark.timeout(200)
@@ -118,7 +132,7 @@ def test_under_up(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(plan + federation)
     done = subprocess.run(
         [sys.executable, "-m", "secureps", "up", str(tmp_path / "plan.toml"), "--out", str(out)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=around(tmp_path),
         capture_output=True,
         text=True,
     )
@@ -147,7 +161,7 @@ class Pooling(Processes):
             self._running[name] = subprocess.Popen(
                 [sys.executable, *self._client(name)],
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=around(self.folder),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -7,7 +7,8 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ class Disk:
         if self.full:
             self.refusals += 1
             raise error
+
+
+def state_of(simulation: Simulation, client: str) -> str:
+    return next(each.state for each in asked(simulation).members if each.name == client)
 
 
 def troubled(simulation: Simulation) -> dict[str, str]:
@@ -170,9 +175,12 @@ def test_a_client_waits_for_its_own_disk_and_trains_no_update_twice(
     simulation = small_federation(small_plan(), tmp_path, conditions)
     simulation.run(lambda: simulation.versions()["all"] >= 1)
     disk.full = True
-    simulation.run(lambda: disk.refusals > 2)
+    waits = "waits for its own disk"  # where that disk is, is said at home alone
+    simulation.run(lambda: disk.refusals > 2 and state_of(simulation, own).endswith(f": {waits}"))
+    assert f"; {own} {waits}" in asked(simulation).groups[0].reason
     assert any("the disk of this process refuses" in line for line in caplog.messages)
     disk.full = False
+    simulation.run(lambda: waits not in state_of(simulation, own))
     simulation.run()
     assert dropped(simulation) == []
     assert same(simulation.model(), unharmed()[0])
@@ -330,16 +338,15 @@ def test_the_newest_word_is_the_last_that_is_heard() -> None:
     own = DiskReports("shard-a")
     assert own.troubled("full") == [Call(COORDINATOR, Trouble("shard-a", "full"))]
     own.troubled("")
-    assert own.heard(Answered(Trouble("shard-a", ""), Noted())).effects == []
-    again = own.heard(Answered(Trouble("shard-a", "full"), Noted())).effects
+    assert own.heard(Trouble("shard-a", "")) == []
+    again = own.heard(Trouble("shard-a", "full"))
     assert again == [Call(COORDINATOR, Trouble("shard-a", ""))], "it overtook the newer one"
 
 
-def test_servers_alone_have_a_disk_that_matters() -> None:
+def test_everybody_speaks_for_their_own_disk() -> None:
     world = World(make_plan())
     world.servers()
     world.enter("c0")
-    refused(world, "c0", Trouble("c0", "full"), UnknownParty, "sends no Trouble to")
     refused(world, "shard-b", Trouble("shard-a", "full"), UnknownParty, "speaks as shard-a")
     assert not any(each.trouble for each in world.coordinator.servers)
     world.give("shard-a", Trouble("shard-a", "fu\x1b[31mll" + "x" * 9999))
@@ -412,18 +419,23 @@ def test_a_journal_whose_disk_is_full_goes_on_when_there_is_space(tmp_path: Path
     again.close()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of one MiB of its own, that is filled and emptied by a file."""
-    folder = tmp_path / "disk"
+@contextmanager
+def disk_of(mebibytes: int, folder: Path) -> Iterator[Path]:
+    """A disk of its own, that is filled and emptied by a file."""
     folder.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    mounted = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("a disk of its own needs root, and leave to mount one")
     try:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with disk_of(1, tmp_path / "disk") as folder:
+        yield folder
 
 
 def fill(folder: Path) -> Path:
@@ -437,11 +449,13 @@ def fill(folder: Path) -> Path:
 def test_ledgers_and_journals_on_a_real_full_disk_say_so_and_go_on(small_disk: Path) -> None:
     ledger = BudgetLedger(small_disk / "ledgers" / "a.db")
     run, spent = bytes(32), Charge("a", "all", 0, 1.0, 0.01, 1)
+    charge(BudgetLedger(small_disk / "ledgers" / "b.db"), run, replace(spent, party="b"))
     journal = SqliteJournal(small_disk / "journal.db")
     journal.append(0.0, [Incarnated(1)])
     big = fill(small_disk)
     for refuses in (
         lambda: charge(ledger, run, spent),
+        lambda: BudgetLedger(small_disk / "ledgers" / "b.db").facts(),
         lambda: journal.append(1.0, [Incarnated(number) for number in range(2, 500)]),
         lambda: SqliteJournal(small_disk / "other.db"),
         lambda: DiskSpool(small_disk / "spool").put("a", bytes(9999)),

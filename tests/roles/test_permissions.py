@@ -61,12 +61,10 @@ def test_what_each_role_may_say() -> None:
         match kind:
             case requests.AskRun | requests.AskStatus:
                 assert heard == everybody
-            case requests.Subscribe | requests.Telemetry | requests.Heartbeat:
+            case requests.Subscribe | requests.Telemetry | requests.Heartbeat | requests.Trouble:
                 assert heard == {"client", "shard", "holder"}
             case requests.Register:
                 assert heard == {"shard", "holder", "coordinator"}
-            case requests.Trouble:
-                assert heard == {"shard", "holder"}
             case _ if kind in (Follow, TakeOver):
                 assert heard == {"coordinator"}
             case requests.Missing:

@@ -115,7 +115,10 @@ def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> Non
     for part in tables(clients):
         console.print(part)
     page = console.export_text()
-    for line in ("epsilon of the run", "budget", "values", "up per update"):
+    assert re.search(r"\u2502 budget +\u2502 9 +\u2502", page), (
+        "how many versions follows from the size"
+    )
+    for line in ("epsilon of the run", "values", "up per update"):
         (row,) = [row for row in page.splitlines() if row.startswith(f"\u2502 {line} ")]
         assert "unknown" in row
     assert "unknown: how large the model is" in page
@@ -295,7 +298,7 @@ CLIENTS = f'[privacy]\n{BUDGET}unit = "client"\nplacement = "local"\n'
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [
-        (RECORDS, r"layer '1' \(BatchNorm1d\) cannot be trained under DP-SGD.*GroupNorm"),
+        (RECORDS, r"layer '1' \(BatchNorm1d\) cannot be trained: it mixes the records.*GroupNorm"),
         (
             CLIENTS,
             r"'1\.running_mean' and 1 more: .* local = \[\"\*running_mean\", \"\*running_var\"\]",
@@ -439,7 +442,7 @@ def lined(folder: Path, more: str, loss: object = 0.5) -> Path:
 def test_the_lines_for_an_epsilon_may_be_written_as_they_are(tmp_path: Path) -> None:
     """The command finds noise where the plan has none; with its lines the plan spends so much."""
     path = lined(tmp_path, PRIVATE)
-    with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier: is missing"):
+    with pytest.raises(ConfigError, match=r"noise_multiplier: is missing; .* --epsilon 3 finds it"):
         check(path)
     command = [sys.executable, "-m", "secureps", "check", str(path), "--epsilon", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -495,6 +498,20 @@ def test_evaluate_is_called_and_held_against_the_plan(tmp_path: Path) -> None:
         if each.startswith("evaluation.metrics")
     )
     assert told.startswith("evaluation.metrics: loss of version 0 is 23, and a client sends 10 at ")
+    coarse = "evaluation: a mean of "
+    fine = [r for r in check(path, permit=RUN).remarks if r.startswith(coarse)]
+    assert fine == []
+    path = lined(tmp_path, EVALUATED.replace("10.0", "1e6"))
+    (told_so,) = (r for r in check(path, permit=RUN).remarks if r.startswith(coarse))
+    members, bits = 5, 16
+    text = (
+        f"{members} clients like the one tried keeps {bits:.1f} of {bits} bits: loss, 0.5 of "
+        f"version 0, is told in steps of {2e6 / 2**bits:.2g}; take a magnitude smaller than 1e+06"
+    )
+    assert told_so.startswith(coarse + text)
+    few = EVALUATED + "most_examples = 1000000\n"
+    (told_so,) = (r for r in check(lined(tmp_path, few), permit=RUN).remarks if coarse in r)
+    assert "take a most_examples nearer to " in told_so
     with pytest.raises(ScriptFailed, match=r"metric 'loss' is nan"):
         check(lined(tmp_path, EVALUATED, loss='float("nan")'), permit=RUN)
 

@@ -47,10 +47,19 @@ def test_a_probe_hears_whether_a_server_lives_and_whether_it_can_work(tmp_path: 
             assert probe(processes, name, "--alive") != 0
 
 
-def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("point", "why"),
+    [
+        ("journals", "it has been at one event for more"),
+        ("reads", "a read or write of its disk"),
+    ],
+)
+def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(
+    point: str, why: str, tmp_path: Path
+) -> None:
     """It answers its connections all the while: gRPC has threads of its own."""
     with Processes(tmp_path, "plain", versions=3) as processes:
-        processes.start_all(faults={"shard-0": ("journals@2:wait=go",)})
+        processes.start_all(faults={"shard-0": (f"{point}@2:wait=go",)})
 
         def trouble() -> str:
             status = processes.status()
@@ -60,13 +69,31 @@ def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(tmp_path:
         processes.wait(lambda: trouble().startswith("hangs: "), "the status to name it")
         status = processes.status()
         assert status is not None
-        assert "; shard-0 hangs: it has been at one event" in status.groups[0].reason
+        assert f"; shard-0 hangs: {why}" in status.groups[0].reason
         assert not health(tmp_path / "shard-0.toml")
-        assert "shard-0: hangs: it has been at one event for more" in processes.log("shard-0")
+        assert f"shard-0: hangs: {why}" in processes.log("shard-0")
         (tmp_path / "go").touch()
         processes.wait(partial(health, tmp_path / "shard-0.toml"), "it to go on")
         processes.wait(processes.finished, "the end")
         processes.wait(lambda: not trouble(), "the status to forget it")
+
+
+def test_a_client_that_hangs_is_named_as_what_is_waited_for(tmp_path: Path) -> None:
+    with Processes(tmp_path, "plain", versions=3) as processes:
+        own = processes.clients[0]
+        processes.start_all(faults={own: ("hangs@2",)})
+        text = "hangs: a read or write of its disk has not ended in 1 s"
+
+        def says() -> bool:
+            status = processes.status()
+            if status is None or f"; {own} hangs" not in status.groups[0].reason:
+                return False
+            return any(m.name == own and m.state == "trains: hangs" for m in status.members)
+
+        processes.wait(says, "the status to name it")
+        assert text in processes.log(own)
+        (tmp_path / "go").touch()
+        processes.wait(processes.finished, "the end")
 
 
 def test_what_cannot_be_asked_says_why(tmp_path: Path) -> None:

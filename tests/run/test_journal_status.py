@@ -19,8 +19,8 @@ from secureps.run.journal_status import journal_status
 from secureps.service.replay import replayed
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_public
-from tests.golden.stage import Stage
 from tests.kits.audited import begin, play
+from tests.kits.stage import Stage
 
 CLIENTS = tuple(f"client-0{i}" for i in range(3))
 

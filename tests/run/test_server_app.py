@@ -112,7 +112,9 @@ def test_rounds_and_who_takes_part_are_the_plans(tmp_path: Path) -> None:
     )
     assert "not its optimizer (name = fedyogi, " in first
     assert first.endswith(", because the plan says sgd")
-    assert "evaluate_fn and what follows start() do not run: `secureps export` gives" in second
+    assert (
+        "what follows start(), a second start() too, do not run: `secureps export` gives" in second
+    )
 
 
 def test_code_of_the_apps_own_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -124,7 +126,8 @@ class Logging(FedAvg):
 """
     advice = (
         r"app: its ServerApp has code of its own, which does not run here "
-        r"\(the strategy Logging\): run the app inside Flower's engine, as docs/flower.md says$"
+        r"\(the strategy Logging\): run the app inside Flower's engine, or leave the ServerApp out "
+        r"and give version 0 as a file, as docs/flower.md says$"
     )
     with pytest.raises(ConfigError, match=advice):
         served(tmp_path, "logging_app", strategy("Logging()", own))
@@ -209,11 +212,11 @@ def test_what_is_given_comes_back_as_it_was(tmp_path: Path) -> None:
     records = json.dumps([["config", "config", {"lr": 0.5, "raw": {"bytes": "00ff"}, "l": [1]}]])
     given = Served(("b", "a"), "w", "c", "n", {"k": True}, (Told(1, records),))
     write_served(path, model, given)
-    tensors, again = read_served(path)
+    tensors, _, again = read_served(path)
     assert again == given
     assert sorted(tensors) == ["a", "b"]
     write_state(path, model, {})
-    assert read_served(path)[1] is None
+    assert read_served(path)[2] is None
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from secureps.file_access import waiting
 from secureps.service import hangs
 from secureps.service.hangs import Hangs
 from secureps.service.loop import RealLoop
-from secureps.store import durability
 from tests.kits.executor_kit import Stage
 
 
@@ -58,12 +58,12 @@ def test_a_write_that_does_not_end_is_named_and_taken_back(monkeypatch: pytest.M
     looks, stage, reported, hung = looking(monkeypatch, RealLoop())
     looks.look()
     assert hung == []
-    write = Hung(durability.waiting)
+    write = Hung(waiting)
     write.begin()
     looks.look()
     looks.look()
     stage.play()
-    text = "hangs: a write to its disk has not ended in 0 s; look at its disk or its network file"
+    text = "hangs: a read or write of its disk has not ended in 0 s; look at its disk or its"
     assert [each.startswith(text) for each in stage.machine.troubles] == [True]
     write.end()
     looks.look()

@@ -341,11 +341,16 @@ def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
     others = [row(TWO, spent(2)), row(pinned.run.id, dataclasses.replace(spent(2), party="b"))]
     assert sealer.release(pinned, [*own[:1], *others]) == [""] * 3
     tasks = [Contribute((), (), (Aim("all", version, 0),)) for version in range(3)]
-    assert sealer.afford(pinned, "client-00", tasks[1]) == ()
+    assert sealer.excess(pinned, "client-00", tasks[1]) == ""
     assert sealer.release(pinned, own[1:]) == [""]
-    assert sealer.afford(pinned, "client-00", tasks[1]) == (), "it is on record"
-    with pytest.raises(BudgetSpent, match=r"another version would bring epsilon to .* the budget"):
-        sealer.afford(pinned, "client-00", tasks[2])
+    assert sealer.excess(pinned, "client-00", tasks[1]) == "", "it is on record"
+    reason = f"epsilon to {cost(3):.2f}, the budget is {cost(2):g} (one record added or removed)"
+    wanted = f"another version would bring {reason}: this client stops"
+    assert sealer.excess(pinned, "client-00", tasks[2]) == wanted
+    poor = BudgetLedger(tmp_path / "poor.db", cost(1) * 1.0001)
+    sealer = OutboxSealer(Identity.generate(), {}, lambda *_: None, MemorySpool(), poor)  # type: ignore[arg-type]
+    assert sealer.release(pinned, own[:1]) == [""]
+    assert "the budget is 1.9" in sealer.excess(pinned, "client-00", tasks[1]), "of its own"
 
 
 def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
@@ -561,12 +566,12 @@ def test_one_model_is_trained_from_and_judged_under_one_version(
 
 # --- ledgers of before --------------------------------------------------------------
 
-BEFORE = ROOT / "tests" / "golden" / "ledgers"
+BEFORE = ROOT / "tests" / "golden" / "version-0.2.0"
 """Files that version 0.2.0 wrote, which counted updates of one version (`attempt`)."""
 
 
 def test_what_an_older_version_counted_stays_spent(tmp_path: Path) -> None:
-    for path in BEFORE.iterdir():
+    for path in BEFORE.glob("*.db*"):
         shutil.copy(path, tmp_path)
     records, clients = (BudgetLedger(tmp_path / f"{n}.db") for n in ("records", "clients"))
     own = [(run.facts, run.exact, run.epsilon) for run in records.spent()]

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.format import FORMAT, OLDEST_CHECKPOINT
+from secureps.messages.encoding import payload_digest
+from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
@@ -336,33 +336,31 @@ def test_file_names_stay_in_the_directory(
         load_checkpoint(tmp_path / "000001")
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"), [({"format": 0}, "format 0"), ({"id": "00"}, "digest")]
-)
-def test_manifests_that_cannot_be(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
-    manifest = dataclasses.replace(write_checkpoint(tmp_path, 1), **changes)
+def test_a_manifest_of_another_run_is_damaged(tmp_path: Path) -> None:
+    manifest = dataclasses.replace(write_checkpoint(tmp_path, 1), id="00")
     write_manifest(tmp_path / "000001", manifest)
-    with pytest.raises(DamagedStore, match=complaint):
+    with pytest.raises(DamagedStore, match="digest"):
         load_checkpoint(tmp_path / "000001")
 
 
-def test_older_formats_are_read_and_a_newer_one_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("format", "why"),
+    [
+        (3, "reads checkpoints since format 4"),
+        (FORMAT + 1, "knows formats up to"),
+    ],
+)
+def test_formats_that_are_not_read_are_refused_by_name(
+    tmp_path: Path, format: int, why: str
+) -> None:
     """Also where its fields are others; and no older checkpoint is taken in its place."""
-    manifest = write_checkpoint(tmp_path, 1)
-    files = [(tmp_path / "000001" / part.file).read_bytes() for part in manifest.files]
-    for format in range(OLDEST_CHECKPOINT, FORMAT + 1):
-        hashed = file_digest if format <= 2 else payload_digest
-        parts = zip(manifest.files, map(hashed, files), strict=True)
-        own = tuple(dataclasses.replace(part, digest=digest) for part, digest in parts)
-        older = dataclasses.replace(manifest, format=format, files=own)
-        write_manifest(tmp_path / "000001", older)
-        assert load_checkpoint(tmp_path / "000001") == older
-    write_checkpoint(tmp_path, 2)
+    for number in (1, 2):
+        write_checkpoint(tmp_path, number)
     path = tmp_path / "000002" / "manifest.json"
-    plain = json.loads(path.read_text()) | {"format": FORMAT + 1, "more": 3}
+    plain = json.loads(path.read_text()) | {"format": format, "more": 3}
     path.write_text(json.dumps(plain))
     for read in (load_checkpoint, lambda path: latest_good(path.parent)):
-        with pytest.raises(ConfigError, match=rf"format {FORMAT + 1}, .* knows formats up to"):
+        with pytest.raises(ConfigError, match=rf"format {format}, .* {why}"):
             read(tmp_path / "000002")
 
 
@@ -405,6 +403,13 @@ def test_the_newest_checkpoints_stay_and_the_first_and_what_is_wanted(tmp_path: 
     assert [int(each.name) for each in checkpoint_directories(tmp_path)] == [8, 7, 6, 3, 0]
     assert load_checkpoint(checkpoint_path(tmp_path, 3)).number == 3
     assert latest_good(tmp_path)[0].name == "000008"
+
+
+def test_a_checkpoint_stays_until_it_is_copied(tmp_path: Path) -> None:
+    for number in range(7):
+        write_checkpoint(tmp_path, number)
+    assert prune(tmp_path, 2, uncopied=(2, 4)) == (6, 5, 4, 2, 0)
+    assert prune(tmp_path, 2) == (6, 5, 0)
 
 
 def test_shards_are_told_what_stays_only_by_a_folder_that_has_the_first(tmp_path: Path) -> None:

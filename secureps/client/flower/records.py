@@ -17,6 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 
+from secureps.client.returned import LOOK
 from secureps.client.trainer import Array as NumpyArray
 from secureps.client.trainer import check_like
 from secureps.errors import ConfigError, DamagedStore, NotFinite, WrongShape
@@ -162,7 +163,7 @@ def _like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
     with np.errstate(over="ignore"):
         cast = found.astype(wanted.dtype, copy=False)
     if not np.isfinite(cast).all():
-        raise NotFinite(f"local training made tensor {name!r} NaN or infinite")
+        raise NotFinite(f"local training made tensor {name!r} NaN or infinite: {LOOK}")
     return cast
 
 

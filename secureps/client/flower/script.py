@@ -110,9 +110,11 @@ class FlowerScript:
             own: dict[str, Setting] = {"partition": 0, "partitions": order.clients, **settings}
             trainer = self.make(own, None)
             trainer.parameters(order.seed)
-            model = trainer.model
+            model, ties = trainer.model, trainer.tied()
         else:
             model = FlowerModel.of_record(taken.arrays)
+            ours = dict(zip(taken.arrays, model.tensors, strict=True))
+            ties = {ours[name]: ours[own] for name, own in taken.ties.items()}
             model.refuse_unsummable(where)
         strategy = taken.strategy
         config = getattr(strategy, "configrecord_key", "config")
@@ -125,7 +127,8 @@ class FlowerScript:
             fits=_changes(config, taken.train),
             evaluations=_changes(config, taken.evaluate),
         )
-        return Founded(model.tensors, served, type(strategy).__name__, optimizer_of(strategy))
+        name, step = type(strategy).__name__, optimizer_of(strategy)
+        return Founded(model.tensors, ties, served, name, step)
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> PooledEvaluation | None:
         """Pools all clients' evaluations, if the app has one: there is no other held-out set."""

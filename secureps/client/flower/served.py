@@ -10,13 +10,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from secureps.client.initial_model import read_initial
 from secureps.client.trainer import Array, Setting
-from secureps.errors import ConfigError, DamagedStore
+from secureps.errors import ConfigError
 from secureps.store.checkpoint import read_metadata, write_state
 
 KEY = "flower"
@@ -27,6 +28,8 @@ MOST_BYTES = 1 << 20
 
 A larger one could fill the memory of every client that is given the file.
 """
+
+NO_TIES = MappingProxyType[str, str]({})
 
 MOST_RECORDS = 64
 """The most records in a round's message."""
@@ -84,8 +87,13 @@ class Served:
         return before[-1].records if before else "[]"
 
 
-def write_served(path: Path, model: Mapping[str, Array], served: Served) -> None:
+def write_served(
+    path: Path, model: Mapping[str, Array], served: Served, ties: Mapping[str, str] = NO_TIES
+) -> None:
     """Writes the file of version 0.
+
+    Args:
+        ties: further names of tensors, by the name that each stands for.
 
     Raises:
         ConfigError: the settings of all rounds are longer than MOST_BYTES.
@@ -97,25 +105,22 @@ def write_served(path: Path, model: Mapping[str, Array], served: Served) -> None
             f"the ServerApp tells its clients {len(text)} bytes in all rounds; {MOST_BYTES} fit: "
             "tell them less, or the same in more rounds"
         )
-    write_state(path, dict(model), {KEY: text}, None)
+    write_state(path, dict(model), {**ties, KEY: text}, None)
 
 
-def read_served(path: Path) -> tuple[dict[str, Array], Served | None]:
-    """Reads the tensors of a file of version 0, and a ServerApp's decisions if it has any.
+def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], Served | None]:
+    """Reads a file of version 0: tensors, further names of some, and a ServerApp's decisions.
 
     Raises:
         ConfigError: no such file, or its decisions cannot be read.
     """
-    try:
-        tensors = {name: each.copy() for name, each in read_initial(str(path), path)[0].items()}
-        metadata = read_metadata(path)
-    except DamagedStore as error:
-        raise ConfigError(f"initial: {error}") from None
+    mapped, ties = read_initial(str(path), path)
+    tensors = {name: each.copy() for name, each in mapped.items()}
     if not tensors:
         raise ConfigError(f"initial: {path} has no tensors")
-    text = metadata.get(KEY)
+    text = read_metadata(path).get(KEY)
     if text is None:
-        return tensors, None
+        return tensors, ties, None
     try:
         served = _parsed(text)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -125,7 +130,7 @@ def read_served(path: Path) -> tuple[dict[str, Array], Served | None]:
         ) from None
     if sorted(served.names) != sorted(tensors):
         raise ConfigError(f"initial: {path}: its tensors are not those that its ServerApp named")
-    return tensors, served
+    return tensors, ties, served
 
 
 def _parsed(text: str) -> Served:
@@ -154,11 +159,12 @@ class Founded:
     """A ServerApp's decisions that a plan can follow.
 
     Args:
-        model: version 0; served: what clients are told.
+        model: version 0; ties: further names of its tensors; served: what clients are told.
         strategy: its name; optimizer: in the plan's words, None for the mean itself.
     """
 
     model: Mapping[str, Array]
+    ties: Mapping[str, str]
     served: Served
     strategy: str
     optimizer: Mapping[str, Any] | None

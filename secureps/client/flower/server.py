@@ -7,15 +7,13 @@ other code of the app's would alter the training, and is refused.
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import flwr.server.strategy as old
@@ -27,6 +25,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from secureps.client.flower.trainer import RUN
+from secureps.client.initial_model import shared_names
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 
@@ -56,21 +55,19 @@ LOOKS = 10
 """A ServerApp that counts its nodes more often than this, and has not started, waits for more."""
 
 
-OTHERS = ("secureps.", "flwr.", "contextlib")
-"""Prefixes of the names of modules that are not part of the app."""
-
-
 @dataclass(frozen=True, eq=False)
 class Taken:
     """A ServerApp's decisions, as Flower's own objects.
 
     Args:
         arrays: version 0; None if it would ask a client.
+        ties: further names of its arrays, by the name that each stands for.
         strategy: one of KINDS.
         train, evaluate: what clients are told, for each round at which that changes.
     """
 
     arrays: ArrayRecord | None
+    ties: Mapping[str, str]
     strategy: Any
     train: tuple[ConfigRecord, ...]
     evaluate: tuple[ConfigRecord, ...]
@@ -104,14 +101,14 @@ def take(server: ServerApp, config: Mapping[str, Setting], versions: int, client
     given = end.arguments
     strategy, arrays = given["self"], given["initial_arrays"]
     refuse_own_code(strategy)
-    _refuse_second_start(end.__traceback__)
     if given["grid"] is not grid:
         raise own_code(f"the grid {type(given['grid']).__name__}")
     if not isinstance(arrays, ArrayRecord):
         raise ConfigError("its strategy is started without initial_arrays")
     more = {"proximal-mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
     train, evaluate = (dict(given[f"{action}_config"] or {}) for action in ("train", "evaluate"))
-    return Taken(arrays, strategy, (ConfigRecord({**train, **more}),), (ConfigRecord(evaluate),))
+    told = (ConfigRecord({**train, **more}),), (ConfigRecord(evaluate),)
+    return Taken(arrays, vars(arrays).get(TIES, {}), strategy, *told)
 
 
 def _of_components(made: Any, versions: int) -> Taken:
@@ -129,7 +126,7 @@ def _of_components(made: Any, versions: int) -> Taken:
         evaluate.append(ConfigRecord(judge(number) if judge else {}))
     tensors = {} if first is None else dict(enumerate(first.tensors))
     arrays = {str(i): Array("", (), first.tensor_type, data) for i, data in tensors.items()}
-    return Taken(ArrayRecord(arrays) if arrays else None, strategy, (*train,), (*evaluate,))
+    return Taken(ArrayRecord(arrays) if arrays else None, {}, strategy, (*train,), (*evaluate,))
 
 
 # --- what is Flower's, and what is the app's own ----------------------------------
@@ -139,7 +136,8 @@ def own_code(what: str) -> ConfigError:
     """The refusal of a ServerApp that does more than a plan can say."""
     return ConfigError(
         f"its ServerApp has code of its own, which does not run here ({what}): run the app inside "
-        "Flower's engine, as docs/flower.md says"
+        "Flower's engine, or leave the ServerApp out and give version 0 as a file, as "
+        "docs/flower.md says"
     )
 
 
@@ -233,14 +231,37 @@ class _Nowhere(Grid):
     create_message = push_messages = pull_messages = send_and_receive = _ask
 
 
+TIES = "secureps_ties"
+"""The attribute of an ArrayRecord that has the further names of its arrays."""
+
+MAKERS = ("from_torch_state_dict", "from_numpy_ndarrays")
+
+
+def _noticing_ties(make: Any) -> Any:
+    """Wraps a constructor of ArrayRecord, which copies each array and forgets what was shared."""
+
+    def made(cls: type[ArrayRecord], *given: Any, **settings: Any) -> ArrayRecord:
+        tensors = next(iter((*given, *settings.values())))
+        if not isinstance(tensors, Mapping):
+            tensors = {str(i): each for i, each in enumerate(tensors)}
+        ties = shared_names(tensors)
+        record: ArrayRecord = make.__func__(cls, *given, **settings)
+        vars(record)[TIES] = ties
+        return record
+
+    return classmethod(made)
+
+
 @contextmanager
 def _stopped_at_start() -> Iterator[None]:
     """Stops every strategy at its start, silences Flower's log, and lets the app make messages."""
     stopped: Any = Strategy
-    flowers = Strategy.start
+    flowers, before_this = Strategy.start, itertools.count()
 
     @functools.wraps(flowers)
     def start(*args: Any, **settings: Any) -> NoReturn:
+        if next(before_this):  # from a bare `except`, or a `finally`
+            raise _Stopped({}, own_code("it trains more than once"))
         bound = inspect.signature(flowers).bind(*args, **settings)
         bound.apply_defaults()
         raise _Stopped(bound.arguments)
@@ -250,74 +271,15 @@ def _stopped_at_start() -> Iterator[None]:
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 0
     logger.setLevel(logging.ERROR)
     stopped.start = start
+    makers = {name: vars(ArrayRecord)[name] for name in MAKERS}
+    for name, maker in makers.items():
+        setattr(ArrayRecord, name, _noticing_ties(maker))
     try:
         yield
     finally:
         stopped.start = flowers
+        for name, maker in makers.items():
+            setattr(ArrayRecord, name, maker)
         logger.setLevel(level)
         for name, value in zip(identity, before, strict=True):
             setattr(TaskIdentity, name, value)
-
-
-# --- a second start ---------------------------------------------------------------
-
-
-def _refuse_second_start(trace: TracebackType | None) -> None:
-    """Refuses a start in a loop, or one that another start follows: no plan trains twice.
-
-    Raises:
-        ConfigError: says where it would train again.
-    """
-    calls = list[tuple[Path, int]]()
-    while trace is not None:
-        if not str(trace.tb_frame.f_globals.get("__name__")).startswith(OTHERS):
-            calls.append((Path(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
-        trace = trace.tb_next
-    starts = {"start"}
-    for file, line in reversed(calls):
-        functions = _functions(file)
-        starts |= {each.name for each in functions if _calls(each, starts)}
-        around = [each for each in functions if _spans(each, line)]
-        innermost = max(around, key=lambda each: each.lineno, default=ast.Module([], []))
-        for each in _later(innermost, line):
-            if _calls(each, starts):
-                raise own_code(f"it trains more than once: {file.name}, line {each.lineno}")
-
-
-def _functions(file: Path) -> list[ast.FunctionDef]:
-    """The functions of a file; none of one that nobody can read."""
-    try:
-        nodes = ast.walk(ast.parse(file.read_bytes()))
-    except (OSError, SyntaxError, ValueError):
-        return []
-    return [node for node in nodes if isinstance(node, ast.FunctionDef)]
-
-
-def _later(block: ast.AST, line: int) -> Iterator[ast.stmt]:
-    """The statements of a block that run after the one at a line, and the loops around it."""
-    for name in ("body", "orelse", "finalbody", "handlers"):
-        statements = getattr(block, name, [])
-        for at, each in enumerate(statements):
-            if _spans(each, line):
-                yield from _later(each, line)
-                if isinstance(each, ast.For | ast.While):
-                    yield each
-                yield from statements[at + 1 :]
-                return
-
-
-def _spans(node: Any, line: int) -> bool:
-    return bool(node.lineno <= line <= node.end_lineno)
-
-
-def _calls(block: ast.AST, names: set[str]) -> bool:
-    """Returns whether a block calls one of these; a `start` only if it looks like a strategy's."""
-    calls = (node for node in ast.walk(block) if isinstance(node, ast.Call))
-    named = ((getattr(each.func, "attr", getattr(each.func, "id", "")), each) for each in calls)
-    return any(_trains(each) if name == "start" else name in names for name, each in named)
-
-
-def _trains(call: ast.Call) -> bool:
-    """Returns whether a call of `start` passes a grid and arrays; a profiler's passes none."""
-    words = {each.arg for each in call.keywords}
-    return len(call.args) > 1 or bool(words & {"grid", "initial_arrays", None})

@@ -37,7 +37,6 @@ from secureps.client.flower.records import FlowerModel, States, from_plain, sing
 from secureps.client.flower.served import Served, read_served
 from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
-from secureps.client.initial_model import read_initial
 from secureps.client.returned import number, whole_number
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import (
@@ -189,6 +188,8 @@ class FlowerTrainer:
             raise ConfigError(f"{self._app.where}: the app has no function for {message}")
         content = self._content("evaluateins", parameters, {}, number)
         said, count, key = self._said(self._ask(message, content, self._context(state), 0), "")
+        if count is None and message.startswith("query"):
+            count = 1  # Flower's own analytics apps say none: their nodes count alike
         examples = example_count(count, key, f"{self._app.where}: {message}")
         return EvaluateResult(None, examples, self._numbers(message, said))
 
@@ -225,11 +226,17 @@ class FlowerTrainer:
     def _started(self, seed: int) -> Start:
         if self._settings.initial is not None:
             path = _given(self._settings.initial)
-            tensors, served = read_served(path)
+            tensors, ties, served = read_served(path)
             names = () if served is None else served.names
             digest = file_digest(path.read_bytes()).hex()
-            ties = read_initial(str(path), path)[1]
-            start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest, ties)
+            model = FlowerModel.of_file(tensors, names)
+            if self._app.legacy and not names and not model.nameless and len(tensors) > 1:
+                raise ConfigError(
+                    f"initial: {path}: this app's arrays have an order and no names: call its "
+                    f"{len(tensors)} tensors arr_0, arr_1, ... in that order, in place of "
+                    f"{next(iter(tensors))} and so on"
+                )
+            start = Start(model, served or Served(), digest, ties)
         else:
             start = Start(self._own_model(seed), Served())
         start.model.refuse_unsummable(self._app.where)
@@ -376,7 +383,7 @@ class FlowerTrainer:
             said.pop("loss", None)
         found = number(loss)
         if found is not None and not math.isfinite(found):
-            raise NotFinite(f"{where}: the loss is {loss}")
+            raise NotFinite(f"{where}: the loss is {loss}: look at the held-out records")
         return EvaluateResult(
             found, example_count(count, key, where), self._numbers("evaluate", said)
         )

@@ -254,7 +254,7 @@ def _scaled(magnitudes: Mapping[str, float], values: Mapping[str, float]) -> lis
             )
         value = float(values[name])
         if not math.isfinite(value):
-            raise NotFinite(f"metric {name!r} is {value}")
+            raise NotFinite(f"metric {name!r} is {value}: look at the held-out records")
         scaled.append(max(-1.0, min(1.0, value / most)))
     return scaled
 

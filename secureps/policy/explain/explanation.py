@@ -574,9 +574,25 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
             wasted = tuple(_wasted(plan, group))
             full |= not wasted
             yield from wasted
+    yield from _of_envelopes(plan, laid)
     if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
         yield from advice(plan, next(iter(laid.values())))
     yield from scaling_words(section, blocks)
+
+
+def _of_envelopes(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
+    """Says where envelopes are more than half of what clients send."""
+    cost = committee_cost(plan, tuple(laid.values())) if laid else None
+    if cost is None:
+        return
+    values = sum(bytes_up(plan.fitted(laid[name]), laid[name]) for name in plan.groups)
+    envelopes = cost.submission * len(plan.groups)
+    if envelopes > values:
+        yield (
+            f"{envelopes:,} of the {envelopes + values:,} bytes of a client's version are "
+            "envelopes for the key holders, which are as long for any model: more training between "
+            "versions (local_steps) sends fewer of them"
+        )
 
 
 def _one_of_each(plan: Plan) -> Iterator[str]:

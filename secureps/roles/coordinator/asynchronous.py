@@ -465,11 +465,11 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
         termination.end(tx, termination.budget_spent(tx, group, spent, retired))
         return
     parts = {
-        "sit out until the next version": out,
         "are left out of this run": federation.isolated.keys(),
         "may spend no more": spent | retired,
     }
     why = [f"{named(sorted(names))} {what}" for what, names in parts.items() if names]
+    why = [group.why_out(out), *why] if out else why
     termination.give_up(
         tx,
         group,

@@ -227,9 +227,11 @@ class Coordinator(Seat):
             for known in (self._sessions.waiting, self._sessions.told_of):
                 known.pop(event.party, None)
             self._sessions.watchers.discard(event.party)
+            tx = self._tx(now)
+            self._say_of_server(tx, event.party, "is away")
             if self._plan.section.replicas == 1:
-                return Step()
-            return self._close_turn(self._tx(now))  # a shard leaves if it stays away
+                return tx.step
+            return self._close_turn(tx)  # a shard leaves if it stays away
         if isinstance(event, WorkFailed | Failed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if isinstance(event, Answered):  # another coordinator has heard of this one
@@ -244,7 +246,8 @@ class Coordinator(Seat):
             return self._read_kit(now, event)
         self._demand_permitted(sender, event)
         # Whoever holds a client's key and looks does not say that it is there.
-        if not isinstance(event, requests.AskRun | requests.AskStatus):
+        # Its main thread says that it hangs, and nothing of its loop.
+        if not isinstance(event, requests.AskRun | requests.AskStatus | requests.Trouble):
             self._renew_if_client(now, sender)
         tx = self._tx(now)
         answer = self._answer(tx, sender, event)
@@ -295,6 +298,8 @@ class Coordinator(Seat):
                 return answer
             case requests.Join(client):
                 self._same(sender, client)
+                if client not in self._sessions.watchers:  # another process, whose disk may work
+                    self._sessions.trouble(client, "")
                 membership.demand_known(tx, self._follower, client)
                 if waits := membership.join(tx, self._settings, event):
                     return waits
@@ -402,11 +407,18 @@ class Coordinator(Seat):
 
     def _watched(self, tx: Transaction, event: requests.Subscribe) -> None:
         party = event.party
+        if party in self._sessions.told - self._sessions.watchers:
+            self._say_of_server(tx, party, "is here again")
         self._sessions.watchers.add(party)
         self._sessions.away.pop(party, None)
         self._sessions.forget_adopted(party)
         self._sessions.told.add(party)
         membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
+
+    def _say_of_server(self, tx: Transaction, party: str, text: str) -> None:
+        """Says in the log what became of a server: rounds wait for it, not for clients alone."""
+        if party not in self._federation.members and not self._federation.finished:
+            tx.step.effects.append(Say(f"{party} {text}"))
 
     @staticmethod
     def _welcome(tx: Transaction, client: str = "") -> requests.Welcome:

@@ -119,7 +119,7 @@ def _leave_out(
     tx.write(ReceiptExamined(group.name, id, holder, flaw))
     tx.settle((id,))
     if not group.streaming:
-        synchronous.end_if_too_few(tx, group, id.client, tx.federation.fates[id].reason)
+        synchronous.end_if_too_few(tx, group, {id.client: tx.federation.fates[id].reason})
 
 
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:

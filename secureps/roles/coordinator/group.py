@@ -18,6 +18,9 @@ from secureps.policy.rules.rule import RuleState
 from secureps.roles.coordinator.clocks import Clocks, after_pause
 from secureps.roles.coordinator.cohort import CohortInProgress, PreparedVersion
 from secureps.roles.coordinator.receipts import OpenReceipts
+from secureps.wording import by_reason
+
+SITS_OUT = "cannot take part before the next version"
 
 Ask = tuple[int, Base | None]
 """What a client was asked for: by which round, and without rounds from which base."""
@@ -56,9 +59,10 @@ class GroupState:
     `number` the newest one's. `suspicion` is what cohorts that came to nothing say of members.
 
     `stream`, while updates are taken without rounds, is who trains and whose clock is where.
-    `sitting_out` is who takes no part until the next version. `spoilt` are the cohorts that were
-    burnt since the newest one, `lost` whose members cannot send the same once more; `invited` are
-    those who are asked to, `suspicion.chosen` for whom that round is.
+    `sitting_out` is who takes no part until the next version, `absences` why clients take none in
+    it. `spoilt` are the cohorts that were burnt since the newest version, `lost` whose members
+    cannot send the same once more; `invited` are those who are asked to, `suspicion.chosen` for
+    whom that round is.
 
     `resigned` is why a row-block stays at its version for good, empty while it may go on.
     """
@@ -82,6 +86,7 @@ class GroupState:
     stream: Clocks | None = None
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
+    absences: dict[str, str] = field(default_factory=dict)
     spoilt: tuple[Cohort, ...] = ()
     lost: frozenset[str] = frozenset()
     resigned: str = ""
@@ -91,6 +96,10 @@ class GroupState:
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
         """Those whose fate is open, in the order in which they came."""
         return self.open_receipts.receipts
+
+    def why_out(self, clients: Iterable[str]) -> str:
+        """Why these clients cannot make the next version, with their names."""
+        return by_reason({client: self.absences.get(client, SITS_OUT) for client in clients})
 
     @property
     def digest(self) -> bytes:
@@ -217,17 +226,19 @@ class GroupState:
         self.invited, self.opened_at, self.reason = frozenset(), at, reason
         self.open_stream.again.clear()
 
-    def burn(self) -> None:
+    def burn(self, reason: str) -> None:
         """The cohort in the making comes to nothing: its members sit out until the next version."""
         self.spoilt += (self.cohort,) if self.cohort is not None else ()
         self.lost -= self.weights.keys()  # what they lost was an older one
         if not self.streaming and (self.making is None or not self.making.opened):
             return  # the next round asks them again, or sets of them
         self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
+        self.absences |= dict.fromkeys(self.weights, f"{SITS_OUT}: {reason}")
 
     def forget_spoilt(self) -> None:
         """Another version is to be made, or another model evaluated."""
         self.spoilt, self.lost = (), frozenset()
+        self.absences.clear()
 
     @property
     def burnt_members(self) -> dict[str, Member]:
@@ -244,8 +255,9 @@ class GroupState:
         member = self.burnt_members.get(id.client)
         return member is not None and member.id == id
 
-    def decline(self, client: str, sits_out: bool = False) -> None:
+    def decline(self, client: str, reason: str, sits_out: bool = False) -> None:
         """It takes no part in the open round; without rounds, in none for this version."""
+        self.absences[client] = reason
         if sits_out:
             self.sitting_out |= {client}
             self.forget(client)
@@ -276,6 +288,11 @@ class GroupState:
         if self.streaming:
             again = receipt.id.client in self.invited
             self.open_stream.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
+
+    def ask_again(self, clients: Iterable[str]) -> None:
+        """Forgets why these clients declined before: they may take part now."""
+        for client in clients:
+            self.absences.pop(client, None)
 
     def excuse(self, client: str) -> None:
         """Nothing is asked of a client: its data has nothing for this group."""
@@ -325,6 +342,7 @@ class GroupState:
                 (self.open_stream.exhaust if spent else self.open_stream.leave)(client)
             case records.MembersReturned(clients=clients):
                 self.sitting_out -= set(clients)
+                self.ask_again(clients)
             case records.MemberPassed(client=client):
                 self.open_stream.pass_over(client)
             case records.MemberAsked(client=client, version=version, step=step):

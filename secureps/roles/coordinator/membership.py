@@ -18,7 +18,15 @@ from secureps.errors import (
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.orders import RosterChanged
-from secureps.messages.requests import Decline, Join, Proposal, Retire, Subscribe, Withdraw
+from secureps.messages.requests import (
+    FAILED,
+    Decline,
+    Join,
+    Proposal,
+    Retire,
+    Subscribe,
+    Withdraw,
+)
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.evaluation import check_metrics
@@ -236,6 +244,7 @@ def retire(tx: Transaction, message: Retire) -> None:
         asked = group.phase is Phase.COLLECTING and client in group.invited
         if asked and client not in group.open_receipts.clients:
             what = "rests for a while" if message.returns else "takes part no more"
+            what = reason if reason.startswith(FAILED) else what
             synchronous.declined(tx, group, client, what)
 
 

@@ -6,7 +6,7 @@ here: decisions and records (`roles.coordinator.commit`).
 
 from __future__ import annotations
 
-from secureps.messages.orders import Discard, Finish, Found
+from secureps.messages.orders import Discard, Found
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import (
     checkpointing,
@@ -17,6 +17,7 @@ from secureps.roles.coordinator import (
     opening,
     recovery,
     resharding,
+    termination,
 )
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -79,7 +80,7 @@ def repeat(
     if party in checkpointing.parts_due(tx):
         checkpointing.order_part(tx, party)
     if federation.finished:
-        tx.order(party, Finish(federation.incarnation, federation.finished))
+        termination.tell_finish(tx, party)
 
 
 def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:

@@ -45,7 +45,7 @@ class Sessions:
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """What is wrong at servers, in words that follow their names."""
+    """What is wrong at servers and clients, in words that follow their names."""
     roster: str = ""
     """What is wrong with the roster that the coordinator goes by, in such words."""
     refused: set[str] = field(default_factory=set)

@@ -202,6 +202,8 @@ class CoordinatorState:
         match record:
             case Incarnated() | records.StandbyFollows():
                 self.reigns.apply(record)
+                if self.failure and isinstance(record, Incarnated):
+                    self._reopen()
             case RunPinned():
                 self.pinned = record
             case records.ShardLeft() | records.PlacementMoved() | ScalingDecided():
@@ -282,6 +284,19 @@ class CoordinatorState:
             case _:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
 
+    def _reopen(self) -> None:
+        """Lets a run that failed go on: somebody starts it again, and has mended the cause.
+
+        Clients that declined are asked again. Members of a burnt cohort are not: key holders may
+        have opened a sum of theirs.
+        """
+        self.ending = self.finished = self.failure = ""
+        for group in self.groups.values():
+            group.sitting_out &= group.burnt_members.keys()
+            group.ask_again(group.absences.keys() - group.sitting_out)
+            if group.phase is Phase.DONE:
+                group.phase = Phase.WAITING
+
     def covered(self, number: int) -> tuple[SubmissionId, ...]:
         """What becomes durable when the checkpoint of that number is complete."""
         done = self.checkpoint(number)
@@ -324,15 +339,17 @@ class CoordinatorState:
                 group.streaming
             ):
                 group.begin_set(at, number, frozenset(invited), reason)
+                group.ask_again(invited)
             case records.RoundOpened(round=number, invited=invited, reason=reason):
                 group.end_round()
                 group.round, group.invited, group.opened_at = number, frozenset(invited), at
+                group.ask_again(invited)
                 group.phase, group.reason = Phase.COLLECTING, reason
                 group.suspicion = group.suspicion.opened_for(group.invited)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
-            case records.MemberDeclined(client=client, sits_out=sits_out):
-                group.decline(client, sits_out)
+            case records.MemberDeclined(client=client, reason=reason, sits_out=sits_out):
+                group.decline(client, reason, sits_out)
             case records.RoundExtended(extensions=extensions, reason=reason):
                 group.extensions, group.reason = extensions, reason
             case records.RoundGivenUp(reason=reason) if group.streaming:
@@ -378,7 +395,7 @@ class CoordinatorState:
             case records.CohortBurnt(reason=reason):
                 self._drop(group, group.summed, reason)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
-                group.burn()
+                group.burn(reason)
                 group.end_cohort(at, reason)
             case records.GroupResigned(reason=reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"

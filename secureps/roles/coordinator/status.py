@@ -27,7 +27,7 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
 from secureps.roles.coordinator.transaction import Names, Transaction
-from secureps.wording import named
+from secureps.wording import by_reason, named
 
 Servers = tuple[requests.ServerStatus, ...]
 
@@ -197,16 +197,22 @@ def why(
     reason = "; ".join([reason, *ill])
     if group.phase is Phase.DONE or pinned is None:
         return reason
+    out = {name: why for name, why in group.absences.items() if name not in group.invited}
+    if out and group.phase is Phase.COLLECTING:
+        reason = f"{reason}; without: {by_reason(out)}"
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
     names = [server.name for server in servers if not server.live and server.role != COORDINATOR]
     away = federation.members.keys() - live if group.phase is Phase.WAITING else set[str]()
     names += sorted(away - federation.why_gone.keys())
     stopped = sorted(away & federation.retired)
-    rest = sorted(away & federation.why_gone.keys() - federation.retired)
+    gone = federation.why_gone
+    failed = sorted(n for n in away & gone.keys() if gone[n].startswith(requests.FAILED))
+    rest = sorted((away & gone.keys()) - federation.retired - set(failed))
     absent = (
         f"{named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away" if names else "",
         f"{named(stopped, SHOWN)} stopped" if stopped else "",
+        f"{named(failed, SHOWN)} failed" if failed else "",
         f"{named(rest, SHOWN)} {'rests' if len(rest) == 1 else 'rest'}" if rest else "",
     )
     return "; ".join([reason, *filter(None, absent)])
@@ -232,6 +238,8 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
     over = group.phase is Phase.WAITING and termination.over(tx, group)  # and others may go on
     phase, clip = (Phase.DONE if over else group.phase).value, clip_of(tx, group)
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
+    ill = (f"{name} {tx.sessions.troubles[name]}" for name in late if name in tx.sessions.troubles)
+    reason = "; ".join([reason, *ill])
     if stuck := envelope_checks.stuck(tx, group):
         reason = f"{reason}; {stuck}"
     if others := committees.others(tx, group):
@@ -251,15 +259,21 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
         state = away = ENDED
     if (reason := federation.why_gone.get(name)) is not None:
         away = "stopped" if name in federation.retired else "rests"
-        away += f": {reason}" if reason else ""
+        if reason.startswith(requests.FAILED):
+            away = reason
+        elif reason:
+            away += f": {reason}"
     if (out := federation.isolated.get(name)) is not None:
         state = away = "revoked" if out == REVOKED else "left out"
         if name in federation.acted.out:
             state = away = f"{state}: {out}"
+    state = state if live else away
+    if (trouble := tx.sessions.troubles.get(name)) and not federation.finished:
+        state = f"{state}: {trouble}"
     return requests.MemberStatus(
         name=name,
         live=live,
-        state=state if live else away,
+        state=state,
         submissions=federation.included[name],
         charges=federation.ledger.count(name),
         epsilon=_epsilon(tx, name),

@@ -7,7 +7,7 @@ What must not live here: the steps of a version (`roles.coordinator.commit`), gr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from secureps.errors import InternalError, TooFew
 from secureps.messages import coordinator_records as records
@@ -33,7 +33,7 @@ from secureps.roles.coordinator import (
 )
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
-from secureps.wording import named
+from secureps.wording import by_reason, counted, named
 
 
 def open_round(tx: Transaction, group: GroupState) -> Wait:
@@ -89,13 +89,9 @@ def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:
 
 def _end_if_none_may_come(tx: Transaction, group: GroupState, able: frozenset[str]) -> None:
     if not _admitted(tx, group, able)[0]:
-        out = named(sorted(group.sitting_out))
-        termination.end(
-            tx,
-            f"too few clients are left for version {group.version + 1} of {group.name}: {out} sit "
-            f"out until the next version ({group.reason})",
-            TooFew,
-        )
+        why = group.why_out(group.sitting_out)
+        text = f"too few clients are left for version {group.version + 1} of {group.name}: {why}"
+        termination.end(tx, text, TooFew)
 
 
 def open_evaluation(tx: Transaction, group: GroupState) -> Wait:
@@ -124,19 +120,19 @@ def declined(
     """A member takes no part in the open round; too few for any cohort end it at once."""
     tx.write(records.MemberDeclined(group.name, group.round, client, reason, sits_out))
     if not group.streaming:
-        end_if_too_few(tx, group, client, reason)
+        end_if_too_few(tx, group, {})
 
 
-def end_if_too_few(tx: Transaction, group: GroupState, client: str, reason: str) -> None:
-    """Gives up a round in which fewer are left than the least that is opened."""
-    least = tx.plan.bounds(group.name).minimum
-    if len(group.invited) < least:
-        give_up(
-            tx,
-            group,
-            f"given up: {len(group.invited)} members take part, the minimum cohort is {least} "
-            f"({client}: {reason})",
-        )
+def end_if_too_few(tx: Transaction, group: GroupState, others: Mapping[str, str]) -> None:
+    """Gives up a round in which fewer are left than the least that is opened.
+
+    `others`: why members that did not decline take no part, by name.
+    """
+    least, left = tx.plan.bounds(group.name).minimum, len(group.invited)
+    if left < least:
+        why = by_reason({**group.absences, **others})
+        few = f"{counted(left, 'member')} of the round {'is' if left == 1 else 'are'} left"
+        give_up(tx, group, f"given up: {few}, and a cohort needs {least}: {why}")
 
 
 def give_up(tx: Transaction, group: GroupState, reason: str) -> None:

@@ -221,4 +221,14 @@ def finish(tx: Transaction) -> None:
     failure = federation.failure or (None if made else TooFew.__name__)
     tx.write(Finished(_told(tx), failure))
     for party in sorted(tx.watchers):
+        tell_finish(tx, party)
+
+
+def tell_finish(tx: Transaction, party: str) -> None:
+    """Tells a party that the run is finished.
+
+    A key holder is not told of a run that failed: it would erase its keys, and the run may go on.
+    """
+    federation = tx.federation
+    if party not in tx.holders or not federation.failure:
         tx.order(party, Finish(federation.incarnation, federation.finished))

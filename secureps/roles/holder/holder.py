@@ -127,7 +127,7 @@ class Holder(ABC, Generic[T]):
             return Step(effects=[halt] if over or now >= self._until else [])
         match event:
             case Answered(Trouble()):
-                return self._disk.heard(event)
+                return Step(effects=self._disk.heard(event.request))
             case Answered(Register()):
                 watches, self._watches = self._watches, True
                 return Step(effects=[] if watches else [Watch()])

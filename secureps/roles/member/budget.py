@@ -69,10 +69,6 @@ class Budget:
             "a budget of its own: it sends no evaluation"
         )
 
-    def refusal(self, ledger: Ledger, layout: Layout, aim: Aim) -> str:
-        """Why this evaluation is not sent; empty if it may be."""
-        return self.evaluation_objection() or self.excess(ledger, self.planned(layout, (aim,)))
-
     def planned(self, layout: Layout, aims: tuple[Aim, ...]) -> list[Fact]:
         """What these will spend; the same update again is free."""
         facts = [
@@ -96,6 +92,8 @@ class Budget:
         """
         versions = sorted({receipt.version + 1 for receipt in sent})
         named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
+        if came.evaluated:
+            named = f"evaluates version {came.evaluated}"
         parts = [came.told, f"{size(sum(receipt.size for receipt in sent))} to send"]
         privacy = self.plan.section.privacy
         if any(receipt.unsafe for receipt in sent):

@@ -18,7 +18,6 @@ from secureps.messages.requests import Decline
 from secureps.messages.submission import model_digest
 from secureps.policy.base import Base
 from secureps.policy.plan import Plan
-from secureps.privacy.ledger import Ledger
 from secureps.roles.machine import Halt, Say, Step
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.pulled_model import PulledModel
@@ -87,7 +86,6 @@ class Appraiser:
 
     pinned: Pinned
     budget: Budget
-    ledger: Ledger
     pulled: PulledModel
     evaluated: int = 0
     refuses: bool = False
@@ -117,7 +115,7 @@ class Appraiser:
         if desk.pending(EVALUATION, base):
             return False, None
         aim = aims(EVALUATION, base)
-        refusal = self.budget.refusal(self.ledger, self.pinned.layout, aim)
+        refusal = self.budget.evaluation_objection()
         if ready is not Readiness.READY or refusal:
             del invites[EVALUATION]
             if ready is not Readiness.PAST:

@@ -13,6 +13,7 @@ from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Welcome
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
+from secureps.roles.disk_reports import DiskReports
 from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import Record
 from secureps.roles.member.budget import Budget
@@ -53,6 +54,7 @@ class MemberFold:
         """What it was told of shards of a later roster."""
         self._gathering = Gathering()
         self._lease = LeaseRenewal()
+        self._disk = DiskReports(settings.name)
 
     def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state; InternalError for one that is no member's."""
@@ -66,8 +68,7 @@ class MemberFold:
                 self._out.follow_plan(plan)
                 terms = self._settings.terms
                 self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
-                known = self._ledger, self._model
-                self._appraiser = Appraiser(self._pinned, self._budget, *known)
+                self._appraiser = Appraiser(self._pinned, self._budget, self._model)
             case RosterFollowed():
                 self._follower.apply(record)
             case Sealed(receipt):

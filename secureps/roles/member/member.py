@@ -38,7 +38,6 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, BlockHeader, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
-from secureps.policy.spending import Fact
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -67,7 +66,13 @@ from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
 from secureps.roles.tasks import Prune, Sweep, Task
 
-_IDLE = (requests.Telemetry, requests.Decline, requests.Withdraw, requests.Missing)
+_IDLE = (
+    requests.Telemetry,
+    requests.Trouble,
+    requests.Decline,
+    requests.Withdraw,
+    requests.Missing,
+)
 """Without an answer nothing is lost by them."""
 
 
@@ -105,8 +110,8 @@ class Member(MemberFold):
         raise Malformed("nobody dials a client")
 
     def troubled(self, reason: str) -> list[Effect]:
-        """Says nothing to anybody."""
-        return []  # its disk is its own person's matter: its log says it
+        """Tells the coordinator what it waits for, and its own log alone where on its disk."""
+        return self._disk.troubled(reason.partition(":")[0])
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event, and then the next thing that can begin: founding, pulling, or training."""
@@ -154,6 +159,9 @@ class Member(MemberFold):
             case Judged(message) if sender == WORKER:
                 self._working = False
                 step.tell(message)
+                if isinstance(message, Evaluated):
+                    text = f"evaluates version {message.version}: {message.examples:,} records"
+                    step.effects.append(Say(text))
             case KitRead() if sender == WORKER:
                 if self._follower.read(step, event):
                     self._catch_up(step)
@@ -258,9 +266,6 @@ class Member(MemberFold):
             self._timing.pulls(now)
             return
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
-        facts = self._budget.planned(self.pinned.layout, aims)
-        if self._unaffordable(step, facts):
-            return
         for each in due:
             self._invites.follow(each.invite.group)
         self._gathering = Gathering()
@@ -308,12 +313,6 @@ class Member(MemberFold):
         out = self._out.sealed.values(), self._out.moving.keys()
         invites = self.committees.sealable(plan, self._invites.open, seen)
         return Desk(plan, self._groups, seen, invites, evaluated, *out)
-
-    def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
-        """Whether these exceed the plan's budget, or this client's own at its own delta."""
-        if excess := self._budget.excess(self._ledger, facts):
-            self._leave(step, Leaving(Halt(f"another version {excess}: this client stops")))
-        return bool(excess)
 
     def _leave(self, step: Step, leaving: Leaving) -> None:
         """Trains no more, and ends or rests once the coordinator knows it."""
@@ -408,6 +407,8 @@ class Member(MemberFold):
                         step.tell(transfer.report(now, receipt))
             case requests.Heartbeat():
                 self._lease.beating = False
+            case requests.Trouble():
+                step.effects += self._disk.heard(request)
             case requests.Submit(receipt):
                 transfer = self._out.arrived(receipt.id)
                 self._invites.arrived(self._plan, receipt)

@@ -11,10 +11,10 @@ from secureps.messages.requests import Decline, Figure
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.roles.tasks import Task, TaskResult
 
-DECLINES = "this client sends no evaluation; its own log says why"
+DECLINES = "sends no evaluation; its own log says why"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
 
-NO_EXAMPLES = "this client was trained on no examples"
+NO_EXAMPLES = "its script trained on 0 examples"
 
 
 def block_key(digest: bytes) -> str:
@@ -121,7 +121,8 @@ class Unsent:
 class Contributed(TaskResult):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
-    `figures` are what it took; `unsent` are aims for which nothing leaves; `told` is what the data
+    `evaluated` is the version whose evaluation it is, 0 for a training. `figures` are what it took;
+    `unsent` are aims for which nothing leaves; `told` is what the data
     holder alone is told of the training, and `standing` of its budget over all runs. `again` are
     aims that are to be sealed anew: the disk failed when blocks of theirs had left.
     """
@@ -132,6 +133,7 @@ class Contributed(TaskResult):
     told: str = ""
     standing: str = ""
     again: tuple[Aim, ...] = ()
+    evaluated: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class Shard(ShardFoldable):
                 self._watches = True
                 return Step(effects=[Watch()])
             case Answered():
-                return self._disk.heard(event)
+                return Step(effects=self._disk.heard(event.request))
             case Failed(request, error):
                 return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import logging
 import os
 import pkgutil
 import runpy
@@ -45,6 +46,7 @@ def preload(names: list[str]) -> None:
             found = pkgutil.resolve_name(name)
             if ":" in name:
                 found()
+    logging.getLogger().handlers.clear()  # opacus sets a format of its own, which is no fork's
     if len(list(_TASKS.iterdir())) > 1:
         os._exit(1)
     gc.collect()

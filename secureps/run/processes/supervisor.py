@@ -198,6 +198,8 @@ class Supervisor:
                     _kill(process)
                 for process in processes:
                     process.wait()
+                for name in self._running:
+                    self._drop_empty(name)
                 self._running.clear()
                 self._dismiss()
 
@@ -298,6 +300,12 @@ class Supervisor:
             self._reaper.stdin.close()
             self._reaper.wait()
             self._reaper = None
+
+    def _drop_empty(self, name: str) -> None:
+        """Removes the log of a process that has written nothing."""
+        with suppress(OSError):
+            if not self._log(name).stat().st_size:
+                self._log(name).unlink()
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"

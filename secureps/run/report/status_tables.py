@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
@@ -38,10 +39,14 @@ from secureps.wording import finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 
+_NAMES = re.compile(r"\(.*?\)")
+"""In a reason, whose it is: it may be other clients' for the next version."""
+
 SKIPS = 6
 """The most reasons for skipped versions, and versions of each, that are shown."""
 
 STATES = (
+    "failed",
     "left out",
     "revoked",
     "gone",
@@ -265,10 +270,12 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
 
 def skips(own: EvaluationStatus) -> Iterator[str]:
     """Which versions were not evaluated, and why, in a line for each reason."""
-    reasons = [(why, list(run)) for why, run in groupby(own.skipped, lambda each: each.reason)]
-    if earlier := sum(len(run) for _, run in reasons[:-SKIPS]):
+    alike = groupby(own.skipped, lambda each: _NAMES.sub("", each.reason))
+    reasons = [list(run) for _, run in alike]
+    if earlier := sum(map(len, reasons[:-SKIPS])):
         yield f"skipped: {earlier} versions before these"
-    for why, run in reasons[-SKIPS:]:
+    for run in reasons[-SKIPS:]:
+        why = run[0].reason
         text = f"skipped: version {named([str(each.version) for each in run], SKIPS)}"
         yield f"{text}: {why}" if why else text
 

@@ -6,26 +6,27 @@ Only what a plan's numbers are held against comes back: lengths and metrics, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.evaluation import LOSS, judge
+from secureps.client.evaluation import said
 from secureps.client.initial_model import conformed
-from secureps.client.returned import taken_evaluation, taken_fit
+from secureps.client.returned import taken_fit
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import (
     SECRET_BYTES,
-    EvaluateResult,
     FitConfig,
     RecordPrivacy,
     Trainer,
 )
 from secureps.errors import PlanRefused
-from secureps.messages.orders import GroupVersion
+from secureps.messages.evaluation import EVALUATION, Metric
+from secureps.policy.checks.evaluation import check_metrics
+from secureps.policy.counting import bits_left, shares_of
 from secureps.policy.plan import Plan
 from secureps.run.script.scoring import Look
 from secureps.wording import meant
@@ -34,6 +35,9 @@ Tensors = Mapping[str, NDArray[Any]]
 
 HARDLY_ANY_NOISE = 1e-12
 """A noise multiplier: a trainer refuses 0."""
+
+COARSE = 0.02
+"""The step of a metric, in parts of its value, above which a mean is told too coarsely."""
 
 
 @dataclass(frozen=True)
@@ -104,16 +108,6 @@ def _lengths(
     return found
 
 
-@dataclass(frozen=True)
-class _Given:
-    """An evaluator whose result is there already."""
-
-    result: EvaluateResult
-
-    def evaluate(self, parameters: dict[str, NDArray[Any]]) -> EvaluateResult:
-        return self.result
-
-
 def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     section = plan.section.evaluation
     assert section is not None
@@ -121,24 +115,46 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     with blamed("evaluate"):
         at = getattr(trainer, "evaluate_at", None)
         result = trainer.evaluate(_copied(model)) if at is None else at(_copied(model), versions)
-    with blamed("what evaluate returned"):
-        result = taken_evaluation(result)
-    told = sorted({*result.metrics, *([] if result.loss is None else [LOSS])})
-    lacking = sorted(section.metrics.keys() - set(told))
+    own = said("what evaluate returned", result, False, section.metrics)
+    values = own.metrics
+    lacking = sorted(section.metrics.keys() - values.keys())
     if lacking:
         raise PlanRefused(
             f"evaluation.metrics: evaluate of the script says nothing called {lacking[0]!r}; "
-            f"{meant(lacking[0], told)}: name one of these in the plan, or have evaluate return it"
+            f"{meant(lacking[0], sorted(values))}: name one of these in the plan, or have evaluate "
+            "return it"
         )
-    own = section.model_copy(update={"reports": {}})  # of a training that was not asked for
-    here = tuple(GroupVersion(group, 0) for group in plan.groups)
-    for metric in judge(_Given(result), _copied(model), own, here).metrics:
+    metrics = tuple(Metric(name, values[name]) for name in sorted(section.metrics))
+    with blamed("what evaluate returned"):
+        check_metrics(section, metrics)
+    yield from _coarse(plan, metrics, own.examples)
+    for metric in metrics:
         most = section.metrics[metric.name]
         if abs(metric.value) > most:
             yield (
                 f"evaluation.metrics: {metric.name} of version 0 is {metric.value:.3g}, and a "
                 f"client sends {most:g} at most: raise {metric.name} to what it may come to"
             )
+
+
+def _coarse(plan: Plan, metrics: Sequence[Metric], examples: int) -> Iterator[str]:
+    """Says which metric a mean of clients tells worst, where that is too coarsely."""
+    if not plan.clients_evaluate:
+        return
+    group, members = plan.group(EVALUATION), plan.bounds(EVALUATION).minimum
+    (share,) = shares_of(group, [examples])
+    left = max(0.0, min(group.bits, bits_left(group.bits, share * members, members)))
+    most = plan.section.evaluation.metrics if plan.section.evaluation else {}
+    steps = {each: 2 * most[each.name] / 2**left for each in metrics if each.value}
+    worst = max(steps, key=lambda each: steps[each] / abs(each.value), default=None)
+    if worst is not None and steps[worst] > COARSE * abs(worst.value):
+        weighs = "" if share == 1 else f" a most_examples nearer to {examples:,},"
+        yield (
+            f"evaluation: a mean of {members} clients like the one tried keeps {left:.1f} of "
+            f"{group.bits} bits: {worst.name}, {worst.value:.3g} of version 0, is told in steps of "
+            f"{steps[worst]:.2g}; take{weighs} a magnitude smaller than {most[worst.name]:g}, or "
+            "more bits"
+        )
 
 
 def _copied(model: Tensors) -> dict[str, NDArray[Any]]:

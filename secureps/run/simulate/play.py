@@ -114,7 +114,7 @@ class Play:
         seed = UnsafeSeed(scenario.section.seed)
         self.simulation = Simulation(
             scenario.plan,
-            Cast(trainers, seed, self._cost),
+            Cast(trainers, seed, self._cost, scenario.records),
             self.folder,
             Conditions(
                 delay=self._delay,

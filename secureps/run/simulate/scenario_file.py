@@ -51,6 +51,11 @@ class Scenario:
         names, stays = self.clients, self.section.stay
         return {names[s.first + k]: s for s in stays for k in range(s.count)}
 
+    @property
+    def records(self) -> dict[str, int]:
+        """The public number that each client counts by, where the plan states them."""
+        return dict(zip(self.clients, _records(self.plan), strict=False))
+
     def settings(self, partition: int) -> dict[str, Setting]:
         """The settings of a client's script."""
         own: dict[str, Setting] = {"partition": partition, "partitions": self.section.clients}
@@ -110,11 +115,21 @@ def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario
         raise ConfigError(
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
         )
+    for each in (plan, *plans.values()):
+        if (stated := len(_records(each))) not in (0, section.clients):
+            raise ConfigError(
+                f"{path}: clients: {section.clients} play, and the plan's federation.records has "
+                f"{stated} numbers: state one of each, or leave it out for privacy.records"
+            )
     _refuse_stays(section, path)
     _refuse_unknown_shards(section, (plan, *plans.values()), path)
     with naming(path, ConfigError):
         delays = Delays.of(section.delays)
     return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
+
+
+def _records(plan: Plan) -> tuple[int, ...]:
+    return () if plan.section.federation is None else plan.section.federation.records
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:

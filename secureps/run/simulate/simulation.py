@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -95,11 +95,15 @@ def memory_kit(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> MemoryK
 
 @dataclass(frozen=True)
 class Cast:
-    """The trainers of all clients, by name, and the seed of their randomness."""
+    """The trainers of all clients, by name, and the seed of their randomness.
+
+    `records` are the public numbers by which clients count; who has none counts by the plan's.
+    """
 
     trainers: Mapping[str, Trainer]
     seed: Seed
     cost: Callable[[str, object], float] = lambda name, task: 0.0
+    records: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -356,4 +360,5 @@ class Simulation:
         seed, keys = self._seeds.get(name, self._cast.seed), self._kit.public.holder_keys
         trainer, identity = self._cast.trainers[name], self._kit.identities[name]
         ledger = self._ledgers.setdefault(name, MemoryLedger())
-        return Site(name, trainer, identity, seed, keys, folder, ledger=ledger, shared=True)
+        own = (name, trainer, identity, seed, keys, folder)
+        return Site(*own, records=self._cast.records.get(name), ledger=ledger, shared=True)

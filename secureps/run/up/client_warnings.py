@@ -1,6 +1,7 @@
 """Repeats the warnings of clients' own terminals once, under `up`, and counts them.
 
-A clip or a range that cuts most of an update off is told by its client alone, for no noise covers
+What a client sends nothing for is told at once: in one line for all that say the same. A clip or a
+range that cuts most of an update off is told by its client alone, for no noise covers
 it. Under `up` all clients are one user's, whose terminal this is: so the first such line is
 repeated, with the client's name, and the furthest one under the final tables. A line may tell of
 both, because a range is measured after the clip. What must not live here: what is a cut
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from secureps.run.up.party_logs import LogReader
 from secureps.tracebacks import TEXT_LIMIT
-from secureps.wording import counted
+from secureps.wording import by_reason, counted, numberless
 
 MOST_LEFT = 50.0
 """Percent of an update: a cut that leaves more of it is not repeated."""
@@ -29,6 +30,8 @@ PIECE = 1 << 16
 
 LONGEST = 4 * TEXT_LIMIT
 """Characters of a line that are looked at: a script may write lines of any length."""
+
+_NOTHING_SENT = re.compile(r"sends no (update|evaluation)\b.*")
 
 _NUMBER = r"\d+(\.\d+)?(e[+-]?\d+)?"
 
@@ -60,13 +63,27 @@ class ClientWarnings:
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
         self._cuts = {kind: _Cuts() for kind in _KINDS}
+        self._silent: dict[str, dict[str, str]] = {}
+        self._told = set[tuple[str, str]]()
 
     def news(self) -> Iterator[str]:
-        """Yields a line for each kind that was not told before."""
+        """Yields a line for each kind that was not told before.
+
+        Who sends nothing is told when no other client has said the same since the last call.
+        """
+        before = {kind: len(said) for kind, said in self._silent.items()}
         for client, log in self._logs.items():
             with suppress(OSError):  # it has none yet
                 for _, line in log.news(True, PIECE):
-                    yield from self._told(client, line)
+                    self._hear_silence(client, line)
+                    yield from self._new_cut(client, line)
+        quiet = [kind for kind, said in self._silent.items() if len(said) == before.get(kind)]
+        yield from (by_reason(self._silent.pop(kind)) for kind in quiet)
+
+    def rest(self) -> Iterator[str]:
+        """Yields the lines that waited for other clients, at the end of a run."""
+        yield from map(by_reason, self._silent.values())
+        self._silent.clear()
 
     def notes(self) -> tuple[str, ...]:
         """What there was until now, in one line: how often of each kind, and the furthest cuts."""
@@ -80,7 +97,16 @@ class ClientWarnings:
         said = dict.fromkeys(cuts.furthest[1] for cuts in self._cuts.values() if cuts.times)
         return (f"{', '.join(often)}; the furthest: {'; '.join(said)}",) if often else ()
 
-    def _told(self, client: str, line: str) -> Iterator[str]:
+    def _hear_silence(self, client: str, line: str) -> None:
+        if (found := _NOTHING_SENT.search(line[:LONGEST])) is None:
+            return
+        kind = numberless(found.group())
+        if (kind, client) not in self._told:
+            self._told.add((kind, client))
+            said = self._silent.setdefault(kind, {})
+            said[client] = next(iter(said.values()), found.group())
+
+    def _new_cut(self, client: str, line: str) -> Iterator[str]:
         own = line[line.find(f"{client}: ") + len(client) + 2 :]
         said, first = f"{client} says: {own[: 2 * TEXT_LIMIT]}", False
         for kind, pattern in _KINDS.items():

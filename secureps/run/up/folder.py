@@ -6,7 +6,8 @@
     RUN/kit/                 the CA and every party's keys
     RUN/config/NAME.toml     what `secureps serve` reads
     RUN/state/NAME/          a party's journal and payloads
-    RUN/logs/NAME.log        its stdout and stderr
+    RUN/logs/NAME.log        its stdout and stderr; script.log has those of the script that is asked
+                             for the model, scores and baselines, and up.log why a play failed
     RUN/checkpoints/         written by coordinator and shards
     RUN/report/              metrics.jsonl, summary.json at the end, sofar.json until then
 

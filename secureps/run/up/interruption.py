@@ -6,6 +6,7 @@ What must not live here: the processes (`run.processes.supervisor`), and how sig
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from secureps.run.report.terminal import Progress
 from secureps.run.up.folder import RunFolder
 from secureps.store.atomic_file import replace_text
 from secureps.store.journal_height import NO_SPACE
+from secureps.wording import one_line
 
 
 @contextmanager
@@ -34,13 +36,17 @@ def told_how_to_go_on(root: Path, options: Sequence[str], console: Console) -> I
 
 @contextmanager
 def noted(folder: RunFolder) -> Iterator[None]:
-    """Writes down the error of a play that fails, for `secureps runs`."""
+    """Writes down the error of a play that fails, for `secureps runs` and for `secureps log`."""
     folder.failed.unlink(missing_ok=True)
     try:
         yield
     except SecurepsError as error:
         with suppress(OSError):  # the disk may be what failed
-            replace_text(folder.failed, " ".join(str(error).split()))
+            replace_text(folder.failed, one_line(error))
+            folder.logs.mkdir(exist_ok=True)
+            with (folder.logs / "up.log").open("a") as log:
+                stamp = logging.Formatter().formatTime(logging.makeLogRecord({}))
+                log.write(f"{stamp} up: failed: {one_line(error)} ({error.fault} fault)\n")
         raise
 
 

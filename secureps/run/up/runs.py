@@ -118,8 +118,7 @@ def standing(folder: RunFolder) -> str:
 
 def _standing(folder: RunFolder, summary: dict[str, Any], all_made: Callable[[], bool]) -> str:
     if summary:
-        finished = str(summary["finished"])
-        return f"failed: {finished}" if summary.get("failure") else finished
+        return str(summary["finished"])
     if is_claimed(folder.root):
         return PLAYED
     if folder.failed.exists():

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, chdir
+from contextlib import chdir, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -163,8 +163,11 @@ def resume(
     return folder.root
 
 
-def _resumable(folder: RunFolder) -> AbstractContextManager[None]:
-    return full_disk_named(folder.root, f"go on: secureps resume {folder.root}")
+@contextmanager
+def _resumable(folder: RunFolder) -> Iterator[None]:
+    go_on = f"go on: secureps resume {folder.root}"
+    with noted(folder), full_disk_named(folder.root, go_on):
+        yield
 
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
@@ -180,7 +183,6 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     with (
         terminable(),
         told_how_to_go_on(folder.root, extras.arguments, console),
-        noted(folder),
         programs.order.beside(folder.root),
         Sinks(opened, warn) as sinks,
     ):
@@ -192,7 +194,8 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         console.print(part)
     for cut in outcome.cuts:
         console.print(Text(f"note: {cut}", "yellow"), soft_wrap=True)
-    replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
+    if not summary.failure:
+        replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     why_no_curves = undrawable()
     if not why_no_curves:
         sheet = _sheet(plan, baselines, programs.unsafe)
@@ -209,6 +212,8 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     if why_no_curves:
         console.print(why_no_curves, soft_wrap=True, highlight=False, markup=False)
     if summary.failure:
+        text = f"the run failed; once that is mended, this goes on: secureps resume {folder.root}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
         raise from_wire(summary.failure, summary.finished, None)
 
 
@@ -314,8 +319,10 @@ def _judged(
     """Writes model.safetensors, and best.safetensors if there is a best version.
 
     Returns:
-        the outcome with what the newest model adds.
+        the outcome with what the newest model adds. Where no version was made there is none.
     """
+    if not any(outcome.versions.values()):
+        return outcome
     try:
         model = export(folder.root, folder.model)
     except SecurepsError as error:

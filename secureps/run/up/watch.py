@@ -16,7 +16,7 @@ from typing import Any
 
 from secureps.errors import PeerError, SecurepsError, TooFew
 from secureps.messages.evaluation import EvaluationStatus
-from secureps.messages.requests import GroupStatus, MemberStatus, Status
+from secureps.messages.requests import FAILED, GroupStatus, MemberStatus, Status
 from secureps.policy.explain.row_block_text import row_block_words
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
@@ -181,6 +181,8 @@ class Watch:
             time.sleep(_TICK)
             self._hear()
         self._look()
+        for line in self._echo.rest():
+            self._progress.say(line, "yellow")
         assert self._status is not None
         versions = {group.name: group.version for group in self._status.groups}
         score = self._scored[0] if versions == self._judged else None
@@ -250,18 +252,19 @@ class Watch:
         failed = self._supervisor.failed
         said = together({name: str(failed[name]) for name in failed.keys() - self._told})
         for name in failed.keys() - self._told:
-            self._let_rest(name)
+            why = str(failed[name]).removeprefix(f"{name} ").rpartition("; see ")[0]
+            self._let_rest(name, f"{FAILED}{why}")
         self._told |= failed.keys()
         self._failures += said
         for each in said:
             self._progress.say(f"{each}; the run goes on while it can", "red")
 
-    def _let_rest(self, client: str) -> None:
+    def _let_rest(self, client: str, why: str) -> None:
         """Says for a client that is gone that it is, so that no round waits for it."""
         with suppress(SecurepsError):  # its lease ends in any case
             kit, address = self._watched.folder.kit, self._watched.address
             with closing(StatusClient(kit, client, address)) as own:
-                own.rest(client, "its process failed")
+                own.rest(client, why)
 
     def _tell_row_blocks(self, status: Status) -> None:
         """Says once, when all clients are there, how many row-blocks too few of them touch."""
@@ -345,8 +348,10 @@ class Watch:
         if quiet < STUCK_SECONDS and not nothing_moves:
             return ""
         gone = f"{len(clients) - len(here)} of {len(clients)} clients have ended"
-        for error in failed.values():  # `resume` goes on, once what failed is mended
-            raise type(error)(f"{gone}, and a round waits for {needed}: {error}")
+        if failed:  # `resume` goes on, once what failed is mended
+            why = "; ".join(together({name: str(error) for name, error in failed.items()}))
+            kind = type(next(iter(failed.values())))
+            raise kind(f"{gone}, and a round waits for {needed}: {why}")
         return f"stopped before its time: {gone} by themselves, a round waits for {needed}"
 
     def _between(self, groups: tuple[GroupStatus, ...]) -> bool:

@@ -12,7 +12,7 @@ from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import EvaluateResult, FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, Malformed
+from secureps.errors import ConfigError
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import write_state
@@ -78,8 +78,8 @@ def test_a_query_is_answered_with_numbers_alone(tmp_path: Path) -> None:
     assert "asked" not in again._states.newest(), "what it did to the state is dropped"
     with pytest.raises(ConfigError, match=r"no function for query\.other"):
         own.report_at(start, {"all": 1}, "query.other")
-    with pytest.raises(Malformed, match="query: num-examples is None, and must be a whole number"):
-        own.report_at(start, {"all": 1}, "query")
+    alike = EvaluateResult(None, 1, {})
+    assert own.report_at(start, {"all": 1}, "query") == alike, "it says of how many: of one"
     legacy = Script(write(tmp_path, CLIENT_APP)).make({"partition": 1})
     assert isinstance(legacy, FlowerTrainer)
     with pytest.raises(ConfigError, match="no function for query"):
@@ -113,10 +113,16 @@ def test_reports_of_an_app_are_opened_as_means_alone(tmp_path: Path) -> None:
 
 
 ASKING = """
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
+
+@app.query()
+def histogram(message, context):
+    own = context.node_config["partition-id"]
+    told = {"width": [i + own for i in range(9)], "length": [0] * 9}
+    return Message(RecordDict({"query_results": MetricRecord(told)}), reply_to=message)
 
 @app.query("ages")
 def ages(message, context):
@@ -134,8 +140,10 @@ def test_an_app_that_only_asks_is_told_how_its_answers_are_summed(tmp_path: Path
     initial = tmp_path / "count.safetensors"
     write_state(initial, {"count": np.zeros(1, np.float32)}, {})
     script = Script(write(tmp_path, ASKING + added))
-    evaluation = {"every": 1, "metrics": {"asked": 1.0}, "reports": {"query.ages": {"mean": 120.0}}}
-    plan = small_plan("plain", versions=2, local=[], evaluation={**evaluation, "bits": 24})
+    bins = {f"{name}.{i}": 20.0 for name in ("width", "length") for i in range(9)}
+    reports = {"query": bins, "query.ages": {"mean": 120.0}}
+    evaluation = {"every": 1, "metrics": {"asked": 1.0}, "reports": reports, "bits": 24}
+    plan = small_plan("plain", versions=2, local=[], evaluation=evaluation)
     trainers = {
         name: script.make({"partition": i, "initial": str(initial)})
         for i, name in enumerate(client_names(6))
@@ -147,3 +155,5 @@ def test_an_app_that_only_asks_is_told_how_its_answers_are_summed(tmp_path: Path
     for version in (1, 2):
         told = metrics_of(simulation)[version]
         assert told["query.ages.mean"] == pytest.approx(ages, abs=0.1)
+        widths = [told[f"query.width.{i}"] for i in range(9)]
+        assert widths == [pytest.approx(2.5 + i, abs=0.1) for i in range(9)], "all count alike"

@@ -159,6 +159,11 @@ def test_the_initial_model_may_come_from_a_file(tmp_path: Path) -> None:
     write_state(tmp_path / "n.safetensors", {f"arr_{i}": np.full(i, i) for i in range(12)}, {})
     nameless = trainer(tmp_path / "client.py", initial=str(tmp_path / "n.safetensors"))
     assert list(nameless.parameters(1)) == [f"arr_{i}" for i in range(12)]
+    named = {"fc.weight": np.zeros((30, 7)), "fc.bias": np.zeros(11)}
+    write_state(tmp_path / "named.safetensors", named, {})
+    ordered = trainer(write(tmp_path, CLIENT), initial=str(tmp_path / "named.safetensors"))
+    with pytest.raises(ConfigError, match="order and no names: call its 2 tensors arr_0, arr_1, "):
+        ordered.parameters(1)
 
 
 def test_settings_reach_node_config_and_run_config(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import flwr.serverapp.strategy as flowers
@@ -175,62 +173,15 @@ def test_a_loop_or_a_grid_of_the_apps_own_is_refused(act: Any, what: str) -> Non
         taken(lambda grid, context: act(grid))
 
 
-STARTS = {
-    "another follows": """
-        FedAvg().start(grid, MODEL)
-        FedAdam().start(grid=grid, initial_arrays=MODEL)
-    """,
-    "in a loop": """
-        for rate in (0.1, 0.01):
+def test_an_app_that_starts_again_whatever_is_raised_is_refused() -> None:
+    def main(grid: Grid, context: Context) -> None:
+        try:
             FedAvg().start(grid, MODEL)
-    """,
-    "a helper": """
-        train(grid, 1)
-        train(grid, 2)
-    """,
-    "nested": """
-        with open(__file__):
-            if grid:
-                FedAvg().start(grid, MODEL)
-            train(grid, 2)
-    """,
-}
-ONE_START = """
-    import threading
-    if len(list(grid.get_node_ids())) == 5:
-        result = FedAvg().start(grid, MODEL)
-    else:
-        result = FedAdam().start(grid, MODEL)
-    threading.Thread().start()
-    profiler = type("Profiler", (), {"start": lambda self, name: name})()
-    print(result, profiler.start("after"))
-"""
+        finally:
+            FedAvg().start(grid, MODEL)
 
-
-def app_of(folder: Path, body: str) -> Any:
-    """The main function of a file."""
-    source = (
-        "from flwr.serverapp.strategy import FedAdam, FedAvg\n"
-        "def train(grid, phase):\n    return FedAvg().start(grid, MODEL)\n"
-        "def main(grid, context):\n"
-    )
-    path = folder / "server_app.py"
-    path.write_text(source + textwrap.indent(textwrap.dedent(body), "    "))
-    names: dict[str, Any] = {"MODEL": MODEL, "__file__": str(path), "__name__": "server_app"}
-    exec(compile(path.read_text(), str(path), "exec"), names)
-    return names["main"]
-
-
-@pytest.mark.parametrize("name", STARTS)
-def test_two_trainings_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=OWN % r"it trains more than once: server_app.py, line \d"
-    ):
-        taken(app_of(tmp_path, STARTS[name]))
-
-
-def test_one_training_of_two_that_the_app_chooses_between_is_taken(tmp_path: Path) -> None:
-    assert type(taken(app_of(tmp_path, ONE_START)).strategy) is FedAvg
+    with pytest.raises(ConfigError, match=OWN % "it trains more than once"):
+        taken(main)
 
 
 # --- nodes ------------------------------------------------------------------------

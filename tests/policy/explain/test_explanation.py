@@ -214,6 +214,17 @@ def test_a_cohort_that_a_holder_would_not_open_is_remarked() -> None:
     assert told == [True, False, False]
 
 
+@pytest.mark.parametrize(("values", "more"), [(60, True), (100_000, False)])
+def test_envelopes_that_are_more_than_the_values_are_told(values: int, more: bool) -> None:
+    made = explain(committee_plan(), {"all": values})
+    (up,) = (cost.bytes_up for cost in made.groups if cost.name == "all")
+    assert up is not None
+    assert made.committee is not None
+    envelopes = made.committee.submission
+    text = f"{envelopes:,} of the {envelopes + up:,} bytes of a client's version are envelopes"
+    assert any(remark.startswith(text) for remark in made.remarks) is more is (envelopes > up)
+
+
 def test_a_small_model_cannot_fill_a_ciphertext() -> None:
     small = explain(make_plan("bfv", block_size=1024), {"all": 650})
     assert any("650 values do not fill a ciphertext" in remark for remark in small.remarks)

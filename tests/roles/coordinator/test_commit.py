@@ -8,6 +8,7 @@ import pytest
 
 from secureps.errors import UnknownParty, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.records import Incarnated
 from secureps.messages.submission import Member, SubmissionId, rooted
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
@@ -247,9 +248,15 @@ def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
     assert again.records == []
     world.pump()
     assert world.federation.finished == (
-        "too few clients are left for version 1 of all: c0, c1, c2 sit out until the next version "
-        f"({reason})"
+        "too few clients are left for version 1 of all: cannot take part before the next version: "
+        f"{reason} (c0, c1, c2)"
     ), "the holder has opened a sum of theirs, and opens no other"
+    told = {to for to, order in world.told if isinstance(order, orders.Finish)}
+    assert told == {*CLIENTS, *SHARDS}, "the holder keeps its keys: the run may go on"
+    ended = coordinator_records.Finished(world.federation.finished, "TooFew")
+    again = world.coordinator.resume(world.now)
+    assert isinstance(again.records[0], Incarnated)
+    assert again.records[-1] == ended, "nothing is mended by a restart, and it says the same"
 
 
 def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:

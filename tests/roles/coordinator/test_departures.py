@@ -10,7 +10,7 @@ from secureps.errors import UnknownParty
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Answer, Order, Step, Tick, Unwatched
+from secureps.roles.machine import Answer, Order, Say, Step, Tick, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, collecting
 
 STAYS, GOES = SHARDS
@@ -63,7 +63,7 @@ def test_who_comes_back_in_time_stays() -> None:
 
 def test_without_copies_nobody_leaves() -> None:
     world = collecting("plain")
-    assert world.give(GOES, Unwatched(GOES)).effects == []
+    assert world.give(GOES, Unwatched(GOES)).effects == [Say(f"{GOES} is away")]
     passes(world, 10_000.0)
     assert left(world) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from secureps.messages import requests
-from secureps.roles.machine import Say, Step, Tick
+from secureps.roles.machine import Say, Step, Tick, Unwatched
 from tests.kits.roles_kit import HOLDER, World, answers, holding, preparing, take
 
 DEADLINE = 10.0
@@ -52,3 +52,18 @@ def test_a_server_that_does_not_answer_in_time_is_named_until_it_does(
     assert f"; {late} {text}" in seen.groups[0].reason
     world.give(*take(world, late))
     assert late not in troubles(world)
+
+
+def test_the_log_says_which_server_went_away_and_came_back() -> None:
+    """Else it says of the round alone that no update has arrived, as if clients were at fault."""
+    world = holding()
+    for party, said in (("shard-a", ["shard-a"]), (HOLDER, [HOLDER]), ("c1", [])):
+        step = world.give(party, Unwatched(party))
+        assert says(step) == [f"{name} is away" for name in said]
+        for times in (1, 0):
+            step = world.give(party, requests.Subscribe(party, ()))
+            assert says(step) == [f"{name} is here again" for name in said * times]
+
+
+def says(step: Step) -> list[str]:
+    return [effect.text for effect in step.effects if isinstance(effect, Say)]

@@ -37,10 +37,8 @@ from secureps.roles.member.terms import Terms
 from secureps.roles.tasks import Prune, Sweep
 from tests.kits.member_kit import (
     Client,
-    budgeted,
     halts,
     leaves,
-    of_one_update,
     puts,
     said,
     works,
@@ -310,17 +308,6 @@ def test_blocks_that_left_go_to_the_next_shard_where_theirs_left() -> None:
 # --- the own budget ---------------------------------------------------------------
 
 
-def test_it_stops_at_its_budget_before_it_trains() -> None:
-    client = budgeted(1e-3)
-    client.publish(0)
-    client.invite(0)
-    step = client.pull(0)
-    halt = leaves(client, step)
-    assert halt.error is None
-    assert "the budget is 0.001 (one record added or removed): this client stops" in halt.reason
-    assert (works(step), step.records) == ([], [])
-
-
 def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
     client = Client(private_plan()).joined()
     update = client.trained()
@@ -334,16 +321,6 @@ def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
     again = client.sealed(0, 1)
     client.contributed(again)
     assert client.machine._ledger == once, "the same version again costs nothing"
-
-
-def test_one_version_fits_the_budget_and_two_do_not() -> None:
-    client = of_one_update()
-    client.trained()
-    client.publish(1)
-    client.invite(1)
-    step = client.pull(1)
-    assert "this client stops" in leaves(client, step).reason
-    assert works(step) == []
 
 
 # --- what the coordinator cannot talk a client out of -----------------------------
@@ -373,19 +350,6 @@ def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
     halt = leaves(client, step)
     assert halt.error is TermsRefused
     assert halt.reason.startswith("budget: the plan trains without privacy")
-
-
-def test_a_budget_of_its_own_holds_under_a_plan_with_a_larger_one() -> None:
-    plan = private_plan(privacy=PRIVACY | {"budget": 1e6})
-    client = Client(
-        plan, kit=MemberSettings("c0", ROSTER, SCHEMA, terms=Terms(budget=1e-3))
-    ).joined()
-    client.publish(0)
-    client.invite(0)
-    step = client.pull(0)
-    halt = leaves(client, step)
-    assert "the budget is 0.001 (one record added or removed): this client stops" in halt.reason
-    assert works(step) == []
 
 
 @pytest.mark.parametrize("version", [-1, 0])

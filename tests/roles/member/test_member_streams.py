@@ -11,7 +11,6 @@ from secureps.errors import BudgetSpent, Malformed, WrongVersion
 from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
-from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -119,34 +118,6 @@ def test_what_was_asked_as_a_further_step_is_the_first_of_a_newer_version() -> N
     client.pull(1)
     (task,) = works(invite(client, 0, 1))
     assert task.aims == (Aim("all", 1, 1),)
-
-
-def test_what_is_paid_for_arrives_before_the_client_stops_at_its_budget() -> None:
-    """Of two groups the budget lasts for one, and that update is on its way."""
-    groups = [
-        {"name": "b", "pattern": "bias", "rule": SSP},
-        {"name": "w", "pattern": "*", "rule": SSP},
-    ]
-    steps = {"local_steps": STEPS}
-    plan = make_plan(group=groups, privacy=PRIVACY, training=steps)
-    charge = Client(plan).sealed(0, 0, "b").receipt.charge
-    assert charge is not None
-    own = PRIVACY | {"budget": 1.001 * epsilon((charge,), 1e-5)}
-    client = Client(make_plan(group=groups, privacy=own, training=steps)).joined()
-    for group in ("b", "w"):
-        client.publish(0, group)
-    client.order(orders.Invite(1, "b", 0, 0, 10.0))
-    client.now += 1.0
-    client.give("c0", Tick())
-    for group in ("b", "w"):
-        client.pull(0, group)
-    made = client.sealed(0, 0, "b")
-    client.contributed(made)
-    client.order(orders.Invite(1, "w", 0, 0, 10.0))
-    client.now += 1.0
-    step = client.give("c0", Tick())
-    assert (said(step, requests.Retire), works(step)) == ([], [])
-    assert "this client stops" in leaves(client, arrives(client, made)).reason
 
 
 def test_who_is_told_to_leave_does_so_after_what_is_on_its_way() -> None:

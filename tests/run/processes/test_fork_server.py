@@ -23,14 +23,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are of Li
 LONG = 20.0
 
 TELLS = """
-import json, os, random, secrets, signal, sys
+import json, logging, os, random, secrets, signal, sys
 import numpy as np
 facts = {
     "arguments": sys.argv, "name": __name__, "folder": os.getcwd(), "own": os.environ.get("OWN"),
     "everybodys": os.environ.get("EVERYBODYS"), "session": os.getsid(0) == os.getpid(),
     "preloaded": "heavy" in sys.modules, "files": len(os.listdir("/proc/self/fd")),
     "handlers": [signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, signal.set_wakeup_fd(-1)],
-    "stdin": os.readlink("/proc/self/fd/0"),
+    "root": len(logging.root.handlers), "stdin": os.readlink("/proc/self/fd/0"),
     "drawn": [random.getrandbits(60), secrets.randbits(60), int(np.random.randint(1 << 60)),
               os.urandom(8).hex()],
 }
@@ -53,7 +53,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     for name, code in {
         "tells": TELLS,
         "ends": ENDS,
-        "heavy": "import numpy.random",
+        "heavy": "import logging, numpy.random; logging.basicConfig(datefmt='%m/%d/%Y')",
         "broken": "raise OSError('no such library')",
         "held": f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): "
         "time.sleep(0.005)",

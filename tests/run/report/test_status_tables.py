@@ -44,6 +44,7 @@ from secureps.run.report.status_tables import (
     show_fitting,
     show_json,
 )
+from secureps.run.report.status_tables import skips as reasons_of
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.snapshot import Snapshot
 from tests.kits.federations import small_federation, small_plan
@@ -337,6 +338,10 @@ def test_evaluations_that_were_all_skipped_are_told_with_the_reasons() -> None:
     assert "the federation's own evaluation, 0 versions" in lines
     assert "skipped: version 2, 4: client-06 is not there" in lines
     assert "skipped: version 6: given up: too few" in lines
+    assert list(reasons_of(skips("no data (a, b)", "no data (c)", "no key (c)"))) == [
+        "skipped: version 2, 4: no data (a, b)",
+        "skipped: version 6: no key (c)",
+    ]
     told_record = record(dataclasses.replace(STATUS, evaluation=own))
     assert told_record["evaluation"]["skipped"][2] == {"version": 6, "reason": "given up: too few"}
 

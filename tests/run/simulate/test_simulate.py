@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError
+from secureps.messages.coordinator_records import CohortClosed, Received
 from secureps.run.api import RunResult
 from secureps.run.report.trackers import Extras
 from secureps.run.simulate.coordinator_watch import CoordinatorWatch
@@ -64,6 +65,50 @@ def scenario(folder: Path, seed: int = 1) -> Path:
     path = folder / f"scenario-{seed}.toml"
     path.write_text(SCENARIO.format(script=SCRIPT, seed=seed))
     return path
+
+
+RECORDS = [40 + 10 * number for number in range(10)]
+COUNTED = """
+[privacy]
+noise_multiplier = 2.0
+max_grad_norm = 0.5
+sample_rate = 0.25
+delta = 1e-5
+budget = 50.0
+[federation]
+script = "unused.py"
+clients = 10
+"""
+
+
+def test_clients_count_by_the_numbers_of_the_plans_federation(tmp_path: Path) -> None:
+    """As under `up`: in their receipts and weights, and as the expected batch of a private step."""
+    path = scenario(tmp_path)
+    path.write_text(path.read_text().replace("dropout = 0.2", ""))
+    text = PLAN.replace("local_epochs", "local_steps").replace("versions = 4", "versions = 1")
+    (tmp_path / "plan.toml").write_text(f"{text}{COUNTED}records = {RECORDS}\n")
+    play = Play(load_scenario(path), tmp_path / "play", lambda line: None)
+    asked = dict[str, int | None]()
+    for name, trainer in play.simulation._cast.trainers.items():
+        fit = trainer.fit_held  # type: ignore[attr-defined]
+
+        def told(parameters: Any, config: Any, name: str = name, fit: Any = fit) -> Any:
+            asked[name] = config.privacy.records
+            return fit(parameters, config)
+
+        trainer.fit_held = told  # type: ignore[attr-defined]
+    play.run(lambda line: None)
+    rows = [row for _, row in play.simulation._stores["coordinator"].journal.replay()]
+    wanted = dict(zip(play.scenario.clients, RECORDS, strict=True))
+    got = [row.receipt for row in rows if isinstance(row, Received) and row.receipt.charge]
+    assert len(got) >= 6
+    assert {each.id.client: each.examples for each in got}.items() <= wanted.items()
+    closed = [row.cohort.members for row in rows if isinstance(row, CohortClosed)]
+    for member in closed[0]:
+        assert member.examples == wanted[member.id.client]
+    (tmp_path / "plan.toml").write_text(f"{text}{COUNTED}records = {RECORDS[:9]}\n")
+    with pytest.raises(ConfigError, match=r"clients: 10 play, and the plan's .* has 9 numbers"):
+        load_scenario(path)
 
 
 def test_the_same_file_gives_the_same_report_bit_for_bit(tmp_path: Path) -> None:

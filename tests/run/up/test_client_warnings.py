@@ -37,6 +37,24 @@ def test_the_first_far_cut_of_each_kind_is_said_once_with_its_clients_name(tmp_p
     assert list(echo.news()) == []
 
 
+def test_who_sends_nothing_is_named_once_with_all_that_say_the_same(tmp_path: Path) -> None:
+    echo = ClientWarnings(tmp_path, ("a", "b", "c"))
+    none = "sends no update from version {} of all: its script trained on 0 examples"
+    write(tmp_path, "b", none.format(0))
+    assert list(echo.news()) == [], "others may be about to say so"
+    write(tmp_path, "a", none.format(0))
+    assert list(echo.news()) == []
+    assert list(echo.news()) == [f"{none.format(0)} (a, b)"]
+    write(tmp_path, "a", none.format(1), "sends no evaluation: evaluate raised OSError")
+    write(tmp_path, "c", none.format(1))
+    assert list(echo.news()) == []
+    assert list(echo.rest()) == [
+        "sends no evaluation: evaluate raised OSError (a)",
+        f"{none.format(1)} (c)",
+    ], "at the end nobody waits for others"
+    assert list(echo.rest()) == []
+
+
 def test_at_the_end_it_is_said_how_often_and_how_far(tmp_path: Path) -> None:
     echo = ClientWarnings(tmp_path, ("a", "b"))
     assert echo.notes() == ()

@@ -27,12 +27,12 @@ def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) ->
     report.parent.mkdir()
     RunFolder(tmp_path / "d").report.mkdir()
     RunFolder(tmp_path / "d").failed.write_text("no lr")
-    over = {"finished": "the rule failed", "failure": "RuleFailed", "versions": {"all": 2}}
+    over = {"finished": "the budget is spent", "versions": {"all": 2}}
     report.write_text(json.dumps(over))
     found = [(run.folder.name, run.made, run.wanted, run.standing) for run in find_runs(tmp_path)]
     assert found == [
         ("b", {"all": -1}, {"all": 7}, STOPPED),
-        ("a", {"all": 2}, {"all": 7}, "failed: the rule failed"),
+        ("a", {"all": 2}, {"all": 7}, "the budget is spent"),
         ("d", {"all": -1}, {"all": 7}, FAILED.format("no lr")),
     ]
 

@@ -382,6 +382,62 @@ def test_a_script_that_fails_again_and_again_ends_the_run(
     assert summary["finished"] == "all 3 versions are made"
 
 
+EMPTY = """
+from dataclasses import replace
+from tests.kits.evaluations import Examiner
+
+class Empty(Examiner):
+    def fit(self, parameters, config):
+        return replace(super().fit(parameters, config), examples=0)
+
+    def evaluate(self, parameters):
+        raise ValueError("nothing held out")
+
+def make(settings):
+    return Empty(settings["partition"])
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_run_in_which_no_client_has_examples_fails_and_goes_on_once_that_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All clients are named, whose scripts it is; an evaluation that fails at all is one line."""
+    script, out = tmp_path / "empty.py", tmp_path / "run"
+    script.write_text(EMPTY)
+    text = UNACCOUNTED + "[evaluation]\nevery = 1\n[evaluation.metrics]\naccuracy = 1.0\n"
+    plan = write_plan(tmp_path / "plan.toml", script=script, text=text)
+    monkeypatch.setenv("COLUMNS", "400")
+    supervise_children(monkeypatch)
+    assert run(monkeypatch, "up", plan, "--out", out, *SEEDED) == 1
+    told = capsys.readouterr()
+    nobody = "sends no update from version 0 of all: its script trained on 0 examples ("
+    assert nobody in told.out, "it is said while the run goes on"
+    few = "error: too few clients are left for version 1 of all: its script trained on 0 examples ("
+    assert few in told.err
+    assert "(the members' fault)" in told.err
+    assert f"once that is mended, this goes on: secureps resume {out}" in told.out
+    assert not (out / "model.safetensors").exists(), "nobody trained one"
+    assert run(monkeypatch, "status", out) == 0
+    told = capsys.readouterr()
+    assert f"failed: {few[7:]}" in told.out
+    assert "this run is over" not in told.out
+    assert run(monkeypatch, "log", out, "up") == 0
+    assert f"up: failed: {few[7:]}" in capsys.readouterr().out
+
+    script.write_text(EMPTY.replace("examples=0", "examples=9"))
+    assert run(monkeypatch, "resume", out) == 0
+    told = capsys.readouterr()
+    summary = json.loads((out / "report" / "summary.json").read_text())
+    assert summary["finished"] == "all 3 versions are made"
+    fails = "sends no evaluation: evaluate raised ValueError: nothing held out (empty.py:10 in eval"
+    said = [line for line in told.out.splitlines() if line.startswith(fails)]
+    assert len(said) == 1, told.out
+    assert said[0].endswith("(client-00, client-01, client-02)")
+    assert "skipped: version 1, 2, 3: given up: 1 member of the round is left" in told.out
+    assert not (out / "logs" / "script.log").exists(), "the script wrote nothing"
+
+
 FAILING = """
 from tests.kits.evaluations import Examiner
 
@@ -420,8 +476,11 @@ def test_the_run_goes_on_without_a_client_that_fails_for_good(
     assert summary["finished"] == "all 3 versions are made"
     assert summary["updates"]["client-00"] == summary["updates"]["client-01"] == 3
     assert (out / "logs" / "client-02.log").read_text().count("error: fit raised") == 2
-    rests = "client-02 rests for a while: its process failed"
-    assert rests in (out / "logs" / "coordinator.log").read_text(), "no round waits for it"
+    log = (out / "logs" / "coordinator.log").read_text()
+    assert re.search(f"coordinator: {failed}", log.replace("client-02 failed: ", "client-02 "))
+    assert run(monkeypatch, "status", out) == 0
+    state = "failed: died twice in the same way, with exit status 1, and is not started again: fit"
+    assert f"\u2502 client-02 \u2502 {state} raised" in capsys.readouterr().out
 
 
 ABORTING = """

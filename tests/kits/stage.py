@@ -1,50 +1,34 @@
 """Runs that lie on a disk: kits, plans and state folders as `secureps serve` and clients keep them.
 
 A run is played in virtual time, with the stores of real processes: `Stage.halt` leaves its folder
-as a kill -9 of all parties would, and a later `Stage` over the same folder goes on with it. What
-must not live here: which runs there are (`generate`), and what a test expects of them.
+as a kill -9 of all parties would, and a later `Stage` over the same folder goes on with it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import lzma
-import tarfile
 import zlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.secret import Secret
-from secureps.messages.encoding import canonical, digest
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation
-from secureps.store.checkpoint import latest_good
 from secureps.store.envelope_keys import load_keys
 from secureps.store.journal import Journal, SqliteJournal
 from secureps.store.keyring import load_private, load_public, own_seed
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
-from tests.kits.federations import Tensors, Walker
+from tests.kits.federations import Walker
 from tests.kits.streams import seconds
-
-FOLDER = Path(__file__).parent
-FORMATS = {int(path.name.partition("-")[2]): path for path in FOLDER.glob("format-*")}
-"""Folders of files, by the number of each format that was ever released."""
 
 CLIENTS = 3
 SHAPE = (10, 7)
-LOCKS = ("*.lock", "*.turn")
-"""Who holds a file: of no use to anybody later."""
 
 
 def _slow(name: str, task: object) -> float:
@@ -102,20 +86,6 @@ class Stage:
             journal.close()
         return self.simulation.loop.now()
 
-    def ending(self) -> dict[str, Any]:
-        """What the run came to: digests of its model, of its ledger, of its last checkpoint."""
-        federation = self.simulation.coordinator.federation
-        facts = (*federation.ledger.charges, *federation.ledger.releases)
-        _, manifest, _ = latest_good(self.simulation.checkpoints)
-        return {
-            "finished": federation.finished,
-            "versions": self.simulation.versions(),
-            "model": model_digest(self.simulation.model()),
-            "ledger": digest("ledger", *map(canonical, facts)).hex(),
-            "facts": len(facts),
-            "checkpoint": {part.shard: part.digest.hex() for part in manifest.files},
-        }
-
     def records(self, name: str) -> list[Any]:
         """What a party has journalled."""
         return [record for _, record in self._journals[name].replay()]
@@ -144,42 +114,3 @@ class Stage:
             journal = ServedJournal(journal, self.folder / "kit" / "private" / name / "runs")
         self._journals[name] = journal
         return journal
-
-
-def model_digest(model: Tensors) -> str:
-    """Of names, types, shapes and bytes of all tensors, in their order."""
-    hasher = hashlib.sha256()
-    for name, tensor in model.items():
-        little = np.ascontiguousarray(tensor)
-        hasher.update(f"{name} {little.dtype.str} {little.shape}\n".encode() + little.tobytes())
-    return hasher.hexdigest()
-
-
-def pack(folder: Path, archive: Path) -> None:
-    """Stores a folder in one file: nothing of who made it, where or when."""
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path in sorted(folder.rglob("*")):
-            if path.is_dir() or any(path.match(lock) for lock in LOCKS):
-                continue
-            entry = tar.gettarinfo(path, path.relative_to(folder).as_posix())
-            entry.uid = entry.gid = entry.mtime = 0
-            entry.uname = entry.gname = ""
-            with path.open("rb") as file:
-                tar.addfile(entry, file)
-    archive.write_bytes(lzma.compress(raw.getvalue(), preset=9 | lzma.PRESET_EXTREME))
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Makes the folder again, for its owner alone."""
-    folder.mkdir(mode=0o700, parents=True)
-    with tarfile.open(archive, "r:xz") as tar:
-        tar.extractall(folder, filter="data")
-    for path in (folder, *folder.rglob("*")):
-        if path.is_dir():
-            path.chmod(0o700)
-
-
-def read_json(path: Path) -> Any:
-    """A file of this folder."""
-    return json.loads(path.read_text())
