@@ -14,9 +14,9 @@ in the order in which they come:
     answered            the coordinator has acknowledged the share
 
 Of a shard: `summed`, the sums of a cohort are made and nobody heard of it; `journals`, a version is
-made and not on record; `reads`, a block of the cohort is about to be read on the worker's thread. Of
-a coordinator: `commits`, a version is made by all shards and not on record. With one of the last
-three a party counts as hanging after a second. Actions:
+made and not on record; `reads`, a block of the cohort is about to be read on the worker's thread.
+Of a coordinator: `commits`, a version is made by all shards and not on record. With one of the
+last three a party counts as hanging after a second. Actions:
 
     die                 SIGKILL
     touch=FILE          says that it came so far
