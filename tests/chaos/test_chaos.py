@@ -201,6 +201,14 @@ def test_a_data_holder_acts_on_its_client_and_the_others_go_on(faults: str) -> N
     ]
 
 
+def test_a_client_that_is_back_before_its_rest_is_heard_of_joins_again() -> None:
+    """The coordinator was away meanwhile, and hears of the rest after the client has joined."""
+    faults = "frozen:coordinator@49+3.5,rests:client-01@387+18.64,kill:shard-0@617+17.6"
+    outcome = play(1514, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 def test_what_who_left_has_sent_keeps_nobody_waiting_where_too_few_are_left() -> None:
     """With it there would be a cohort, and of two members that are left the rule asks neither."""
     faults = (
