@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 USERS := $(VENV)/.installed-all
 EXTRA ?= base
 
-.PHONY: demo test quick slow browser chaos clients clusters fuzz fuzz-guided flower ray gpu check docs extra bench soak bench-peers numbers study proto clean
+.PHONY: demo test quick slow browser chaos clients clusters fuzz fuzz-guided flower ray check docs extra bench soak bench-peers numbers study proto clean
 
 demo: $(firstword $(wildcard $(STAMP)) $(USERS))  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -74,10 +74,6 @@ ray: $(VENV)/.ray  ## simulations on a Ray cluster: the same bits on 1 and 4 ray
 clients: $(STAMP)  ## what holds on every kind of machine: the same bits by both kinds of kernels; a minute
 	$(BIN)/python -I tests/kits/client_check.py
 	$(BIN)/python -m pytest @tests/portable.txt
-
-# Triton is a gigabyte, and nothing else needs it. No device is needed: NumPy plays the kernels.
-gpu: $(VENV)/.gpu  ## the GPU's kernels, played and compiled without one; two minutes, and a GB to install
-	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 tests/gpu
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -138,10 +134,6 @@ $(STAMP) $(USERS): pyproject.toml
 
 $(VENV)/.ray: $(STAMP)
 	$(BIN)/pip install -e '.[ray]'
-	touch $@
-
-$(VENV)/.gpu: $(STAMP)
-	$(BIN)/pip install -e '.[gpu]'
 	touch $@
 
 $(VENV)/.atheris: $(STAMP)

@@ -12,7 +12,6 @@ the folder, and the same command goes on.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from pathlib import Path
 
@@ -47,21 +46,20 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     for load in given.loads:
         path = scenario(given.out, load, given.seeds)
-        folder = study(path, given.out / f"load-{load:g}", given.workers, Console(width=120))
-        for each in json.loads((folder / "report.json").read_text())["rows"]:
+        for each in study(path, given.out / f"load-{load:g}", given.workers, Console(width=120)):
             inf = float("inf")
-            reached = each["seconds"] + [inf] * (len(given.seeds) - len(each["seconds"]))
+            reached = [*each.seconds, *[inf] * (len(given.seeds) - len(each.seconds))]
             rows.append(
                 {
                     "load": load,
-                    "rule": each["variant"],
-                    "seconds": each["median"] or inf,
+                    "rule": each.variant,
+                    "seconds": each.median or inf,
                     "least": min(reached),
                     "most": max(reached),
-                    "sooner": each["times"] or "",
-                    "versions": each["versions"],
-                    "best": each["best"],
-                    "under rlwe": "the same" if each["sealed"] else "NOT THE SAME",
+                    "sooner": each.times or "",
+                    "versions": each.versions,
+                    "best": each.best,
+                    "under rlwe": "the same" if each.sealed else "NOT THE SAME",
                 }
             )
     report("queues", "virtual seconds to the target, by load and by what is chosen", rows)

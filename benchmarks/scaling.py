@@ -9,7 +9,7 @@ costs whatever its blocks is shared by more values there, and blocks are as many
 
 "cluster": an update of ResNet-152's size (60M values) of 64 workers over 10 Gbit/s, in virtual time
 (`benchmarks.cluster`), from the costs of the same run: those of "flat", shared out among the steps
-of an update as `secureps profile` finds them, and what receipts cost that come at once
+of an update by CLIENT_PARTS and SHARD_PARTS, and what receipts cost that come at once
 (`benchmarks.receipts`). Simulated, not measured: as it is built, with each block sent as soon as it
 is sealed, and where an update is sealed as a whole before it is sent.
 
@@ -27,14 +27,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
-from benchmarks.crowded import CAPACITY, Crowded
-from benchmarks.deployed import still_plan
+from benchmarks.crowded import Crowded
 from benchmarks.large import Cost, warm
 from benchmarks.receipts import Control, control
 from benchmarks.report import Row, report
 from secureps.policy.block_deltas import FLOAT_BYTES
-from secureps.run import profile as profiling
-from secureps.run.report.plots import WIRE
 
 VALUES = 10_000_000
 """More than 400,000 at each of eight shards: every case is sealed in the same ring."""
@@ -133,30 +130,18 @@ def flat_rows(cases: Sequence[Case]) -> Iterator[Row]:
         }
 
 
-def costs_of(case: Case, values: int, phases: Sequence[profiling.Phase], told: Control) -> Costs:
-    """The steps' costs: what the processes of a case spent, shared out as a profile's phases are.
+CLIENT_PARTS = {"make": 30.7, "send": 4.3, "pull": 5.5}
+SHARD_PARTS = {"take": 8.7, "open": 8.6, "serve": 4.7}
+"""Nanoseconds of CPU of a value, where each step was timed alone: how a party's are shared out."""
 
-    Of coordinator and holders it is what they spent on receipts that came at once. gRPC's part of
-    the profile is of both ends together: half of it is each end's.
+
+def costs_of(case: Case, told: Control) -> Costs:
+    """The steps' costs: what the processes of a case spent, in the proportions of their parts.
+
+    Of coordinator and holders it is what they spent on receipts that came at once.
     """
-    cpu: dict[str, float] = {}
-    for phase in phases:
-        who = "" if phase.party == WIRE else f"{phase.party.strip()} "
-        name = who + phase.step
-        cpu[name] = cpu.get(name, 0.0) + phase.cpu / (NANO * values)
-    up, down = cpu["up"] / 2, cpu["down"] / 2
-    client = {
-        "make": cpu["client makes update"],
-        "send": cpu["client sends"] + up,
-        "pull": cpu["client pulls"] + down,
-    }
-    shard = {
-        "take": cpu["shard takes it in"] + cpu["shard adds"] + up,
-        "open": cpu["shard opens, steps"],
-        "serve": cpu["shard serves"] + down,
-    }
-    client = _shared(case.parties["clients"], client)
-    shard = _shared(case.parties["shards"], shard)
+    client = _shared(case.parties["clients"], CLIENT_PARTS)
+    shard = _shared(case.parties["shards"], SHARD_PARTS)
     return Costs(
         client["make"],
         client["send"],
@@ -176,16 +161,6 @@ def costs_of(case: Case, values: int, phases: Sequence[profiling.Phase], told: C
 def _shared(whole: float, parts: dict[str, float]) -> dict[str, float]:
     total = sum(parts.values())
     return {name: whole * part / total for name, part in parts.items()}
-
-
-def profiled(values: int) -> tuple[profiling.Phase, ...]:
-    """The phases of an update of the same plan, each party in turn in this process."""
-    with tempfile.TemporaryDirectory(prefix="secureps-scaling-") as folder:
-        plan = Path(folder) / "plan.toml"
-        text = still_plan("rlwe", FEW, FEW, SHARDS, capacity=CAPACITY)
-        plan.write_text(text.format(cipher="rlwe", versions=2))
-        question = profiling.Question(values=values, clients=FEW)
-        return profiling.profile(plan, question, lambda text: None).phases
 
 
 WAYS: tuple[tuple[str, bool, bool], ...] = (
@@ -301,7 +276,7 @@ def main() -> None:
     title = f"CPU of a value of a client, ns; {given.values:,} values, rlwe, TLS"
     report("scaling", title, list(flat_rows(cases)))
     known = {(case.shards, case.clients): case for case in cases}
-    costs = costs_of(known[SHARDS, FEW], given.values, profiled(given.values), control())
+    costs = costs_of(known[SHARDS, FEW], control())
     steps = {name: float(value) for name, value in vars(costs).items()}
     title = "What each step costs, ns a value (decide, share, direct, begin: s)"
     report("scaling-costs", title, [steps])

@@ -22,7 +22,6 @@ EXTRAS = {
     "dashboard": ("starlette", "uvicorn"),
     "ray": ("ray",),
     "trace": ("opentelemetry",),
-    "gpu": ("triton",),
 }
 """The modules that each extra of pyproject.toml brings."""
 

@@ -20,12 +20,9 @@ from typing import Any
 import torch
 
 from benchmarks import record_level
-from benchmarks.gpu import codec, neighbours, sealing, training
-from benchmarks.gpu.timing import FULL, TINY, Sizes, Timed, one_thread
+from benchmarks.gpu import codec, neighbours, training
+from benchmarks.gpu.timing import FULL, TINY, Sizes, one_thread
 from benchmarks.report import RESULTS, Row, machine, show
-from secureps.errors import ConfigError
-from secureps.gpu.device import device as kernels_device
-from secureps.gpu.device import has_device_file
 from secureps.wording import one_line
 
 SECONDS = 400.0
@@ -34,17 +31,10 @@ SECONDS = 400.0
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured, and with what.
-
-    Args:
-        kernels: the same device for kernels of Triton; None where there is no Triton.
-        why: there are no kernels.
-    """
+    """What is measured, and with what."""
 
     device: torch.device
     sizes: Sizes
-    kernels: Timed | None
-    why: str = ""
 
     @property
     def name(self) -> str:
@@ -52,15 +42,6 @@ class Bench:
         if self.device.type == "cuda":
             return str(torch.cuda.get_device_name(self.device))
         return "a CPU in a device's place, in a tiny form"
-
-
-def _kernels(of: Callable[[Timed, Sizes], Iterator[Row]]) -> Callable[[Bench], Iterator[Row]]:
-    def rows(bench: Bench) -> Iterator[Row]:
-        if bench.kernels is None:
-            raise ConfigError(bench.why)
-        return of(bench.kernels, bench.sizes)
-
-    return rows
 
 
 def _tensors(
@@ -79,11 +60,9 @@ def _private(narrow: bool) -> Callable[[Bench], Iterator[Row]]:
 
 
 SECTIONS: Mapping[str, Callable[[Bench], Iterator[Row]]] = {
-    "transfers": _kernels(sealing.transfers),
-    "batches": _kernels(sealing.batches),
-    "whole updates": _kernels(sealing.whole),
+    "transfers": _tensors(codec.transfers),
     "training": _tensors(training.training),
-    "shares of a step": _kernels(training.shares),
+    "shares of a step": _tensors(training.shares),
     "updates": _tensors(codec.codecs),
     "memory of models": _tensors(training.memory),
     "memory of values": _tensors(codec.memories),
@@ -116,8 +95,7 @@ def measure(bench: Bench, out: Path, seconds: float) -> dict[str, Any]:
                 for row in of(bench):
                     rows.append(row)
             except Exception as error:  # the others are measured
-                if not isinstance(error, ConfigError):
-                    traceback.print_exc()
+                traceback.print_exc()
                 said = one_line(error, lines=1) or type(error).__name__
                 found["left out"][name] = f"{type(error).__name__}: {said}"
             if rows:
@@ -133,17 +111,6 @@ def measure(bench: Bench, out: Path, seconds: float) -> dict[str, Any]:
     return found
 
 
-def with_kernels(device: torch.device, sizes: Sizes) -> Bench:
-    """The device with its kernels, if there is a Triton for them."""
-    try:
-        made = kernels_device()
-        if made.where != str(device):
-            raise ConfigError(f"kernels would run on {made.where}")
-    except ConfigError as error:
-        return Bench(device, sizes, None, one_line(error, lines=1))
-    return Bench(device, sizes, Timed(made.torch, made.where, made.name))
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda", help="cpu: all of it in a tiny form")
@@ -151,15 +118,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
     asked = parser.parse_args(arguments)
     device = torch.device(asked.device)
-    if device.type == "cuda" and not (has_device_file() and torch.cuda.is_available()):
-        print("no device, and nothing measured: no driver's device file, or no torch for CUDA")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print("nothing is measured: torch finds no CUDA device here")
         return
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else bits do not repeat
     sizes = TINY if device.type == "cpu" else FULL
     with one_thread() if device.type == "cpu" else nullcontext():
-        measure(with_kernels(device, sizes), asked.out, asked.seconds)
+        measure(Bench(device, sizes), asked.out, asked.seconds)
     print(f"written: {asked.out}; python -m benchmarks.gpu.page {asked.out} draws it")
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.gpu.timing import Memory, Sizes, one_core, row, timed
+from benchmarks.gpu.timing import Memory, Sizes, fastest, one_core, row, timed
 from benchmarks.report import Row
 from secureps.client.held_tensor import HeldTensor
 from secureps.client.integers import UpdateIntegers
@@ -112,6 +114,19 @@ def codecs(device: torch.device, sizes: Sizes) -> Iterator[Row]:
                 ("integers", second, core[1]),
             ):
                 yield row(f"{step}, {name}{where}", values, *own_seconds, of_core[1])
+
+
+def transfers(device: torch.device, sizes: Sizes) -> Iterator[Row]:
+    """Copies of float32 values to the device and back, from pinned memory."""
+    values = sizes.core
+    own = torch.ones(values, pin_memory=device.type == "cuda")
+    there, other = torch.empty(values, device=device), torch.empty(values)
+    with one_core():
+        core = fastest(partial(other.copy_, own), sizes.tries)
+    for step, to, source in (("copy there", there, own), ("copy back", own, there)):
+        copies = partial(to.copy_, source, non_blocking=True)
+        _, *tries = (timed(device, copies) for _ in range(1 + sizes.tries))
+        yield row(step, values, *min(tries, key=itemgetter(1)), core)
 
 
 def memory_of(device: torch.device, tensors: Mapping[str, HeldTensor]) -> tuple[int, int]:

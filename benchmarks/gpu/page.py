@@ -60,18 +60,6 @@ def goals(found: Found) -> list[Goal]:
     }
     beyond = "in models"
     return [
-        Goal(
-            "10^9 values sealed in a second, at least",
-            2.0,
-            False,
-            taken("whole updates", "10^9 values/s", "step", "2 threads"),
-        ),
-        Goal(
-            "sealing a model, in training steps of it, below",
-            0.02,
-            True,
-            taken("shares of a step", "sealing, of a step", "model"),
-        ),
         Goal("a private step to a plain one, at most", 1.5, True, private),
         Goal(
             "memory beyond model and update, in models, below",

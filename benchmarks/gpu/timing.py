@@ -11,13 +11,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from benchmarks.report import Row
-from secureps.gpu.device import Device
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,6 @@ class Sizes:
     """How much is measured.
 
     Args:
-        values: of transfers, and of batches that are sealed.
-        sealed: of an update that is sealed as a whole.
         updates: of models that are no more than values: what is made of each, the last the largest.
         core: the most values of an update that one core makes as well.
         tries: of which the fastest counts.
@@ -34,8 +31,6 @@ class Sizes:
         tiny: models of some thousand weights, in the place of 25 million.
     """
 
-    values: int
-    sealed: int
     updates: tuple[int, ...]
     core: int
     tries: int
@@ -43,31 +38,8 @@ class Sizes:
     tiny: bool
 
 
-FULL = Sizes(10_000_000, 25_000_000, (1_000_000, 10_000_000, 100_000_000), 10_000_000, 3, 10, False)
-TINY = Sizes(4096, 4096, (5000,), 5000, 1, 1, True)
-
-
-@dataclass(frozen=True)
-class Timed(Device):
-    """A device that notes how long its streams were busy, in seconds."""
-
-    busy: list[float] = field(default_factory=list, compare=False)
-
-    @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
-        """As of `Device`, between two events."""
-        if stream is None:
-            began = time.perf_counter()
-            with super().on(stream):
-                yield
-            self.busy.append(time.perf_counter() - began)
-            return
-        first, last = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with super().on(stream):
-            first.record(stream)
-            yield
-            last.record(stream)
-        self.busy.append(first.elapsed_time(last) / 1e3)
+FULL = Sizes((1_000_000, 10_000_000, 100_000_000), 10_000_000, 3, 10, False)
+TINY = Sizes((5000,), 5000, 1, 1, True)
 
 
 def row(step: str, values: int, on_device: float, clock: float, core: float) -> Row:

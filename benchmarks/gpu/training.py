@@ -15,16 +15,12 @@ from torch import nn
 
 from benchmarks.gpu.codec import CODECS, made_of, memory_of, memory_row, plan_of, taken
 from benchmarks.gpu.models import FEW, MODELS, Trained
-from benchmarks.gpu.sealing import PARAMETERS, sealed_whole
-from benchmarks.gpu.timing import Memory, Sizes, Timed, one_core, timed
+from benchmarks.gpu.timing import Memory, Sizes, one_core, timed
 from benchmarks.record_level import Narrow
 from benchmarks.report import Row
 from secureps.client.held_tensor import HeldTensor
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig, FitResult
-
-SEALED = next(iter(PARAMETERS))
-"""How an update is sealed whose share of a step is told."""
 
 
 def _models(sizes: Sizes) -> Mapping[str, Trained]:
@@ -99,13 +95,10 @@ def _weights(model: Trained) -> int:
     return sum(each.numel() for each in model.make().parameters())
 
 
-def shares(here: Timed, sizes: Sizes) -> Iterator[Row]:
+def shares(device: torch.device, sizes: Sizes) -> Iterator[Row]:
     """For how much of a training step, in float32, a device is busy with its update."""
-    device = torch.device(here.where)
     for name, model in _models(sizes).items():
         step = step_of(device, model, model.make, sizes.steps, sizes.tries)
-        weights = _weights(model)
-        busy, _ = sealed_whole(here, PARAMETERS[SEALED], weights, 1)
         made = made_of(plan_of(CODECS["16 bits"]), trained_of(device, model))
         update, small, _ = taken(device, made, sizes.tries)
         codec = update[0] + small[0]
@@ -114,9 +107,7 @@ def shares(here: Timed, sizes: Sizes) -> Iterator[Row]:
             "step, ms": 1e3 * step,
             "update and integers, ms": 1e3 * codec,
             "of a step": codec / step,
-            "sealing, ms": 1e3 * busy,
-            "sealing, of a step": busy / step,
-            "of 100 steps": (codec + busy) / (100 * step),
+            "of 100 steps": codec / (100 * step),
         }
 
 

@@ -30,16 +30,13 @@ from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import AheadTrainer, Setting, Trainer, ties_of
 from secureps.client.worker import ClientWorker
 from secureps.config.sections import toml_value
-from secureps.config.serve import SEALING, Sealing
 from secureps.errors import (
     ConfigError,
     Malformed,
     SecurepsError,
     WrongShape,
     exit_status,
-    naming,
 )
-from secureps.gpu.choice import sealing_backend
 from secureps.messages.run import COORDINATOR, demand_address
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
@@ -193,7 +190,6 @@ class Joining:
         ledger: file of what its records spend over all runs; default: beside the kit.
         insecure: without TLS, to a coordinator and shards on loopback.
         passphrases: opens its private keys.
-        sealing: "auto", "cpu" or "gpu": where updates are sealed, to the same bytes.
 
     Raises:
         ConfigError: a value is out of range.
@@ -213,7 +209,6 @@ class Joining:
     insecure: bool = False
     passphrases: Passphrases = field(default_factory=Passphrases)
     site: SitePolicy = NO_POLICY
-    sealing: Sealing = "auto"
 
     @property
     def insists(self) -> Terms:
@@ -235,8 +230,6 @@ class Joining:
         demand_address(self.server)
         if self.threads < 1:
             raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")
-        if self.sealing not in SEALING:
-            raise ConfigError(f"sealing is auto, cpu or gpu, got {self.sealing!r}")
         if self.records is not None and not 1 <= self.records <= MOST_EXAMPLES:
             raise ConfigError(
                 f"records: a client counts by 1 to {MOST_EXAMPLES} records, got {self.records}"
@@ -249,7 +242,6 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     A process that only helps another one to train does nothing else.
 
     Raises:
-        ConfigError: it is to seal on a GPU, and there is none that can be used.
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     no_core_dumps()
@@ -275,8 +267,6 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
 
 
 def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
-    with naming("sealing", ConfigError):
-        backend = sealing_backend(joining.sealing)
     terms, ledger, records = joining.insists, joining.charged, joining.counted
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
@@ -295,7 +285,6 @@ def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> 
             joining.threads,
             records,
             BudgetLedger(ledger, terms.budget, terms.updates_per_hour),
-            backend,
         )
         return make(kit, site, stores, around, terms=terms)
 
@@ -386,7 +375,6 @@ def run(
                 given.insecure,
                 Passphrases(given.passphrase_fd),
                 policy,
-                given.sealing,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -462,12 +450,6 @@ def _parser() -> argparse.ArgumentParser:
         help="count as so many records, a public number, however many there are",
     )
     add("--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)")
-    add(
-        "--sealing",
-        choices=SEALING,
-        default="auto",
-        help="where: on the GPU, the processor, or the sooner of both (default: auto)",
-    )
     add(
         "--pin",
         default="off",

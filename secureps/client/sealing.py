@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 
 from secureps.client.integers import BlockIntegers
 from secureps.crypto import envelope
-from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, Sealer
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
-from secureps.crypto.suite import on_backend
 from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -106,7 +104,6 @@ class OutboxSealer:
         ledger: has every update on record, with what it spends, before a key of its own is made.
         threads: that seal pieces; the integers do not depend on their number.
         announced: the newest keys of holders, where these have announced any after the kit's.
-        backend: seals ring elements; None for the processor.
     """
 
     def __init__(
@@ -118,9 +115,7 @@ class OutboxSealer:
         ledger: BudgetLedger,
         threads: int = 1,
         announced: Callable[[], Mapping[str, EnvelopeKeyAnnounced]] = dict,
-        backend: Backend | None = None,
     ) -> None:
-        self._backend = backend
         self._announced = announced
         self._ledger = ledger
         self._identity = identity
@@ -295,8 +290,7 @@ class OutboxSealer:
             raise
 
     def _cipher(self, pinned: Pinned, group: str) -> Cipher:
-        kind = pinned.plan.cipher_of(pinned.layout.group(group))
-        return kind if self._backend is None else on_backend(kind, self._backend)
+        return pinned.plan.cipher_of(pinned.layout.group(group))
 
     def _sealer(self, pinned: Pinned, group: str) -> Sealer:
         kind, key = self._cipher(pinned, group), None

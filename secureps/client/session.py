@@ -40,7 +40,6 @@ from secureps.client.trainer import (
     check_like,
     record_privacy,
 )
-from secureps.config.serve import Sealing
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave
@@ -266,7 +265,6 @@ def join(
     insecure: bool = False,
     passphrase_fd: int | None = None,
     site: Path | str | None = None,
-    sealing: Sealing = "auto",
     pin: str = "off",
 ) -> Session:
     """Takes part in a run with your own training loop; to be used in a `with`.
@@ -300,7 +298,6 @@ def join(
             one a terminal is asked, if they are under one.
         site: the file of what this site allows, whatever the plan says (docs/operations.md); it
             holds beside these options, the stricter of two limits.
-        sealing: "auto", "cpu" or "gpu": where updates are sealed, to the same bytes (docs/gpu.md).
         pin: "auto", "off" or a NUMA node: whose CPUs and memory this process takes from now on
             (docs/tuning.md).
 
@@ -344,7 +341,6 @@ def join(
         insecure,
         Passphrases(passphrase_fd),
         policy,
-        sealing,
     )
     return Session(
         joining, LoopSite(initial, examples, evaluate, touches or {}, agreed.section.frozen)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.client.trainer import Trainer
-from secureps.crypto.backend import Backend
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.store.budget import BudgetLedger, MemoryLedger
@@ -24,7 +23,6 @@ class Site:
         threads: that seal blocks.
         records: the public number that the client counts by; None for the plan's.
         ledger: has every update on record, and what it spends, before it is sealed.
-        backend: seals ring elements; None for the processor.
         shared: other clients train in this process while an update is sealed, with the same arrays
             perhaps: those of a training are copied.
     """
@@ -38,5 +36,4 @@ class Site:
     threads: int = 1
     records: int | None = None
     ledger: BudgetLedger = field(default_factory=MemoryLedger)
-    backend: Backend | None = None
     shared: bool = False

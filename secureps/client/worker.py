@@ -190,7 +190,6 @@ class ClientWorker(Worker):
             site.ledger,
             site.threads,
             lambda: machine.committees.keys.newest,
-            site.backend,
         )
 
     def seconds(self, task: Task) -> float:

@@ -469,6 +469,12 @@ class PlanSection(Table):
     federation: FederationSection | None = None
 
     @property
+    def most_shards(self) -> int:
+        """The shards that a run has at most: as many as its `[scaling]` allows, else `shards`."""
+        own = self.scaling
+        return self.shards if own is None or own.most_shards is None else own.most_shards
+
+    @property
     def shard_memory(self) -> dict[str, str]:
         """What of it stands in the files of shards; nothing if they have no limit."""
         memory = None if self.federation is None else self.federation.memory

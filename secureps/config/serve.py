@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from pydantic import Field
 
 from secureps.config.sections import MEMORY, NAME, PIN, Table
-
-Sealing = Literal["auto", "cpu", "gpu"]
-"""Where ring elements are sealed and opened, and blocks are stepped."""
-SEALING: tuple[Sealing, ...] = get_args(Sealing)
 
 
 class ServeSection(Table):
@@ -30,8 +24,6 @@ class ServeSection(Table):
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks. `memory` is how much of its values and
     optimizer state a shard has resident, at most; the rest lies in files (default: all is).
-    `sealing` is where a shard opens sums and steps: on the processor, on the GPU, or wherever it is
-    sooner; a server imports torch for the last two alone.
     `pin` is the NUMA node whose CPUs and memory the process takes.
     Under `insecure` its connections have no TLS; all their ends are on loopback.
     `unsafe_seed` repeats a shard's noise, on loopback alone and with `insecure_for_tests`: no
@@ -59,7 +51,6 @@ class ServeSection(Table):
     metrics: str | None = None
     threads: int = Field(default=1, ge=1, le=256)
     memory: str | None = Field(default=None, pattern=MEMORY)
-    sealing: Sealing = "cpu"
     pin: str = Field(default="off", pattern=PIN)
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
     insecure: bool = False

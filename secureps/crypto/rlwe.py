@@ -31,7 +31,6 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from secureps.crypto.backend import Backend, ElementSealer, Noise
 from secureps.crypto.cipher import (
     Adder,
     CipherParameters,
@@ -43,15 +42,14 @@ from secureps.crypto.cipher import (
     Place,
     Sealer,
 )
-from secureps.crypto.cpu_backend import CpuBackend, CpuSealer
+from secureps.crypto.elements import ElementOpener, ElementSealer, Noise, batch
 from secureps.crypto.kernels import kernels
+from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, Ring, choose
 from secureps.crypto.rlwe_tables import constants
 from secureps.crypto.secret import Secret
 from secureps.errors import InternalError, Malformed, Refused
 
-CPU = CpuBackend()
-"""Where none other is asked for."""
 MOST_RESIDUAL = 2.0
 """Times sigma sqrt(sum w^2): a root mean square of E above that is no opening."""
 _WORD = np.dtype("<u8")
@@ -119,7 +117,7 @@ def one_time_key(ring: Ring, noise: Noise) -> npt.NDArray[np.int32]:
 
 
 def transformed_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
-    """A key, or a sum of keys, as backends take it: uint32 (primes, 2, N)."""
+    """A key, or a sum of keys, as sealers and openers take it: uint32 (primes, 2, N)."""
     out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
     kernels().transform_small(small, constants(ring), out)
     return out
@@ -128,27 +126,29 @@ def transformed_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.
 class RlweSealing(Secret, Sealer):
     """One submission: a fresh key, and every block of a group at most once, by any threads.
 
-    Args:
-        backend: does the arithmetic of its elements; the bytes are the same with any.
-
     Raises:
         PlanRefused: no ring holds these parameters.
     """
 
     key: OneTimeKey
 
-    def __init__(
-        self, parameters: CipherParameters, place: Place, backend: Backend | None = None
-    ) -> None:
+    def __init__(self, parameters: CipherParameters, place: Place) -> None:
         self._slots = place.slots
         self._encoding = choose(parameters)
         self._noise = Noise()
         self._sealed: set[int] = set()
         self._claiming = threading.Lock()
-        small, backend = one_time_key(self._encoding.ring, self._noise), backend or CPU
-        self.key, key = OneTimeKey(small), transformed_key(self._encoding.ring, small)
-        self._sealer = backend.sealer(self._encoding, place, parameters.levels, self._noise, key)
-        self._batch = backend.batch(self._encoding, place.slots)
+        ring = self._encoding.ring
+        small = one_time_key(ring, self._noise)
+        self.key = OneTimeKey(small)
+        self._sealer = ElementSealer(
+            self._encoding,
+            place.slots,
+            parameters.levels,
+            PublicPolynomials(ring, place).transformed,
+            self._noise.stream,
+            transformed_key(ring, small),
+        )
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
         """Seals a block of the group; see `Sealer`.
@@ -166,7 +166,7 @@ class RlweSealing(Secret, Sealer):
             if block in self._sealed:  # one key stream under two plaintexts gives both away
                 raise InternalError(f"block {block} was sealed under this one-time key before")
             self._sealed.add(block)
-        return _pieces(self._encoding, block, slots, integers, self._sealer, self._batch)
+        return _pieces(self._encoding, block, slots, integers, self._sealer)
 
 
 class RlweClear(Sealer):
@@ -179,7 +179,7 @@ class RlweClear(Sealer):
     def __init__(self, parameters: CipherParameters) -> None:
         self._encoding = choose(parameters)
         primes, degree = len(self._encoding.ring.primes), self._encoding.ring.degree
-        self._sealer = CpuSealer(
+        self._sealer = ElementSealer(
             self._encoding,
             0,
             parameters.levels,
@@ -190,22 +190,21 @@ class RlweClear(Sealer):
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
         """A block as `RlweSealing.pieces` gives it; raises as it does for values."""
-        batch = CPU.batch(self._encoding, slots)
-        return _pieces(self._encoding, block, slots, integers, self._sealer, batch)
+        return _pieces(self._encoding, block, slots, integers, self._sealer)
 
 
 def _pieces(
-    enc: Encoding, block: int, slots: int, integers: Integers, sealer: ElementSealer, batch: int
+    enc: Encoding, block: int, slots: int, integers: Integers, sealer: ElementSealer
 ) -> Iterator[Piece]:
-    """The payload of a block, `batch` elements at a time."""
-    elements = enc.elements(slots)
+    """The payload of a block, a few elements at a time."""
+    elements, together = enc.elements(slots), batch(enc)
 
     def sealed(first: int) -> Payload:
-        begin, count = first * enc.values, min(batch, elements - first)
+        begin, count = first * enc.values, min(together, elements - first)
         values = integers(begin, min(begin + count * enc.values, slots))
         return sealer.seal(block, first, count, values)
 
-    return (partial(sealed, first) for first in range(0, elements, batch))
+    return (partial(sealed, first) for first in range(0, elements, together))
 
 
 class RlweOpener(Opener):
@@ -214,7 +213,6 @@ class RlweOpener(Opener):
     Args:
         key: S = sum w_i s_i, int64 (N,): public once it is there.
         squares: sum w_i^2.
-        backend: does the arithmetic of its elements; the sums are the same with any.
 
     Raises:
         PlanRefused: no ring holds these parameters.
@@ -227,7 +225,6 @@ class RlweOpener(Opener):
         place: Place,
         key: npt.NDArray[np.int64],
         squares: int,
-        backend: Backend | None = None,
     ) -> None:
         self._slots = place.slots
         self._encoding = choose(parameters)
@@ -240,9 +237,8 @@ class RlweOpener(Opener):
                 f"a key sum of shape {key.shape} is none of {ring.name}, or its "
                 f"coefficients are beyond {ETA} times the capacity of {parameters.capacity}"
             )
-        transformed, backend = transformed_key(ring, key.astype(np.int32)), backend or CPU
-        self._opener = backend.opener(self._encoding, place, transformed)
-        self._batch = backend.batch(self._encoding, place.slots)
+        transformed = transformed_key(ring, key.astype(np.int32))
+        self._opener = ElementOpener(self._encoding, place, transformed)
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
         """The integer sums of a total, piece by piece, each in [0, capacity * levels].
@@ -255,12 +251,12 @@ class RlweOpener(Opener):
         _check_block(block, slots, self._slots)
         self._adder.check_total(slots, total)
         enc, degree = self._encoding, self._encoding.ring.degree
-        elements, batch = enc.elements(slots), self._batch
+        elements, together = enc.elements(slots), batch(enc)
         words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
-        out = np.empty((min(batch, elements), enc.digits, degree), np.int64)
+        out = np.empty((min(together, elements), enc.digits, degree), np.int64)
         squares, sound = 0.0, True
-        for first in range(0, elements, batch):
-            count = min(batch, elements - first)
+        for first in range(0, elements, together):
+            count = min(together, elements - first)
             part = words[first : first + count]
             found, whole = self._opener.open(block, first, part, out[:count])
             squares, sound = squares + found, sound and whole

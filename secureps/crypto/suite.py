@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from secureps.crypto.backend import Backend
 from secureps.crypto.bfv import (
     VALUES_PER_CIPHERTEXT,
     BfvAdder,
@@ -88,17 +87,14 @@ def _bfv_sealer(parameters: CipherParameters, public_key: bytes) -> Sealer:
 class RlweCipher(Cipher):
     """The three sides of `rlwe`: a sealer has a key of its own, a key sum opens one cohort.
 
-    Args:
-        backend: seals and opens elements; by default this processor.
     Raises:
         PlanRefused: no ring has room for the sums of these parameters.
     """
 
     opening = Opening.COMMITTEE
 
-    def __init__(self, parameters: CipherParameters, backend: Backend | None = None) -> None:
+    def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
-        self._backend = backend
         choose(parameters)
 
     def block_bytes(self, slots: int) -> int:
@@ -124,7 +120,7 @@ class RlweCipher(Cipher):
         """Seals one submission under a one-time key of its own."""
         from secureps.crypto.rlwe import RlweSealing
 
-        return RlweSealing(self.parameters, place, self._backend)
+        return RlweSealing(self.parameters, place)
 
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
         """Encodes a shard's noise without a key: a sum opens with its members' keys alone."""
@@ -145,12 +141,7 @@ class RlweCipher(Cipher):
             raise KitError("rlwe opens a cohort's sums with the sum of its members' keys")
         squares = sum(weight**2 for weight in weights)
         key_sum = coefficients.astype(np.int64)
-        return RlweOpener(self.parameters, place, key_sum, squares, self._backend)
-
-
-def on_backend(kind: Cipher, backend: Backend) -> Cipher:
-    """The same cipher, whose ring elements another backend seals and opens; others have none."""
-    return RlweCipher(kind.parameters, backend) if isinstance(kind, RlweCipher) else kind
+        return RlweOpener(self.parameters, place, key_sum, squares)
 
 
 def refuse_unsealable(opening: Opening) -> None:

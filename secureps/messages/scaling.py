@@ -34,8 +34,8 @@ class ScalingStatus:
         policy: that decides; off: why nothing is decided now, empty while it is.
         deadline, buffer: factors of the plan's that are in force.
         steps: the newest decisions, oldest first.
-        reward, lost, fell, noise: what was measured before the newest of them, as its record has
-            it (`messages.scaling_records`).
+        reward, lost: what was measured before the newest of them, as its record has it
+            (`messages.scaling_records`).
     """
 
     policy: str
@@ -46,5 +46,3 @@ class ScalingStatus:
     steps: tuple[ScalingStep, ...]
     reward: float = 0.0
     lost: float = 0.0
-    fell: float | None = None
-    noise: float | None = None

@@ -28,13 +28,9 @@ class ScalingDecided:
         what: the `ShardDeed` that is to be done to `shard`; empty for none.
         deadline, buffer: factors of the plan's, from now on.
         blocks: that move between shards, if any do.
-        expected: how many times as much as now this is to bring, as a model has it that knows
-            nothing of what came of others; 1 where nobody said.
-        reward: what was measured (`policy.scaling.observation`), of which `lost` was the part of
+        reward: what was measured (`policy.scaling.policies`), of which `lost` was the part of
             what was asked for; shards: that held blocks then.
         loads: what came to each of them.
-        fell: by which part the newest evaluation was worse than the best; None where none was made.
-        noise: the gradient noise scale, in updates; None where it was not known.
     """
 
     what: str
@@ -42,11 +38,8 @@ class ScalingDecided:
     deadline: float
     buffer: float
     blocks: tuple[BlockAssigned, ...]
-    expected: float
     reward: float
     shards: int
     loads: tuple[ShardLoad, ...]
     reason: str
     lost: float
-    fell: float | None = None
-    noise: float | None = None

@@ -4,9 +4,8 @@ They work element by element in float32, so a group may be cut into blocks anywh
 the model comes out the same, bit for bit. An update is the cohort's mean of (trained
 model - base model), so the pseudo-gradient is minus the update (Reddi et al. 2021,
 "Adaptive Federated Optimization"). Only + - * / and square roots are applied to vectors:
-IEEE 754 rounds those the same way on every machine, and on a device too, whose vectors are
-torch's (`device.stepping`). What must not live here: clipping, noise and weighting, which belong
-to the update before it gets here.
+IEEE 754 rounds those the same way on every machine. What must not live here: clipping, noise and
+weighting, which belong to the update before it gets here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,33 +25,8 @@ if TYPE_CHECKING:  # a status is read without pydantic
     from secureps.config.optimizer import OptimizerSection, ScheduleSection
 
 Values: TypeAlias = NDArray[np.float32]
-Vector: TypeAlias = Any
-"""Values, or a tensor of them on a device: float32 (n,)."""
 Schedule: TypeAlias = Callable[[int], float]
 """A function from the step (0, 1, 2, ...) to its learning rate."""
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """What a library of vectors has beside + - and *.
-
-    Args:
-        single: its name for float32.
-        root, sign: of every element.
-        quotient: of a vector and another one, or a number.
-    """
-
-    single: Any
-    root: Callable[[Vector], Vector]
-    sign: Callable[[Vector], Vector]
-    quotient: Callable[[Vector, Vector | float], Vector]
-
-
-NUMPY = Arithmetic(np.float32, np.sqrt, np.sign, np.divide)
-
-
-class NoNumber(ArithmeticError):
-    """Raised on a device where a step makes a NaN: IEEE 754 leaves open which bits it has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +39,7 @@ class OptimizerState:
     """
 
     step: int
-    slots: Mapping[str, Vector]
+    slots: Mapping[str, Values]
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -88,7 +62,7 @@ class Optimizer:
     """
 
     init: Callable[[Values], OptimizerState]
-    apply: Callable[[Vector, Vector, OptimizerState], tuple[Vector, OptimizerState]]
+    apply: Callable[[Values, Values, OptimizerState], tuple[Values, OptimizerState]]
 
 
 def build_schedule(section: ScheduleSection, learning_rate: float) -> Schedule:
@@ -102,12 +76,8 @@ def build_schedule(section: ScheduleSection, learning_rate: float) -> Schedule:
     return SCHEDULES[section.name](learning_rate, section)
 
 
-def build_optimizer(section: OptimizerSection, library: Arithmetic = NUMPY) -> Optimizer:
-    """Makes the optimizer of a name; PlanRefused for an unknown name or a number out of range.
-
-    Args:
-        library: of the vectors that `apply` is given; `init` makes NumPy's.
-    """
+def build_optimizer(section: OptimizerSection) -> Optimizer:
+    """Makes the optimizer of a name; PlanRefused for an unknown name or a number out of range."""
     schedule = build_schedule(section.schedule, section.learning_rate)
     for beta in section.betas:
         if not 0 <= beta < 1:
@@ -115,7 +85,7 @@ def build_optimizer(section: OptimizerSection, library: Arithmetic = NUMPY) -> O
     if section.name not in OPTIMIZERS:
         known = [name for name in OPTIMIZERS if name != "replace"]  # which is for metrics
         raise PlanRefused(f"unknown optimizer {section.name!r}: {meant(section.name, known)}")
-    return OPTIMIZERS[section.name](library, schedule, section)
+    return OPTIMIZERS[section.name](schedule, section)
 
 
 # --- schedules --------------------------------------------------------------------
@@ -172,22 +142,22 @@ def keeping_exact(optimizer: Optimizer) -> Optimizer:
         return OptimizerState(state.step, {**state.slots, EXACT: values})
 
     def apply(
-        update: Vector, values: Vector, state: OptimizerState
-    ) -> tuple[Vector, OptimizerState]:
+        update: Values, values: Values, state: OptimizerState
+    ) -> tuple[Values, OptimizerState]:
         made, after = optimizer.apply(update, state.slots[EXACT], state)
         return made, OptimizerState(after.step, {**after.slots, EXACT: made})
 
     return Optimizer(init, apply)
 
 
-Step: TypeAlias = Callable[[Vector, Vector, OptimizerState], tuple[Vector, dict[str, Vector]]]
+Step: TypeAlias = Callable[[Values, Values, OptimizerState], tuple[Values, dict[str, Values]]]
 """(update, values, state) -> (new values, new slots)."""
 
-SecondMoment: TypeAlias = Callable[[Vector, Vector], Vector]
+SecondMoment: TypeAlias = Callable[[Values, Values], Values]
 """The new v from the old one and the square of an update."""
 
 
-def _stepping(library: Arithmetic, step: Step, **starts: float) -> Optimizer:
+def _stepping(step: Step, **starts: float) -> Optimizer:
     """The optimizer whose slots begin at these values."""
 
     def init(values: Values) -> OptimizerState:
@@ -195,33 +165,33 @@ def _stepping(library: Arithmetic, step: Step, **starts: float) -> Optimizer:
         return OptimizerState(0, slots)
 
     def apply(
-        update: Vector, values: Vector, state: OptimizerState
-    ) -> tuple[Vector, OptimizerState]:
-        _demand_shapes(library, update, values, state)
+        update: Values, values: Values, state: OptimizerState
+    ) -> tuple[Values, OptimizerState]:
+        _demand_shapes(update, values, state)
         moved, slots = step(update, values, state)
         return moved, OptimizerState(state.step + 1, slots)
 
     return Optimizer(init, apply)
 
 
-def _sgd(library: Arithmetic, schedule: Schedule, section: OptimizerSection) -> Optimizer:
+def _sgd(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """x += lr * update; with lr = 1 this is federated averaging (McMahan et al. 2017)."""
-    return _stepping(library, lambda update, x, state: (x + _rate(schedule, state) * update, {}))
+    return _stepping(lambda update, x, state: (x + _rate(schedule, state) * update, {}))
 
 
-def _momentum(library: Arithmetic, schedule: Schedule, section: OptimizerSection) -> Optimizer:
+def _momentum(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """m = decay * m + update; x += lr * m: heavy ball as in `torch.optim.SGD`, no dampening."""
 
     def step(
-        update: Vector, values: Vector, state: OptimizerState
-    ) -> tuple[Vector, dict[str, Vector]]:
+        update: Values, values: Values, state: OptimizerState
+    ) -> tuple[Values, dict[str, Values]]:
         first = _single(section.momentum) * state.slots["momentum"] + update
         return values + _rate(schedule, state) * first, {"momentum": first}
 
-    return _stepping(library, step, momentum=0.0)
+    return _stepping(step, momentum=0.0)
 
 
-def _adam(library: Arithmetic, schedule: Schedule, section: OptimizerSection) -> Optimizer:
+def _adam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """Adam with bias correction, as in `torch.optim.Adam` (Kingma and Ba 2015, Algorithm 1).
 
     `tau` is its epsilon. FedAdam of Reddi et al. 2021 has no bias correction; see `_yogi` for
@@ -230,43 +200,43 @@ def _adam(library: Arithmetic, schedule: Schedule, section: OptimizerSection) ->
     betas = section.betas
 
     def step(
-        update: Vector, values: Vector, state: OptimizerState
-    ) -> tuple[Vector, dict[str, Vector]]:
+        update: Values, values: Values, state: OptimizerState
+    ) -> tuple[Values, dict[str, Values]]:
         first = _average(betas[0], state.slots["momentum"], update)
         second = _average(betas[1], state.slots["second"], update * update)
         count = state.step + 1
         rate = _single(schedule(state.step) / (1.0 - betas[0] ** count))
         bias = _single(math.sqrt(1.0 - betas[1] ** count))
-        root = library.quotient(library.root(second), bias)
-        moved = values + library.quotient(rate * first, root + _single(section.tau))
+        root = np.divide(np.sqrt(second), bias)
+        moved = values + np.divide(rate * first, root + _single(section.tau))
         return moved, {"momentum": first, "second": second}
 
-    return _stepping(library, step, momentum=0.0, second=0.0)
+    return _stepping(step, momentum=0.0, second=0.0)
 
 
-def _yogi(library: Arithmetic, schedule: Schedule, section: OptimizerSection) -> Optimizer:
+def _yogi(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """FedYogi (Reddi et al. 2021, Algorithm 2): no bias correction, v starts at tau^2.
 
     m = b1 m + (1 - b1) u;  v = v - (1 - b2) u^2 sign(v - u^2);  x += lr m / (sqrt(v) + tau).
     """
-    moment = _yogi_moment(library, section)
-    return _adaptive(library, schedule, section, moment, section.tau * section.tau)
+    moment = _yogi_moment(section)
+    return _adaptive(schedule, section, moment, section.tau * section.tau)
 
 
-def _fedyogi(library: Arithmetic, schedule: Schedule, section: OptimizerSection) -> Optimizer:
+def _fedyogi(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """FedYogi as Flower 1.41 has it: `_yogi`, but v starts at 0."""
-    return _adaptive(library, schedule, section, _yogi_moment(library, section))
+    return _adaptive(schedule, section, _yogi_moment(section))
 
 
-def _fedadagrad(library: Arithmetic, schedule: Schedule, section: OptimizerSection) -> Optimizer:
+def _fedadagrad(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """FedAdagrad as Flower 1.41 has it (Reddi et al. 2021, Algorithm 2, but v starts at 0).
 
     m as in `_yogi` (Flower's b1 is 0);  v = v + u^2;  x += lr m / (sqrt(v) + tau).
     """
-    return _adaptive(library, schedule, section, lambda second, square: second + square)
+    return _adaptive(schedule, section, lambda second, square: second + square)
 
 
-def _fedadam(library: Arithmetic, schedule: Schedule, section: OptimizerSection) -> Optimizer:
+def _fedadam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """FedAdam as Flower 1.41 has it: m and v of Adam, both from 0.
 
     x += lr sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) m / (sqrt(v) + tau), in round t = 1, 2, ...
@@ -277,18 +247,18 @@ def _fedadam(library: Arithmetic, schedule: Schedule, section: OptimizerSection)
         power = step + 2  # t + 1
         return schedule(step) * math.sqrt(1 - betas[1] ** power) / (1 - betas[0] ** power)
 
-    def moment(second: Vector, square: Vector) -> Vector:
+    def moment(second: Values, square: Values) -> Values:
         return _average(betas[1], second, square)
 
-    return _adaptive(library, rate, section, moment)
+    return _adaptive(rate, section, moment)
 
 
-def _replace(library: Arithmetic, schedule: Schedule, section: OptimizerSection) -> Optimizer:
+def _replace(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """x = update: the opened mean is the new value itself, not a change of the old one."""
-    return _stepping(library, lambda update, x, state: (update, {}))
+    return _stepping(lambda update, x, state: (update, {}))
 
 
-OPTIMIZERS: dict[str, Callable[[Arithmetic, Schedule, OptimizerSection], Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Schedule, OptimizerSection], Optimizer]] = {
     "sgd": _sgd,
     "momentum": _momentum,
     "adam": _adam,
@@ -300,13 +270,12 @@ OPTIMIZERS: dict[str, Callable[[Arithmetic, Schedule, OptimizerSection], Optimiz
 }
 
 
-def _yogi_moment(library: Arithmetic, section: OptimizerSection) -> SecondMoment:
+def _yogi_moment(section: OptimizerSection) -> SecondMoment:
     share = _single(1.0 - section.betas[1])
-    return lambda second, square: second - share * square * library.sign(second - square)
+    return lambda second, square: second - share * square * np.sign(second - square)
 
 
 def _adaptive(
-    library: Arithmetic,
     schedule: Schedule,
     section: OptimizerSection,
     second_moment: SecondMoment,
@@ -315,18 +284,18 @@ def _adaptive(
     """The family of Reddi et al. 2021: they differ in v, which begins at `start`."""
 
     def step(
-        update: Vector, values: Vector, state: OptimizerState
-    ) -> tuple[Vector, dict[str, Vector]]:
+        update: Values, values: Values, state: OptimizerState
+    ) -> tuple[Values, dict[str, Values]]:
         first = _average(section.betas[0], state.slots["momentum"], update)
         second = second_moment(state.slots["second"], update * update)
-        below = library.root(second) + _single(section.tau)
-        moved = values + library.quotient(_rate(schedule, state) * first, below)
+        below = np.sqrt(second) + _single(section.tau)
+        moved = values + np.divide(_rate(schedule, state) * first, below)
         return moved, {"momentum": first, "second": second}
 
-    return _stepping(library, step, momentum=0.0, second=start)
+    return _stepping(step, momentum=0.0, second=start)
 
 
-def _average(beta: float, old: Vector, new: Vector) -> Vector:
+def _average(beta: float, old: Values, new: Values) -> Values:
     """The exponential moving average beta * old + (1 - beta) * new."""
     return _single(beta) * old + _single(1.0 - beta) * new
 
@@ -337,15 +306,13 @@ def _rate(schedule: Schedule, state: OptimizerState) -> float:
 
 
 def _single(number: float) -> float:
-    """A number rounded to float32: every library multiplies float32 vectors by it exactly so."""
+    """A number rounded to float32: NumPy multiplies float32 vectors by it exactly so."""
     return float(np.float32(number))
 
 
-def _demand_shapes(
-    library: Arithmetic, update: Vector, values: Vector, state: OptimizerState
-) -> None:
+def _demand_shapes(update: Values, values: Values, state: OptimizerState) -> None:
     for name, vector in {"update": update, "values": values, **state.slots}.items():
-        if vector.shape != values.shape or vector.dtype != library.single:
+        if vector.shape != values.shape or vector.dtype != np.float32:
             raise WrongShape(
                 f"{name} is {vector.dtype}{list(vector.shape)}, expected "
                 f"float32{list(values.shape)} as the values"

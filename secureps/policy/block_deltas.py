@@ -61,17 +61,16 @@ class BlockDelta:
         values: Values,
         before: Values,
         code: BlockCode | None,
-        encode: Callable[[Values, Values, int], Codes] = delta.encode,
     ) -> Codes:
         """Moves exact values, in place, to what is published of them; returns the difference.
 
         Args:
             values, before: float32 (values,), of a version and as published of the one before.
             code: of updates of the one before, where they have one.
-            encode: makes what `delta.encode` makes.
         """
         here, last = self._places(code), values[values.size - self.scaled :]
-        coded = encode(values[here], before[here], self.bits)
+        # A kernel would be compiled anew for a block that nobody may write to: one of a file.
+        coded = delta.encode(values[here], np.require(before[here], requirements="W"), self.bits)
         codes = np.concatenate([coded, last.astype("<f4").view(np.uint8)])
         values[:] = before
         self._add(values, codes, code)

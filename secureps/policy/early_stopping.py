@@ -18,19 +18,6 @@ def best(evaluations: Sequence[VersionEvaluated], section: BestSection) -> Versi
     return max(evaluations, key=partial(_worth, by=section), default=None)
 
 
-def fallen(evaluations: Sequence[VersionEvaluated], section: BestSection) -> float | None:
-    """By which part the newest evaluation is worse than the best one, from 0 to 1.
-
-    None where there is none, or where a metric below 0 leaves no part to tell.
-    """
-    found = best(evaluations, section)
-    if found is None:
-        return None
-    top, last = found.value(section.metric), evaluations[-1].value(section.metric)
-    more, less = (top, last) if section.goal == "max" else (last, top)
-    return min(max(0.0, 1 - less / more), 1.0) if more > 0 else None
-
-
 def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection) -> str | None:
     """Why the run ends now, in words an operator understands; None if it goes on.
 

@@ -28,7 +28,7 @@ from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
-from secureps.model.optimizer import NUMPY, Arithmetic, Optimizer, build_optimizer, keeping_exact
+from secureps.model.optimizer import Optimizer, build_optimizer, keeping_exact
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.committee import refuse_crowded, refuse_holders
@@ -47,9 +47,8 @@ from secureps.policy.checks.privacy import (
     refuse_rows,
     refuse_steps,
 )
-from secureps.policy.checks.replicas import refuse_replicas
 from secureps.policy.checks.row_blocks import refuse_small, touched
-from secureps.policy.checks.scaling import most_shards, refuse_unsound_scaling
+from secureps.policy.checks.shards import refuse_replicas, refuse_unsound_scaling
 from secureps.policy.counting import refuse_unbounded
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
@@ -376,9 +375,9 @@ class Plan:
     def _rules(self) -> dict[str, Rule]:
         return {}
 
-    def optimizer(self, group: str, library: Arithmetic = NUMPY) -> Optimizer:
+    def optimizer(self, group: str) -> Optimizer:
         """The group's server optimizer; see `build_optimizer`."""
-        made = build_optimizer(self.group(group).optimizer, library)
+        made = build_optimizer(self.group(group).optimizer)
         return made if self.group(group).pull_bits is None else keeping_exact(made)
 
     def layout(self, schema: Schema) -> Layout:
@@ -485,7 +484,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
-        refuse_crowded(plan.unnamed_committee, plan._bounds, most_shards(section))
+        refuse_crowded(plan.unnamed_committee, plan._bounds, section.most_shards)
 
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:

@@ -33,7 +33,6 @@ from secureps.service.executor import Executor
 from secureps.service.holder.bfv_worker import BfvWorker
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.lead import Lead
-from secureps.service.shard.devices import PROCESSOR, ShardDevices
 from secureps.service.shard.folders import ShardFolders, nowhere
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
@@ -109,9 +108,9 @@ def make_standby(
 class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
-    `elsewhere`, `initial` as in `ShardFolders`; `devices` as in `ShardWorker`; `memory` is the
-    bytes of values and optimizer state that are resident, None for all; `adding` is the virtual
-    seconds that it takes to add up so many blocks of updates.
+    `elsewhere`, `initial` as in `ShardFolders`; `memory` is the bytes of values and optimizer state
+    that are resident, None for all; `adding` is the virtual seconds that it takes to add up so many
+    blocks of updates.
     """
 
     address: ShardAddress
@@ -119,7 +118,6 @@ class ShardSettings:
     checkpoints: Path
     threads: int = 1
     elsewhere: Callable[[], Iterator[Path]] = nowhere
-    devices: ShardDevices = PROCESSOR
     memory: int | None = None
     adding: Callable[[int], float] = lambda blocks: 0.0
     initial: str | None = None
@@ -132,9 +130,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     machine = Shard(address, kit.roster, not own.seed.private, limit)
     folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere, own.initial)
     noise = ShardNoise(own.seed, kit.holder_keys)
-    worker = ShardWorker(
-        address.name, machine.state, stores.spool, folders, noise, own.devices, limit
-    )
+    worker = ShardWorker(address.name, machine.state, stores.spool, folders, noise, limit)
     worker.adding = own.adding
     return Executor(address.name, machine, stores.journal, around, worker)
 

@@ -38,7 +38,14 @@ from secureps.files.initial_file import initial_path
 from secureps.messages.schema import Schema
 from secureps.policy.counting import counts
 from secureps.policy.explain.committee_cost import CommitteeCost
-from secureps.policy.explain.explanation import Explanation, GroupCost, Price, explain
+from secureps.policy.explain.explanation import (
+    DEFAULT_LINK,
+    Explanation,
+    GroupCost,
+    Link,
+    Price,
+    explain,
+)
 from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.privacy_choice import Choice, choose, refuse_epsilon
 from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
@@ -58,7 +65,7 @@ from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
 from secureps.wire.grpc.uploads import SHARES
-from secureps.wording import counted, named, size
+from secureps.wording import counted, duration, named, size
 
 T = TypeVar("T")
 
@@ -92,6 +99,7 @@ def check(
     schema: Path | None = None,
     permit: Permit = READ_ONLY,
     epsilon: float | None = None,
+    link: Link = DEFAULT_LINK,
 ) -> Explanation:
     """Reads a plan, refuses it or explains it.
 
@@ -104,13 +112,18 @@ def check(
         schema: a file of the model's tensors, see `read_schema`.
         epsilon: that a client may spend: noise or versions are chosen for it, and the plan is
             explained as it is with them.
+        link: of a client, by which the seconds of an update are told.
 
     Raises:
-        ConfigError, PlanRefused: the plan is unsound; or shards cannot work with so little memory;
-            or nothing spends so little epsilon.
+        ConfigError, PlanRefused: the plan is unsound; or the link carries nothing; or shards cannot
+            work with so little memory; or nothing spends so little epsilon.
     """
     if memory is not None and re.fullmatch(MEMORY, memory) is None:
         raise ConfigError(f"--memory: {memory!r} is not {PATTERNS[MEMORY]}")
+    if not (link.up > 0 and link.down > 0):
+        raise ConfigError(
+            f"--up {link.up:g}, --down {link.down:g}: a link carries more than 0 Mbit/s"
+        )
     refuse_two_sizes(values, schema, permit)
     plan, clients = read(path, permit, epsilon)
     if epsilon is not None:
@@ -129,7 +142,7 @@ def check(
         around = service(plan, clients.count if clients else None)
         if memory is not None:
             around = replace(around, memory=memory_bytes(memory))
-        explained = explain(plan, sizes, around, found.examples, found.lengths, found.notes)
+        explained = explain(plan, sizes, around, found.examples, found.lengths, found.notes, link)
         unknown = list_unknown(plan, clients, permit, sizes is not None)
         return replace(explained, unknown=unknown, choice=choice)
 
@@ -395,7 +408,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
     yield _price(explanation.price)
     if explanation.choice is not None:
         yield _choice(explanation.choice)
-    yield _costs(explanation.groups)
+    yield _costs(explanation.groups, explanation.link)
     if explanation.committee is not None:
         yield _committee(explanation.committee)
     if explanation.shard is not None:
@@ -521,7 +534,7 @@ def _committee(cost: CommitteeCost) -> Table:
     )
 
 
-def _costs(groups: tuple[GroupCost, ...]) -> Table:
+def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
     """The costs of groups, a row for each quantity: narrow terminals then lose no digits."""
     quantities: dict[str, Callable[[GroupCost], str]] = {
         "values": lambda g: _show(g.values, lambda n: f"{n:,}"),
@@ -535,6 +548,10 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
         "bytes a value": lambda g: _show(g.bytes_value, lambda n: f"{n:.{1 if n >= 1 else 2}f}"),
         "to fp32": lambda g: _show(g.ratio, lambda ratio: f"{ratio:.2f} x"),
         "down at most": lambda g: _show(g.bytes_down, size),
+        f"time up, {link.up:g} Mbit/s": lambda g: _show(g.seconds_up, duration),
+        f"time down, {link.down:g} Mbit/s": lambda g: _show(g.seconds_down, duration),
+        "client's CPU, about": lambda g: _show(g.client_cpu, duration),
+        "servers' CPU, about": lambda g: _show(g.server_cpu, duration),
         "client's memory": lambda g: _show(g.client_memory, size),
     }
     alike = [list(same) for _, same in groupby(groups, lambda group: replace(group, name=""))]

@@ -32,7 +32,6 @@ from secureps.run.options import (
     Pin,
     RunScript,
     SchemaFile,
-    Sealing,
     ShardMemory,
     Shown,
     SitePolicy,
@@ -155,6 +154,12 @@ def check(
             help="Find the noise for epsilon E, or the versions if noise is stated.",
         ),
     ] = None,
+    up: Annotated[
+        float, typer.Option(show_envvar=False, help="A client's link to the servers, Mbit/s.")
+    ] = 20.0,
+    down: Annotated[
+        float, typer.Option(show_envvar=False, help="The same link from them, Mbit/s.")
+    ] = 100.0,
     run_script: RunScript = False,
     fetch: Fetch = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
@@ -162,12 +167,13 @@ def check(
     """Explain a plan in a page, or refuse it with the reason.
 
     Who sees what and who must collude, what privacy spends and what its noise
-    costs, bytes per update against plain fp32, memory per shard. Runs nothing of it.
+    costs, bytes and time of an update, memory per shard. Runs nothing of it.
     With --site it ends with status 1 if that site's policy refuses the plan.
     """
     settle_environment()
     from rich.console import Console
 
+    from secureps.policy.explain.explanation import Link
     from secureps.run.check import Permit, record, tables
     from secureps.run.check import check as examine
     from secureps.run.model_size import read_values
@@ -175,10 +181,10 @@ def check(
     from secureps.run.site_check import record as site_record
     from secureps.run.site_check import tables as site_tables
 
-    permit, sizes = Permit(run_script, fetch), read_values(values or ())
+    permit, sizes, link = Permit(run_script, fetch), read_values(values or ()), Link(up, down)
     verdicts = () if site is None else held_against(plan, site, permit)
     refused = run_script and runs_nothing(verdicts)
-    known = None if refused else examine(plan, sizes, memory, schema, permit, epsilon)
+    known = None if refused else examine(plan, sizes, memory, schema, permit, epsilon, link)
     if as_json:
         more = {} if site is None else {"site": site_record(verdicts)}
         typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))
@@ -188,9 +194,6 @@ def check(
             Console().print(part)
     if not accepted(verdicts):
         raise typer.Exit(1)
-
-
-app.command(rich_help_panel=_HERE)(commands.profile)
 
 
 @app.command(rich_help_panel=_HERE)
@@ -410,7 +413,6 @@ def join(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
     threads: Threads = 1,
-    sealing: Sealing = "auto",
     pin: Pin = "off",
     ca_fingerprint: Annotated[
         str | None,
@@ -460,7 +462,6 @@ def join(
             ledger=ledger,
             passphrases=Passphrases(passphrase_fd),
             site=NO_POLICY if site is None else read_site(site),
-            sealing=sealing,
         )
         with logging_as(log_format, name, verbose), own_beside(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])

@@ -1,4 +1,4 @@
-"""The commands about costs, studies, kernels, existing runs, Flower's servers, and a party's state.
+"""The commands about studies, kernels, existing runs, Flower's servers, and a party's state.
 
 What must not live here: any work; every command imports what it needs when it runs. Errors go up
 to `run.cli`.
@@ -14,61 +14,12 @@ import typer
 
 from secureps.run.options import (
     AskingKit,
-    Fetch,
     Insecure,
     PassphraseFd,
     RunFolder,
-    RunScript,
     Server,
     settle_environment,
 )
-
-
-def profile(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
-    script: Annotated[
-        Path | None, typer.Option(metavar="SCRIPT", help="A client's, which makes the model.")
-    ] = None,
-    values: Annotated[
-        int | None,
-        typer.Option(min=1, show_envvar=False, metavar="N", help="Size of the model."),
-    ] = None,
-    run_script: RunScript = False,
-    fetch: Fetch = False,
-    up: Annotated[
-        float, typer.Option(show_envvar=False, help="A client's link to the servers, Mbit/s.")
-    ] = 20.0,
-    down: Annotated[
-        float, typer.Option(show_envvar=False, help="The same link from them, Mbit/s.")
-    ] = 100.0,
-    clients: Annotated[
-        int | None,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="In a version. Default: by the plan."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw a timeline, a PNG.")
-    ] = None,
-) -> None:
-    """Say how long an update of your model takes on your link, by phase.
-
-    Plays one version on this machine with the code and disks of a real one, and
-    leaves out the training. SCRIPT is run to see the model, or by --run-script the plan's.
-    """
-    from rich.console import Console
-
-    from secureps.run.check import Permit
-    from secureps.run.profile import Question, draw, table
-    from secureps.run.profile import profile as measure
-
-    question = Question(script, values, up, down, clients, out, Permit(run_script, fetch))
-    found = measure(plan, question, typer.echo)
-    Console().print(table(found))
-    typer.echo(found.told())
-    if out is not None:
-        draw(found, out)
-        typer.echo(f"timeline: {out}")
 
 
 def study(

@@ -80,13 +80,6 @@ Threads = Annotated[
     typer.Option(min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."),
 ]
 
-Sealing = Annotated[
-    Literal["auto", "cpu", "gpu"],
-    typer.Option(
-        "--sealing", help="Where updates are sealed: GPU, processor, or the sooner of both."
-    ),
-]
-
 
 def _pin(given: str) -> str:
     from secureps.config.sections import PIN

@@ -31,7 +31,6 @@ from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Server, await_certificates, run_process, settled
-from secureps.service.shard.devices import shard_devices
 from secureps.service.shutdown import Shutdown
 from secureps.service.wave_socket import answering
 from secureps.store import keyring
@@ -381,14 +380,11 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
 def _shard_settings(serving: Serving, listen: str) -> assemble.ShardSettings:
     section = serving.section
     address = ShardAddress(section.name, _advertised(serving, listen), section.weight)
-    with naming(f"{serving.where}: sealing", ConfigError):
-        devices = shard_devices(section.sealing)
     settings = assemble.ShardSettings(
         address,
         serving.seed(),
         serving.path("checkpoints"),
         section.threads,
-        devices=devices,
         memory=None if section.memory is None else memory_bytes(section.memory),
         initial=serving.initial,
     )

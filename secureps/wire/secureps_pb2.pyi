@@ -150,7 +150,7 @@ class ScalingStep(_message.Message):
     def __init__(self, at: _Optional[float] = ..., what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ScalingStatus(_message.Message):
-    __slots__ = ("policy", "off", "deadline", "buffer", "loads", "steps", "reward", "lost", "fell", "noise")
+    __slots__ = ("policy", "off", "deadline", "buffer", "loads", "steps", "reward", "lost")
     POLICY_FIELD_NUMBER: _ClassVar[int]
     OFF_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
@@ -159,8 +159,6 @@ class ScalingStatus(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     REWARD_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
-    FELL_FIELD_NUMBER: _ClassVar[int]
-    NOISE_FIELD_NUMBER: _ClassVar[int]
     policy: str
     off: str
     deadline: float
@@ -169,9 +167,7 @@ class ScalingStatus(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[ScalingStep]
     reward: float
     lost: float
-    fell: float
-    noise: float
-    def __init__(self, policy: _Optional[str] = ..., off: _Optional[str] = ..., deadline: _Optional[float] = ..., buffer: _Optional[float] = ..., loads: _Optional[_Iterable[_Union[ShardLoad, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ScalingStep, _Mapping]]] = ..., reward: _Optional[float] = ..., lost: _Optional[float] = ..., fell: _Optional[float] = ..., noise: _Optional[float] = ...) -> None: ...
+    def __init__(self, policy: _Optional[str] = ..., off: _Optional[str] = ..., deadline: _Optional[float] = ..., buffer: _Optional[float] = ..., loads: _Optional[_Iterable[_Union[ShardLoad, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ScalingStep, _Mapping]]] = ..., reward: _Optional[float] = ..., lost: _Optional[float] = ...) -> None: ...
 
 class CohortSteps(_message.Message):
     __slots__ = ("group", "number", "version", "members", "began", "closed", "held", "opened", "prepared", "committed", "ended", "why")

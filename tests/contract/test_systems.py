@@ -92,7 +92,7 @@ def toml(value: Any) -> str:
 
 
 def plan_of(folder: Path, *groups: dict[str, Any], **keys: Any) -> Path:
-    (folder / "worker.py").write_text(SCRIPT)
+    (folder / "worker.py").write_text(keys.pop("script", SCRIPT))
     clients, more = keys.pop("clients", 5), keys.pop("federation", {})
     federation = {"script": "worker.py", "clients": clients, "baselines": False, **more}
     plan = {"name": "kind", "versions": 4, "shards": 2, "cipher": PLAIN, "group": list(groups)}

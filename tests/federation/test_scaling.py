@@ -8,16 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.config.scenario import ShardsSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import CohortClosed, PlacementMoved, Received
-from secureps.messages.evaluation import EVALUATION, Metric, VersionEvaluated
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import AskStatus, Figure, Status, Telemetry
 from secureps.messages.run import COORDINATOR
 from secureps.messages.scaling_records import ScalingDecided
@@ -29,9 +27,7 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import Constant, Delays
 from secureps.scenario.links import Links
 from tests.kits.cheats import journalled
-from tests.kits.evaluations import Examiner, evaluated_plan
 from tests.kits.federations import (
-    Tensors,
     Walker,
     at_event,
     events_of,
@@ -186,72 +182,6 @@ def test_one_that_says_a_thousand_times_how_slow_it_is_has_one_voice() -> None:
         load.take(Telemetry(party, "all", 1, (Figure("network_seconds", seconds),)), ())
         load.take(Telemetry(party, EVALUATION, 1, (Figure("network_seconds", 0.0),)), ())
     assert load._waits().transfer == 2.0
-
-
-class Drifter(Walker):
-    """Moves every value by 0.05, and by noise of 0.1."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        rng = np.random.default_rng(config.seed + self._number)
-        moved: Tensors = dict(parameters)
-        for name in ("body.weight", "head.bias"):
-            step = 0.05 + 0.1 * rng.standard_normal(parameters[name].shape)
-            moved[name] = (parameters[name] + step).astype(np.float32)
-        return FitResult(moved, 10, {}, 1)
-
-
-def test_the_noise_of_gradients_is_measured_from_what_is_opened(tmp_path: Path) -> None:
-    """Of a clip that is never met, and members of one weight: (0.1 / 0.05)^2."""
-    drifters = {name: Drifter(i) for i, name in enumerate(client_names(6))}
-    at = Loaded(scaled_plan("fitted"), tmp_path, bandwidth=1e9, trainers=drifters)
-    at.play.run(lambda: at.play.versions()["all"] == VERSIONS - 1)
-    first, last = at.decided[0], at.decided[-1]
-    assert first.noise is None, "three versions are too few"
-    assert last.noise == pytest.approx(4.0, rel=0.3)
-    known = at.status().scaling
-    assert known is not None
-    assert (known.noise, known.lost, known.fell) == (last.noise, last.lost, None)
-    told = [figure for report in at.status().telemetry for figure in report.figures]
-    assert {"mean_square", "mean_change"} <= {figure.name for figure in told}
-    silent = Loaded(small_plan(versions=2), tmp_path / "plain")
-    silent.play.run(lambda: silent.play.versions()["all"] >= 1)
-    told = [figure for report in silent.status().telemetry for figure in report.figures]
-    assert "mean_square" not in {figure.name for figure in told}
-
-
-def test_of_means_shards_alone_say_anything() -> None:
-    load = Load()
-    for party in ("client-00", "shard-0", "shard-0"):
-        load.take(Telemetry(party, "all", 1, (Figure("mean_square", 2.0),)), ("shard-0",))
-    assert load._means == {"all": {1: {"shard-0": (2.0, None)}}}
-    for version in range(2, 40):
-        load.take(Telemetry("shard-0", "all", version, (Figure("mean_square", 2.0),)), ("shard-0",))
-    assert sorted(load._means["all"]) == list(range(24, 40)), "the newest are kept"
-
-
-@pytest.mark.parametrize(("values", "fell"), [((0.8, 0.6), 0.25), ((0.6, 0.8), 0.0)])
-def test_a_measured_loss_of_accuracy_is_part_of_the_reward(
-    values: tuple[float, ...], fell: float, tmp_path: Path
-) -> None:
-    scaling = {"policy": "fitted", "every": 1e6}
-    best = {"metric": "accuracy", "goal": "max"}
-    plan = evaluated_plan(scaling=scaling, evaluation={"best": best})
-    at = Loaded(
-        plan, tmp_path, 1e9, trainers={n: Examiner(i) for i, n in enumerate(client_names(6))}
-    )
-    at.play.run(lambda: at.play.versions()["all"] >= 3)
-    federation = at.play.coordinator.federation
-    federation.evaluations.results = {
-        version: VersionEvaluated(version, (Metric("accuracy", value), Metric("loss", 1.0)))
-        for version, value in enumerate(values, 1)
-    }
-    load, tx = at.play.coordinator._load, at.play.coordinator._tx(at.play.loop.now())
-    seen = load.observed(tx, ())
-    assert seen.fell == pytest.approx(fell)
-    federation.evaluations.results = {}
-    whole = load.observed(tx, ())
-    assert whole.fell is None
-    assert seen.reward == pytest.approx(whole.reward * (1 - fell))
 
 
 def test_a_shard_beside_others_that_take_no_time_is_not_slow_without_bounds(tmp_path: Path) -> None:

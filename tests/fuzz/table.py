@@ -52,8 +52,6 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "crypto.sampling:Stream.state",
         "crypto.tls:",
         "crypto.tls:_signed_by",
-        "gpu.backend:GpuSealer.__init__",
-        "gpu.backend:_Batches.__init__",
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
         "roles.member.block_order:in_own_order",

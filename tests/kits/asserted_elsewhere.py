@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 ACTS = "roles/coordinator/test_acts.py"
-CHOICE, STEPS = "gpu/test_choice.py", "service/shard/test_devices.py"
 BUDGET, SUM = "store/test_budget.py", "client/test_private_sum.py"
 ELSEWHERE = {
     "...: format ..., and this version of secureps reads checkpoints since format ...: export its "
@@ -13,18 +12,6 @@ ELSEWHERE = {
     ),
     'memory = "..." is too little for what this shard holds: it works with "..." or more, ... '
     "(the operator's fault)": ("policy/test_tiers.py", "it works with "),
-    "sealing: torch finds no CUDA device here: ... (the operator's fault)": (
-        "gpu/test_device.py",
-        "torch finds no CUDA device here",
-    ),
-    "the GPU failed (...): the processor seals and opens from here on": (CHOICE, "from here on"),
-    "the GPU makes other bytes than the processor: take ... (the operator's fault)": (
-        CHOICE,
-        "other bytes than the processor: take ",
-    ),
-    "the processor seals and opens: the GPU makes other bytes": (CHOICE, "GPU makes other bytes"),
-    "the GPU failed (...): the processor steps from here on": (STEPS, "steps from here on"),
-    "the processor steps: the GPU makes other bits (...)": (STEPS, "the GPU makes other bits"),
     "... has left this run: ... (the sender's fault)": (
         "roles/coordinator/test_departures.py",
         "has left this run: ",

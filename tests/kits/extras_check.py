@@ -30,9 +30,9 @@ BROUGHT = {
 }
 """The extras that an installation has, where that is not the one it is named by."""
 
-OWN = {"mlflow": ("mlflow",), "objects": ("s3fs",), "gpu": ()}
+OWN = {"mlflow": ("mlflow",), "objects": ("s3fs",)}
 """The modules that no other extra brings, where others bring some: Flower needs SQLAlchemy, torch
-fsspec, and Triton where it is built for CUDA."""
+fsspec."""
 
 SCENARIO = """
 name = "played"
@@ -276,36 +276,6 @@ def objects_is_missed() -> None:
     refused("objects", "export", "wants-objects-run", "--out", "s3://bucket/none")
 
 
-def gpu_is_there() -> None:
-    """A device is looked for, and none is made up."""
-    said = said_of_a_device()
-    assert not said or lacking_for_a_device() in said or "no CUDA device here" in said, said
-
-
-def gpu_is_missed() -> None:
-    """By whoever insists on a device; a torch that is built for CUDA brings Triton itself."""
-    if find_spec("triton") is None:
-        said = said_of_a_device()
-        assert lacking_for_a_device() in said, said
-
-
-def lacking_for_a_device() -> str:
-    """The command that installs what is asked for first."""
-    return command("gpu" if find_spec("torch") else "torch")
-
-
-def said_of_a_device() -> str:
-    """Why nothing is sealed on a device; empty where it is."""
-    from secureps.gpu.choice import sealing_backend
-
-    assert sealing_backend("cpu") is None
-    try:
-        sealing_backend("gpu")
-    except ps.errors.ConfigError as error:
-        return str(error)
-    return ""
-
-
 def sink_is_missed(extra: str) -> None:
     """Before a run begins."""
     name = f"wants-{extra}"
@@ -332,7 +302,6 @@ THERE: dict[str, Callable[[], None]] = {
     "dashboard": dashboard_is_there,
     "ray": ray_is_there,
     "trace": trace_is_there,
-    "gpu": gpu_is_there,
 }
 
 MISSED: dict[str, Callable[[], None]] = {
@@ -346,7 +315,6 @@ MISSED: dict[str, Callable[[], None]] = {
     "dashboard": dashboard_is_missed,
     "ray": ray_is_missed,
     "trace": trace_is_missed,
-    "gpu": gpu_is_missed,
 }
 
 

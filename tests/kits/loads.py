@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from secureps.messages.scaling_records import ScalingDecided
-from secureps.policy.scaling.observation import Limits, Observation, Round, Waits
+from secureps.policy.scaling.policies import Limits, Observation, Round, Waits
 
 LIMITS = Limits(
     least_shards=1,
@@ -48,7 +48,6 @@ def decided(**changes: Any) -> ScalingDecided:
         "deadline": 1.0,
         "buffer": 1.0,
         "blocks": (),
-        "expected": 1.0,
         "reward": 1.0,
         "shards": 2,
         "loads": (),

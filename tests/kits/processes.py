@@ -19,7 +19,6 @@ from prometheus_client.samples import Sample
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.policy.checks.scaling import most_shards
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.status_client import Model, StatusClient
@@ -137,7 +136,7 @@ class Processes:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "plan.toml").write_text(plan.format(cipher=cipher, versions=versions))
         self.plan: Plan = load_plan(folder / "plan.toml")
-        self.shards = shard_names(most_shards(self.plan.section))
+        self.shards = shard_names(self.plan.section.most_shards)
         self.holders = holder_names(self.plan.holders)
         self.clients = client_names(clients)
         self.recorders: dict[str, Recorder] = {}

@@ -8,7 +8,7 @@ import pytest
 
 from secureps.config.plan import BestSection, EvaluationSection
 from secureps.messages.evaluation import Metric, VersionEvaluated
-from secureps.policy.early_stopping import best, fallen, stop
+from secureps.policy.early_stopping import best, stop
 
 
 def evaluations(*values: float) -> tuple[VersionEvaluated, ...]:
@@ -38,27 +38,6 @@ def test_the_best_is_the_most_or_the_least(
     found = best(evaluations(*values), BestSection.model_validate({"metric": "m", "goal": goal}))
     assert found is not None
     assert found.version == version
-
-
-@pytest.mark.parametrize(
-    ("goal", "values", "part"),
-    [
-        ("max", (0.5, 0.8, 0.6), 0.25),
-        ("max", (0.5, 0.8), 0.0),
-        ("max", (0.5, -0.8), 1.0),
-        ("max", (-0.5, -0.8), None),
-        ("min", (2.0, 1.0, 4.0), 0.75),
-        ("min", (-2.0, 4.0), 1.0),
-        ("min", (2.0, 0.0), None),
-        ("max", (), None),
-    ],
-)
-def test_an_evaluation_falls_by_a_part_of_the_best(
-    goal: str, values: tuple[float, ...], part: float | None
-) -> None:
-    by = BestSection.model_validate({"metric": "m", "goal": goal})
-    found = fallen(evaluations(*values), by)
-    assert found == (part if part is None else pytest.approx(part))
 
 
 def test_without_evaluations_there_is_no_best_and_no_end() -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,14 @@ import torch
 
 from benchmarks import record_level
 from benchmarks.gpu import __main__ as benchmark
-from benchmarks.gpu import neighbours, page, sealing
+from benchmarks.gpu import neighbours, page
 from benchmarks.gpu.__main__ import SECTIONS, Bench
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.timing import TINY, one_thread
 from benchmarks.report import Row
-from secureps.crypto.ring import choose
-from secureps.errors import ConfigError
-from secureps.model.layout import MOST_SLOTS
 
 CPU = torch.device("cpu")
-WITHOUT = Bench(CPU, TINY, None, "no Triton")
-NEEDS_KERNELS = {"transfers", "batches", "whole updates", "shares of a step"}
+BENCH = Bench(CPU, TINY)
 
 
 def beside_once(count: int, command: Any) -> list[dict[str, Any]]:
@@ -44,20 +39,20 @@ def beside_once(count: int, command: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All of it, without Triton, other processes, and private steps, which have a test."""
+    """All of it, without other processes and private steps, which have a test."""
     out = tmp_path_factory.mktemp("gpu") / "gpu.json"
     private = [{"model": "cnn", "way": "secureps", "to plain": 1.4}]
     with pytest.MonkeyPatch.context() as patch, one_thread():
         patch.setattr(neighbours, "beside", beside_once)
         patch.setattr(record_level, "measure", lambda *given: private)
-        made = benchmark.measure(WITHOUT, out, 600)
+        made = benchmark.measure(BENCH, out, 600)
     assert json.loads(out.read_text()) == json.loads(json.dumps(made))
     return made
 
 
-def test_every_section_is_measured_that_needs_no_kernels(found: dict[str, Any]) -> None:
-    assert found["left out"] == dict.fromkeys(NEEDS_KERNELS, "ConfigError: no Triton")
-    assert set(found["sections"]) == set(SECTIONS) - NEEDS_KERNELS
+def test_every_section_is_measured(found: dict[str, Any]) -> None:
+    assert found["left out"] == {}
+    assert set(found["sections"]) == set(SECTIONS)
     rows = found["sections"]["training"] + found["sections"]["updates"]
     assert all(row["times as fast"] > 0 for row in rows)
     assert not any("made on the host" in row.get("step", "") for row in rows)
@@ -86,34 +81,21 @@ def test_what_fails_is_told_and_the_others_go_on(
         "two": lambda bench: iter([{"step": "second"}]),
     }
     monkeypatch.setattr(benchmark, "SECTIONS", sections)
-    made = benchmark.measure(WITHOUT, tmp_path / "gpu.json", 600)
+    made = benchmark.measure(BENCH, tmp_path / "gpu.json", 600)
     assert made["sections"] == {"one": [{"step": "first"}], "two": [{"step": "second"}]}
     assert made["left out"] == {"one": "RuntimeError: CUDA error"}
     assert "one: left out, or not whole: RuntimeError: CUDA error" in capsys.readouterr().out
-    late = benchmark.measure(WITHOUT, tmp_path / "gpu.json", -1)
+    late = benchmark.measure(BENCH, tmp_path / "gpu.json", -1)
     assert late["left out"] == dict.fromkeys(sections, "-1 seconds were over")
 
 
 def test_without_a_gpu_nothing_is_measured_and_why_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(benchmark, "has_device_file", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     benchmark.main([])
     said = capsys.readouterr().out
-    assert said == (
-        "no device, and nothing measured: no driver's device file, or no torch for CUDA\n"
-    )
-
-
-def test_all_batches_of_an_update_are_sealed_once() -> None:
-    enc = choose(next(iter(sealing.PARAMETERS.values())))
-    values = 2 * MOST_SLOTS + 12_345
-    pieces = sealing._pieces(enc, values, 1 << 10)
-    assert sum(size for *_, size in pieces) == values
-    for block in range(3):
-        own = [(first, count) for k, first, count, _ in pieces if k == block]
-        assert own[0][0] == 0
-        assert all(a + n == b for (a, n), (b, _) in pairwise(own))
+    assert said == "nothing is measured: torch finds no CUDA device here\n"
 
 
 def test_clients_that_end_before_their_work_are_told() -> None:
@@ -130,14 +112,11 @@ def goals_of(found: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def test_goals_are_held_against_what_was_reached(found: dict[str, Any]) -> None:
-    sealed, busy, private, memory = page.goals(found)
-    assert (sealed.reached, busy.reached) == ({}, {})
+    private, memory = page.goals(found)
     assert private.reached == {"cnn": 1.4}
     assert set(memory.reached) == {"ResNet", "transformer", "values alone"}
     assert private.met(1.5)
     assert not private.met(1.51)
-    assert sealed.met(2.0)
-    assert not sealed.met(1.99)
 
 
 def test_what_was_measured_is_drawn(
@@ -154,7 +133,6 @@ def test_what_was_measured_is_drawn(
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     told = file.with_suffix(".md").read_text()
     assert "| a private step to a plain one, at most | 1.5 | cnn | 1.4 | yes |" in told
-    assert "- batches: left out, or not whole: ConfigError: no Triton" in told
     with pytest.raises(SystemExit):
         page.main([str(file), "--publish"])
     assert own.read_text() == text
@@ -162,18 +140,3 @@ def test_what_was_measured_is_drawn(
     page.main([str(file), "--publish"])
     assert f"{page.heading(found)}\n\n![A GPU beside one core](assets/" in own.read_text()
     assert (tmp_path / "assets.png").is_file()
-
-
-def test_kernels_of_another_device_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Other:
-        torch, where, name = torch, "cuda:1", "another"
-
-    monkeypatch.setattr(benchmark, "kernels_device", Other)
-    made = benchmark.with_kernels(CPU, TINY)
-    assert (made.kernels, made.why) == (None, "kernels would run on cuda:1")
-
-    def none() -> None:
-        raise ConfigError("there is none")
-
-    monkeypatch.setattr(benchmark, "kernels_device", none)
-    assert benchmark.with_kernels(CPU, TINY).why == "there is none"

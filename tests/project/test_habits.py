@@ -62,7 +62,6 @@ def test_continuous_integration_runs_targets_of_make_on_every_python() -> None:
     assert steps == {
         "all": ["make check", "make docs", "make test"],
         "newer": ["make test PYTHON=python"],
-        "gpu": ["make gpu"],
         "extras": ["make extra EXTRA=${{ matrix.extra }}"],
         "clients": [
             "python -m pip install .",

@@ -44,8 +44,6 @@ STAYS = {
     "crypto/cipher.Adder.zero": "a total in memory; `total` orders it",
     "crypto/sampling.fill": "whoever asks has its array in a stated order",
     "device/bits._steps": "bits are compared in one process",
-    "device/step_bits._same": "bits are compared in one process",
-    "gpu/choice._opening": "bits are compared in one process",
     "roles/coordinator/opening._candidates": "sums are compared in one process",
     "run/script/baselines.train_alone": "words of this process's own seed",
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",

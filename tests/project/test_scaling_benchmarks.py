@@ -5,21 +5,18 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from statistics import geometric_mean
 
 import numpy as np
 import pytest
 
-from benchmarks import bare_rules, elastic, elastic_parts, numa, receipts, sharding
+from benchmarks import bare_rules, elastic, numa, receipts, sharding
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
 from benchmarks.large import Cost, Spent
 from benchmarks.scaling import Case, by_party, costs_of, draw, flat_rows, way_rows, ways
 from clients import crowd_numpy
 from secureps.client.trainer import FitConfig
 from secureps.policy.explain.memory import MemoryUse
-from secureps.roles.coordinator import load
-from secureps.run import profile as profiling
-from secureps.run.report.plots import WIRE
 from secureps.run.simulate.scenario_file import load_scenario
 
 COSTS = Costs(
@@ -117,27 +114,13 @@ def test_cpu_is_told_by_party_and_held_against_the_same_turn() -> None:
 
 def test_costs_of_steps_are_shares_of_what_processes_spent(tmp_path: Path) -> None:
     party = {"clients": 20.0, "shards": 10.0, "coordinator": 1.0, "holders": 4.0}
-    phases = [
-        profiling.Phase(who, step, "", 1.0, cpu)
-        for who, step, cpu in (
-            (profiling.SHARD, profiling.SERVES, 1.0),
-            (WIRE, "down", 2.0),
-            (profiling.CLIENT, profiling.PULLS, 1.0),
-            (profiling.CLIENT, profiling.MAKES, 5.0),
-            (profiling.CLIENT, profiling.SENDS, 1.0),
-            (WIRE, "up", 2.0),
-            (f"{profiling.SHARD} ", profiling.TAKES, 3.0),
-            (f"{profiling.SHARD} ", profiling.ADDS, 1.0),
-            (f"{profiling.SHARD} ", profiling.STEPS, 3.0),
-        )
-    ]
     case = Case(2, 5, (party,), 3.0, 4.0)
-    found = costs_of(case, 1_000_000, phases, receipts.Control(3e-3, 5e-3, 0.1, 1e-3))
+    found = costs_of(case, receipts.Control(3e-3, 5e-3, 0.1, 1e-3))
     assert (found.decide, found.share) == (3e-3, 1e-3)
     assert (found.direct, found.begin) == (5e-3, 0.1)
     assert found.make + found.send + found.pull == pytest.approx(20.0)
     assert found.take + found.open / 5 + found.serve == pytest.approx(10.0)
-    assert found.make / found.send == pytest.approx(5.0 / 2.0)
+    assert found.make / found.send == pytest.approx(30.7 / 4.3)
     assert (found.up, found.down) == (3.0, 4.0)
     rows = list(way_rows(every := ways(found)))
     assert len(rows) == 20
@@ -218,59 +201,27 @@ def test_the_rules_alone_have_clients_that_train_as_the_script_has_them() -> Non
     assert updates[0] == pytest.approx(clipped, abs=1e-5)
 
 
-def test_what_is_left_out_of_a_policy_is_measured_no_more() -> None:
-    """And what a plan has beside it is in the first variant of each part alone."""
-    for part, (whole, *others) in elastic_parts.PARTS.items():
-        plans = [elastic_parts.plan(each).section for each in (whole, *others)]
-        has = {
-            "state": [plan.evaluation is not None for plan in plans],
-            "buffer": [
-                plan.scaling is not None and plan.scaling.least_buffer < 1 for plan in plans
-            ],
-            "work": [plan.work is not None for plan in plans],
-        }[part]
-        assert has == [True, *[part == "state"] * len(others)]
-    names = ("noise_scale", "_fell")
-    before = [getattr(load, name) for name in names]
-    with elastic_parts.left_out(("noise", "accuracy")):
-        inside = [getattr(load, name) for name in names]
-        assert [measure(None) for measure in inside] == [None, None]
-    assert [getattr(load, name) for name in names] == before
-
-
-def test_learners_come_nearer_and_half_of_the_work_half_as_far() -> None:
-    learner = elastic_parts.Learner(1)
-    first = learner.parameters(1)
-
-    def apart(part: float) -> float:
-        moved = learner.fit(first, FitConfig({}, 1, {}, work=part)).parameters
-        return learner.evaluate(moved).loss or 0.0
-
-    assert 0 < apart(1.0) < apart(0.5) < (learner.evaluate(first).loss or 0.0)
-
-
-def test_a_gain_is_the_time_of_who_has_less_over_that_of_who_has_all() -> None:
-    rows = list(elastic_parts._rows("bursts", {"all": [100.0, 900.0], "less": [200.0, 900.0]}))
-    assert [row["gain"] for row in rows] == [1.0, pytest.approx(2**0.5)]
-    assert [row["reached"] for row in rows] == [1, 1]
-
-
 @pytest.mark.parametrize(
-    ("benchmark", "given", "name"),
-    [
-        (elastic, "", "elastic"),
-        (elastic, "--tuning", "elastic-tuning"),
-        (elastic, "--only bursts", "elastic-bursts"),
-        (elastic_parts, "work", "elastic-work"),
-        (elastic_parts, "work --tuning", "elastic-work-tuning"),
-    ],
+    ("given", "name"),
+    [("", "elastic"), ("--tuning", "elastic-tuning"), ("--only bursts", "elastic-bursts")],
 )
 def test_each_choice_of_scenarios_is_kept_under_a_name_of_its_own(
-    benchmark: ModuleType, given: str, name: str, monkeypatch: pytest.MonkeyPatch
+    given: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = list[str]()
-    monkeypatch.setattr(benchmark, "rows", lambda *_: [])
-    monkeypatch.setattr(benchmark, "report", lambda name, title, rows: kept.append(name))
+    monkeypatch.setattr(elastic, "rows", lambda *_: [])
+    monkeypatch.setattr(elastic, "report", lambda name, title, rows: kept.append(name))
     monkeypatch.setattr("sys.argv", ["benchmark", *given.split()])
-    benchmark.main()
+    elastic.main()
     assert kept == [name]
+
+
+def test_a_fitted_model_makes_a_tenth_more_of_changing_loads_than_thresholds() -> None:
+    """Of scenarios that no number of either was chosen by."""
+    gains = [
+        elastic.play("fitted", scene, elastic.FIRST).reward
+        / elastic.play("rule", scene, elastic.FIRST).reward
+        for scene in elastic.SCENES.values()
+    ]
+    assert geometric_mean(gains) > 1.1
+    assert min(gains) > 0.95, "and less nowhere"

@@ -19,8 +19,10 @@ from secureps.policy.explain.explanation import Explanation
 from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import load_plan
 from secureps.run.check import Permit, check, record, service, tables
+from secureps.run.cli import app
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wording import size
+from tests.kits.command import invoked
 from tests.kits.nursery import ROOT, supervise_children
 
 SCENARIOS = sorted((ROOT / "simulations").glob("*.toml"))
@@ -228,6 +230,26 @@ def test_every_preset_is_explained() -> None:
             Console(width=100, file=io.StringIO()).print(part)
     fifty = check(ROOT / "simulations" / "digits.toml", permit=RUN)
     assert (fifty.name, fifty.groups[0].values, shard(fifty).clients) == ("digits-50", 9610, 50)
+
+
+def test_it_says_how_long_an_update_takes_on_a_client_s_link(tmp_path: Path) -> None:
+    link = ("--values", "1000", "--up", "0.5", "--down", "0.25")
+    result = invoked(app, "check", write(tmp_path), *link, "--json")
+    (group, *_) = json.loads(result.output)["groups"]
+    assert group["seconds_up"] == pytest.approx(8 * group["bytes_up"] / 0.5e6)
+    assert group["seconds_down"] == pytest.approx(8 * group["bytes_down"] / 0.25e6)
+    twice = check(write(tmp_path), 2000).groups[0]
+    assert twice.client_cpu == pytest.approx(2 * group["client_cpu"])
+    assert twice.server_cpu == pytest.approx(2 * group["server_cpu"])
+    page = invoked(app, "check", write(tmp_path), *link).output
+    assert "time up, 0.5 Mbit/s" in page
+    assert "client's CPU, about" in page
+    unknown = check(write(tmp_path)).groups[0]
+    assert (unknown.seconds_up, unknown.client_cpu) == (None, None)
+    for wrong in ("0", "nan", "-1"):
+        refused = invoked(app, "check", write(tmp_path), "--values", "1000", "--up", wrong)
+        assert refused.exit_code == 1
+        assert "--down 100: a link carries more than 0 Mbit/s" in str(refused.exception)
 
 
 def test_the_command(tmp_path: Path) -> None:

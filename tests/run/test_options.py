@@ -33,7 +33,6 @@ OWN = {
     "run/run_lock.py": ("up",),
     "run/export.py": ("export",),
     "run/keys.py": ("keys request",),
-    "run/profile.py": ("profile",),
     "run/report/trackers.py": ("up", "simulate"),
     "run/serve.py": ("serve",),
     "run/simulate/simulate.py": ("simulate",),

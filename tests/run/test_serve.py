@@ -197,7 +197,7 @@ GUARDED = {
 """Settings by which something is refused, bounded or kept secret; each is held by a test below."""
 FREE = {
     *("name", "kit", "state", "coordinator", "standby", "plan", "plan_base", "checkpoints"),
-    *("checkpoint_copies", "weight", "threads", "sealing", "pin", "initial"),
+    *("checkpoint_copies", "weight", "threads", "pin", "initial"),
 }
 
 

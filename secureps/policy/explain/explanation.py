@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
+from secureps.config.plan import ClientPrivacySection, PlanSection, RecordPrivacySection
 from secureps.config.serve import ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
@@ -26,7 +26,6 @@ from secureps.policy.explain.committee_cost import CommitteeCost, advice, commit
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.privacy_choice import Choice
 from secureps.policy.explain.rule_text import RuleText, rule_words
-from secureps.policy.explain.scaling_text import scaling_words
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
@@ -39,6 +38,24 @@ from secureps.policy.explain.visibility import (
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
 from secureps.wording import counted
+
+CLIENT_NANOSECONDS = {"plain": 31, "bfv": 170, "rlwe": 40}
+SERVER_NANOSECONDS = {"plain": 22, "bfv": 35, "rlwe": 25}
+"""Of CPU for a value of one update: its client makes, seals and sends it and pulls the next version
+by TLS; all servers together take it in, add, open and step it, and serve. Measured at 10M values,
+16 bits and 5 clients (`benchmarks.scaling`, `benchmarks.ciphers`); each update of a client costs
+all parties some 20 ms besides, whatever its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A client's link to the servers, and from them, in Mbit/s."""
+
+    up: float = 20.0
+    down: float = 100.0
+
+
+DEFAULT_LINK = Link()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +72,9 @@ class GroupCost:
         cohort: members of the smallest and of the largest cohort that is opened.
         bytes_up: of one client's update; ratio: to the same values as plain fp32.
         bytes_down: of a version that a client pulls, at most, who has the one before.
+        seconds_up, seconds_down: of these bytes on a client's link.
+        client_cpu, server_cpu: seconds of one core for an update without its training, about, of
+            its client and of all servers together.
         client_memory: bytes that a client holds while it makes an update (`memory.sealing`).
         bits_left: of `bits`, in the mean of a cohort of the smallest clients; None if it is not
             known how many examples they have.
@@ -72,6 +92,10 @@ class GroupCost:
     bytes_up: int | None = None
     ratio: float | None = None
     bytes_down: int | None = None
+    seconds_up: float | None = None
+    seconds_down: float | None = None
+    client_cpu: float | None = None
+    server_cpu: float | None = None
     client_memory: int | None = None
 
 
@@ -119,6 +143,7 @@ class Explanation:
         rules: of each group of the plan's file, in words.
         price: None if nothing is private.
         groups: costs, in the plan's order.
+        link: of a client, by which seconds are told.
         committee: what key holders cost; None where there is no committee, or the model's size is
             not known.
         shard: memory and disk of the shard that needs most; None where the size is not known.
@@ -140,6 +165,7 @@ class Explanation:
     rules: tuple[RuleText, ...]
     price: Price | None
     groups: tuple[GroupCost, ...]
+    link: Link
     committee: CommitteeCost | None
     shard: MemoryUse | None
     fewest: MemoryUse | None
@@ -155,6 +181,7 @@ def explain(
     examples: Sequence[int] = (),
     lengths: Mapping[str, float] = MappingProxyType({}),
     notes: Sequence[str] = (),
+    link: Link = DEFAULT_LINK,
 ) -> Explanation:
     """Explains a plan for a model with `sizes` values in each group (see `Layout`).
 
@@ -164,6 +191,7 @@ def explain(
         examples: how many each client has; empty if it is not known.
         lengths: of an update that was made to try it, without noise, by group.
         notes: what is to be said of the model, beside what follows from the plan.
+        link: of a client.
     Raises:
         PlanRefused: its budget allows no version.
     """
@@ -186,7 +214,8 @@ def explain(
         opened=opened(plan),
         rules=rule_words(plan),
         price=price,
-        groups=tuple(_cost(plan, name, laid.get(name), numbers) for name in plan.all_groups),
+        groups=tuple(_cost(plan, name, laid.get(name), numbers, link) for name in plan.all_groups),
+        link=link,
         committee=committee_cost(plan, layout) if layout else None,
         shard=footprint(plan, layout, service) if layout else None,
         fewest=fewest(plan, layout, service) if layout else None,
@@ -285,12 +314,15 @@ def _spread(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
             )
 
 
-def _cost(plan: Plan, name: str, group: GroupLayout | None, numbers: Sequence[int]) -> GroupCost:
+def _cost(
+    plan: Plan, name: str, group: GroupLayout | None, numbers: Sequence[int], link: Link
+) -> GroupCost:
     section, rule = plan.group(name), plan.bounds(name)
     cohort, left = (rule.minimum, rule.most), _left(plan, name, numbers)
     if group is None:
         return GroupCost(name, section.bits, cohort, left)
     up, grid = bytes_up(plan.fitted(group), group), plan.grid(name, group.sent)
+    down, cipher = bytes_down(plan, group), plan.section.cipher.name
     return GroupCost(
         name=name,
         bits=section.bits,
@@ -303,7 +335,11 @@ def _cost(plan: Plan, name: str, group: GroupLayout | None, numbers: Sequence[in
         bytes_value=up / group.size,
         bytes_up=up,
         ratio=up / (FLOAT_BYTES * group.size),
-        bytes_down=bytes_down(plan, group),
+        bytes_down=down,
+        seconds_up=8e-6 * up / link.up,
+        seconds_down=8e-6 * down / link.down,
+        client_cpu=1e-9 * CLIENT_NANOSECONDS[cipher] * group.size,
+        server_cpu=1e-9 * SERVER_NANOSECONDS[cipher] * group.size,
         client_memory=sealing(plan, group),
     )
 
@@ -577,7 +613,34 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
     yield from _of_envelopes(plan, laid)
     if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
         yield from advice(plan, next(iter(laid.values())))
-    yield from scaling_words(section, blocks)
+    yield from _scaling_words(section, blocks)
+
+
+def _scaling_words(section: PlanSection, blocks: int | None) -> list[str]:
+    """What may follow the load under `[scaling]`, and why it may not.
+
+    Args:
+        blocks: of the model; None if its size is not known.
+    """
+    own = section.scaling
+    if own is None:
+        return []
+    most, parts = section.most_shards, list[str]()
+    if own.policy != "fixed":
+        parts.append(f"{own.least_shards} to {most} shards")
+        if own.least_deadline < own.most_deadline:
+            parts.append(f"deadlines of {own.least_deadline:g} to {own.most_deadline:g} times")
+        if own.least_buffer < 1:
+            parts.append(f"buffers of {own.least_buffer:g} to 1 times")
+    parts += ["row-blocks move"] if own.balance else []
+    text = ", ".join(parts) or "nothing"
+    words = [f"scaling by {own.policy}, at most once in {own.every:g} s: {text}"]
+    if own.policy != "fixed" and blocks is not None and blocks < most:
+        words.append(
+            f"the model has {counted(blocks, 'block')}, and a shard holds one at least: no more "
+            f"than {counted(blocks, 'shard')} can have work; name a smaller block_size"
+        )
+    return words
 
 
 def _of_envelopes(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:

@@ -54,6 +54,25 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
 
 
+def in_force(section: RuleSection, deadline: float, buffer: float) -> RuleSection:
+    """A rule's section with these factors; a user's own rule as it is.
+
+    A buffer is never above the plan's, by which all parties bound a cohort, nor below the minimum.
+    """
+    if isinstance(section, OwnRuleSection):
+        return section
+    changes: dict[str, float] = {"deadline": section.deadline * deadline}
+    if isinstance(section, BufferedSection | PrioritySection):
+        wanted = max(section.minimum, round(section.buffer * buffer))
+        changes["buffer"] = min(section.buffer, wanted)
+    return section.model_copy(update=changes)
+
+
+def staleness_power(section: RuleSection) -> float:
+    """The p by which an update of staleness tau is worth (1 + tau)^-p; 0 where a rule has none."""
+    return section.power if isinstance(section, BufferedSection | PrioritySection) else 0.0
+
+
 def build_rule(section: RuleSection, room: int) -> Rule:
     """The rule that a section names.
 

@@ -1,18 +1,17 @@
 """What versions took, and what came to shards, since the last decision about it.
 
 Measured by the coordinator itself from its own records, but for how long models and updates are on
-their way, which clients say, of whom the median counts, and how far apart opened means are, which
-shards say; nothing but `[scaling]` goes by it. None of it is journalled: a restart measures anew,
-and what was decided is on record. What must not live here: decisions (`roles.coordinator.scaling`).
+their way, which clients say, of whom the median counts; nothing but `[scaling]` goes by it. None of
+it is journalled: a restart measures anew, and what was decided is on record. What must not live
+here: decisions (`roles.coordinator.scaling`).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import partial
 from statistics import fmean, median
-from typing import Any
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION
@@ -20,17 +19,8 @@ from secureps.messages.requests import Telemetry
 from secureps.messages.scaling import ShardLoad
 from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import UPDATE, Cohort
-from secureps.policy.early_stopping import fallen
-from secureps.policy.scaling.gradient_noise import (
-    MEAN_CHANGE,
-    MEAN_SQUARE,
-    OpenedMean,
-    members,
-    noise_scale,
-    worth,
-)
-from secureps.policy.scaling.in_force import staleness_power
-from secureps.policy.scaling.observation import Observation, Round, Waits
+from secureps.policy.rules.registry import staleness_power
+from secureps.policy.scaling.policies import Observation, Round, Waits
 from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
@@ -40,7 +30,7 @@ UP, DOWN = "network_seconds", "pulling_seconds"
 MEMORY = "memory_bytes"
 """What a shard says of what it may have in memory (`roles.shard.memory_report`)."""
 NEWEST = 16
-"""Rounds that are kept, versions of a group whose means are, and waits for each shard."""
+"""Rounds that are kept, and waits for each shard."""
 LATE = 0.05
 """Part of a version's time that sums must take for shards to count as unlike each other."""
 UNLIKE = 4.0
@@ -64,16 +54,13 @@ class Load:
         self._turns: defaultdict[str, deque[int]] = defaultdict(partial(deque, maxlen=TURNS))
         self._closed: dict[str, float] = {}
         self._rounds: deque[Round] = deque(maxlen=NEWEST)
-        self._means: defaultdict[str, dict[int, dict[str, tuple[float, float | None]]]]
-        self._means = defaultdict(dict)
-        self._members: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._begin()
 
     def begin(self, now: float, moved: bool = False) -> None:
         """Measures anew: from now on, or if blocks have moved from the next version on.
 
         A round that a move has held up would count from its middle. Who came when is kept but for
-        a move; the means of the newest versions are what they are.
+        a move.
         """
         self.since = None if moved else now
         if moved:
@@ -99,26 +86,16 @@ class Load:
         """A party's own report, whose figures are from 0 on and finite (`telemetry.Window`).
 
         Args:
-            shards: of the run: they alone say anything of means and of memory.
+            shards: of the run: they alone say anything of memory.
         """
         if report.group == EVALUATION:
             return
-        if report.party in shards:
-            self._take_mean(report)
         # The newest of each: whoever says it a thousand times has one voice in the median.
         for figure in report.figures:
             if figure.name in (UP, DOWN):
                 self._ways[figure.name][report.party] = figure.value
             elif figure.name == MEMORY and report.party in shards:
                 self.memory[report.party] = figure.value
-
-    def _take_mean(self, report: Telemetry) -> None:
-        own = {figure.name: figure.value for figure in report.figures}
-        if MEAN_SQUARE in own:
-            versions = self._means[report.group]
-            mean = own[MEAN_SQUARE], own.get(MEAN_CHANGE)
-            versions.setdefault(report.version, {}).setdefault(report.party, mean)
-            _forget(versions)
 
     def measure(self, tx: Transaction) -> None:
         """What the records of a transaction say."""
@@ -160,8 +137,6 @@ class Load:
         name, newest = cohort.group, cohort.version - 1
         power = staleness_power(tx.plan.group(name).rule)
         self._closed[name] = tx.now
-        self._members[name][cohort.version] = members([m.weight for m in cohort.members])
-        _forget(self._members[name])
         self._updates += len(cohort.members)
         self._fresh += sum((1 + newest - m.version) ** -power for m in cohort.members)
         group = tx.group(name)
@@ -182,14 +157,12 @@ class Load:
         seconds = max(tx.now - self.since, 1e-9)
         asked = self._updates + self._lost
         lost = self._lost / asked if asked else 0.0
-        scaled, noise, fell = tx.federation.scaled, self._noise(tx), _fell(tx)
-        cohort = self._updates / max(self.versions, 1)
-        counted = worth(cohort, noise) / cohort if cohort else 1.0
+        scaled = tx.federation.scaled
         return Observation(
             seconds=seconds,
             versions=self.versions,
             updates=self._updates,
-            reward=self._fresh * counted / seconds * (1 - lost) * (1 - (fell or 0.0)),
+            reward=self._fresh / seconds * (1 - lost),
             lost=lost,
             live=sum(map(tx.trains, tx.live)),
             waits=self._waits(),
@@ -198,8 +171,6 @@ class Load:
             spares=spares,
             deadline=scaled.deadline,
             buffer=scaled.buffer,
-            fell=fell,
-            noise=noise,
             ways=self._both_ways(),
             blocks=sum(len(tx.federation.pinned.placement.held[group]) for group in self._sent),
         )
@@ -208,21 +179,6 @@ class Load:
         """Of each client that said both."""
         up, down = self._ways[UP], self._ways[DOWN]
         return tuple(sorted(up[name] + down[name] for name in up.keys() & down.keys()))
-
-    def _noise(self, tx: Transaction) -> float | None:
-        """The median of the groups' noise scales, as far as they are known."""
-        found = list[float]()
-        for group in tx.federation.model_groups:
-            shards = tx.federation.owners(group.name).keys()
-            sizes = self._members[group.name]
-            means = {
-                version: OpenedMean(sizes[version], *_summed([said[shard] for shard in shards]))
-                for version, said in self._means[group.name].items()
-                if version in sizes and shards <= said.keys()
-            }
-            scale = noise_scale(means)
-            found += [] if scale is None else [scale]
-        return median(found) if found else None
 
     def _waits(self) -> Waits:
         def mean(seconds: list[float]) -> float:
@@ -328,24 +284,3 @@ class Load:
     def told(self, tx: Transaction) -> tuple[ShardLoad, ...]:
         """The same, as it is journalled and shown."""
         return tuple(ShardLoad(name, load) for name, load in self.on_shards(tx).items())
-
-
-def _forget(versions: dict[int, Any]) -> None:
-    """All but the newest."""
-    for version in sorted(versions)[:-NEWEST]:
-        del versions[version]
-
-
-def _summed(said: Sequence[tuple[float, float | None]]) -> tuple[float, float | None]:
-    """The square and the change of a mean of which each shard has a part."""
-    changes = [change for _, change in said if change is not None]
-    whole = sum(changes) if len(changes) == len(said) else None
-    return sum(square for square, _ in said), whole
-
-
-def _fell(tx: Transaction) -> float | None:
-    """By which part the newest evaluated version is worse than the best; None where none tells."""
-    section = tx.plan.section.evaluation
-    if section is None or section.best is None:
-        return None
-    return fallen(tx.federation.evaluations.newest, section.best)

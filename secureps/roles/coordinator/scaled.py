@@ -12,7 +12,7 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.scaling_records import ScalingDecided
-from secureps.policy.scaling.observation import KEPT
+from secureps.policy.scaling.policies import KEPT
 
 BY_ITSELF = "scaling: "
 """How the reason of an act begins that follows from the load, and that no operator has said."""

@@ -9,40 +9,38 @@ What must not live here: measuring (`roles.coordinator.load`), any policy (`poli
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from secureps.config.plan import BufferedSection, PrioritySection, SyncSection
 from secureps.config.scaling import ScalingSection
-from secureps.errors import Refused, UnknownParty
+from secureps.errors import ConfigError, Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.scaling import ScalingStatus, ScalingStep
 from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
-from secureps.policy.checks.scaling import most_shards
+from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.balance import balance
 from secureps.policy.scaling.fitted import Fitted
-from secureps.policy.scaling.in_force import staleness_power
-from secureps.policy.scaling.observation import (
+from secureps.policy.scaling.policies import (
     Action,
+    Fixed,
     Limits,
     Observation,
+    Rule,
     ScalingPolicy,
     deed,
     stay,
-    within,
 )
-from secureps.policy.scaling.rule import Fixed, Rule
+from secureps.policy.tiers import room_of
 from secureps.roles.coordinator import resharding
 from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.scaled import BY_ITSELF
-from secureps.roles.coordinator.shard_memory import too_little
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import counted
 
 LEAST_VERSIONS = 3
 """Versions of each group that clients send to, on average, between two decisions of a policy."""
-SHOWN = 5
-"""Decisions that a status shows: the newest."""
 
 POLICIES: dict[str, ScalingPolicy] = {"fixed": Fixed(), "rule": Rule(), "fitted": Fitted()}
 """By the name that a plan gives them."""
@@ -115,14 +113,11 @@ def _carry_out(
             deadline=decision.action.deadline,
             buffer=decision.action.buffer,
             blocks=decision.blocks,
-            expected=decision.action.expected,
             reward=seen.reward,
             shards=len(seen.shards),
             loads=load.told(tx),
             reason=reason,
             lost=seen.lost,
-            fell=seen.fell,
-            noise=seen.noise,
         )
     )
 
@@ -131,7 +126,7 @@ def _balance(tx: Transaction, load: Load, seen: Observation) -> _Decision | None
     assert tx.federation.pinned is not None
     held = tx.federation.pinned.placement.held
     found = balance(held, load.at_once(tx), load.costs(tx))
-    if found is None or too_little(tx, load.memory, resharding.balanced(held, found.blocks)):
+    if found is None or _too_little(tx, load.memory, resharding.balanced(held, found.blocks)):
         return None
     return _Decision(stay(seen, found.reason), blocks=found.blocks)
 
@@ -142,13 +137,40 @@ def _by_policy(
     limits = _limits(tx, section)
     policy = POLICIES[section.policy]
     before = [record for _, record in tx.federation.scaled.decided]
-    action = within(policy.decide(seen, before, limits), seen, limits)
+    action = policy.decide(seen, before, limits)
     what, shard = deed(action, seen)
     if what == ShardDeed.DRAIN:
         left = [name for name in seen.shards if name != shard]
-        if text := too_little(tx, load.memory, resharding.spread(tx, left)):
+        if text := _too_little(tx, load.memory, resharding.spread(tx, left)):
             return _Decision(stay(seen, f"{action.reason}; and yet: {text}"))
     return _Decision(action, what, shard)
+
+
+def _too_little(
+    tx: Transaction, memory: Mapping[str, float], held: Mapping[str, Sequence[tuple[str, ...]]]
+) -> str:
+    """Which shard could not work with the blocks that it would have, and why; empty for none.
+
+    Such a shard would end, and the run with it. While blocks move, a shard that gives some and
+    takes others has both.
+
+    Args:
+        memory: of the shards that have a limit and have said so, bytes. Each is taken to step one
+            block at a time: the coordinator does not know its `threads`.
+        held: where blocks are to lie: of every block of a group its shards.
+    """
+    assert tx.layout is not None
+    assert tx.federation.pinned is not None
+    groups, now = tx.layout.all_groups, tx.federation.pinned.placement
+    both, _ = now.moved(now.shards, held)
+    shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
+    for shard in sorted(memory.keys() & shards):
+        own = {group.name: both.blocks_of(group.name, shard) for group in groups}
+        try:
+            room_of(tx.plan, groups, own, int(memory[shard]), threads=1)
+        except ConfigError as error:
+            return f"{shard}: {error}"
+    return ""
 
 
 def _spares(tx: Transaction) -> tuple[str, ...]:
@@ -164,7 +186,7 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
     rule = tx.plan.group(group).rule
     return Limits(
         least_shards=max(section.least_shards, tx.plan.section.replicas),
-        most_shards=most_shards(tx.plan.section),
+        most_shards=tx.plan.section.most_shards,
         deadline=rule.deadline,
         least_deadline=section.least_deadline,
         most_deadline=section.most_deadline,
@@ -183,19 +205,16 @@ def seen(tx: Transaction) -> ScalingStatus | None:
     section, scaled = tx.plan.section.scaling, tx.federation.scaled
     if section is None:
         return None
-    newest = scaled.decided[-SHOWN:]
-    last = newest[-1][1] if newest else None
+    last = scaled.decided[-1][1] if scaled.decided else None
     return ScalingStatus(
         policy=section.policy,
         off=scaled.off,
         deadline=scaled.deadline,
         buffer=scaled.buffer,
         loads=last.loads if last else (),
-        steps=tuple(ScalingStep(at, told(record), record.reason) for at, record in newest),
+        steps=tuple(ScalingStep(at, told(record), record.reason) for at, record in scaled.decided),
         reward=last.reward if last else 0.0,
         lost=last.lost if last else 0.0,
-        fell=last.fell if last else None,
-        noise=last.noise if last else None,
     )
 
 

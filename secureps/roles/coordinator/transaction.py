@@ -16,8 +16,8 @@ from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, Sh
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
+from secureps.policy.rules.registry import build_rule, in_force
 from secureps.policy.rules.rule import Rule, Wait
-from secureps.policy.scaling.in_force import in_force, rule_in_force
 from secureps.roles.coordinator.attendance import Attendance
 from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.group import GroupState
@@ -80,7 +80,8 @@ class Transaction:
         factors = self.federation.scaled.of(group)
         if factors == AS_PLANNED:
             return self.plan.rule(group)
-        made = partial(rule_in_force, self.plan, group, *factors)
+        section = in_force(self.plan.group(group).rule, *factors)
+        made = partial(build_rule, section, self.plan.room)
         return self.cache.of(("rule", group), factors, made)
 
     def deadline(self, group: str) -> float:

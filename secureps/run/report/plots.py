@@ -21,13 +21,9 @@ from secureps.roles.coordinator.telemetry import UP
 from secureps.run.report.group_labels import fold, runs
 from secureps.run.report.totals import DOWN, Wait
 from secureps.run.report.version_metrics import Line
-from secureps.wording import duration
 
 CURVES, WAITING, STUDY = "curves.png", "waiting.png", "study.png"
 """The files in a report's folder."""
-
-WIRE = "wire"
-"""The party of what is on the wire, in a timeline."""
 
 SHOWN = 100
 """Clients in a picture of waiting times, the slowest."""
@@ -37,7 +33,6 @@ SERIES = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILLION)
 GREY, PALE = "#666666", "#E5E5E5"
 
 _DPI = 130
-_SECONDS = ((1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _TIMES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _SIZES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 
@@ -82,15 +77,6 @@ def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
         return
     draw_curves(lines, sheet, folder / CURVES)
     draw_waiting(lines, sheet, folder / WAITING)
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One phase of a timeline: who is busy, with what, for how many seconds."""
-
-    party: str
-    text: str
-    seconds: float
 
 
 # --- learned, spent, sent ---------------------------------------------------------
@@ -363,34 +349,6 @@ def draw_study(
     _name(axes, "one line per seed", "until the target is held")
     axes.legend(fontsize=8)
     _save(figure, folder / STUDY)
-
-
-# --- one update -------------------------------------------------------------------
-
-
-def draw_timeline(bars: Sequence[Bar], name: str, path: Path) -> None:
-    """Draws what follows on what in an update: with what is on the wire, and without.
-
-    Args:
-        bars: in their order; of the wire are those whose party is WIRE.
-    """
-    figure = _figure(name, Sheet(name, "time", False), 12.0, 1.6 + 0.23 * len(bars))
-    whole, here = figure.subplots(1, 2, sharey=True)
-    parties = list(dict.fromkeys(bar.party for bar in bars))
-    computed = [0.0 if bar.party == WIRE else bar.seconds for bar in bars]
-    panels = ((whole, [bar.seconds for bar in bars], "all of it"), (here, computed, "off the wire"))
-    for axes, seconds, title in panels:
-        begins = [sum(seconds[:at]) for at in range(len(bars))]
-        scale, unit = _unit(sum(seconds), _SECONDS)
-        colours = [SERIES[parties.index(bar.party) % len(SERIES)] for bar in bars]
-        for at, (begin, width, colour) in enumerate(zip(begins, seconds, colours)):
-            axes.barh(at, width / scale, left=begin / scale, color=colour, height=0.8)
-        _name(axes, title, duration(sum(seconds)))
-        axes.margins(y=0.01)
-        axes.set_xlabel(unit)
-    whole.set_yticks(range(len(bars)), [f"{bar.party}: {bar.text}" for bar in bars], fontsize=7)
-    whole.invert_yaxis()
-    _save(figure, path)
 
 
 # --- every picture ----------------------------------------------------------------

@@ -176,18 +176,9 @@ def scaling(own: ScalingStatus) -> Iterator[str]:
         came = (f"{each.shard} {size(each.bytes_per_second)}/s" for each in own.loads)
         yield f"  came to {', '.join(came)}"
     if own.steps:
-        yield f"  {', '.join(_measured(own))}"
+        yield f"  {own.reward:.3g} updates/s that count, {own.lost:.0%} lost"
     for step in own.steps:
         yield f"  at {step.at:.0f} s: {step.what}: {step.reason}"
-
-
-def _measured(own: ScalingStatus) -> Iterator[str]:
-    yield f"{own.reward:.3g} updates/s that count"
-    yield f"{own.lost:.0%} lost"
-    if own.fell is not None:
-        yield f"the newest evaluation {own.fell:.1%} worse than the best"
-    if own.noise is not None:
-        yield f"a gradient noise scale of {own.noise:.3g} updates"
 
 
 def _clients(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,19 +19,19 @@ from secureps.client.local_tensors import LocalTensors
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, ScriptFailed, naming
 from secureps.messages.outcome import Outcome
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import Prepared, Reply, Request
 from secureps.messages.run import COORDINATOR
 from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.coordinator.telemetry import UP
+from secureps.roles.machine import Machine
 from secureps.run.initial_schema import founding_schema
 from secureps.run.report.group_labels import folded
 from secureps.run.report.totals import DOWN
 from secureps.run.report.version_metrics import Metrics, Tell
 from secureps.run.script.scoring import Judge, Look, Score
-from secureps.run.simulate.coordinator_watch import CoordinatorWatch
 from secureps.run.simulate.garbage import seldom_collected
 from secureps.run.simulate.ray_cluster import Spread, here
 from secureps.run.simulate.scenario_file import Scenario
@@ -51,6 +52,28 @@ FIRST = 1
 
 OFTEN = 1000
 """Requests between two reads of the coordinator's window of reports, which must not overflow."""
+
+
+class CoordinatorWatch(Meter):
+    """Observes one coordinator, or those that follow each other.
+
+    Most events of a simulation are its clients': a play that looked at the run after each of them,
+    as it must after each of the coordinator's, would look at the same millions of times.
+    `changed`: it has handled something; `requests`: how many came, of which none brings more than
+    two reports. Whoever looks sets both back.
+    """
+
+    def __init__(self) -> None:
+        self.changed = True
+        self.requests = 0
+
+    def asked(self, message: Request, answer: Future[Reply]) -> None:
+        """Counts a request."""
+        self.requests += 1
+
+    def stands(self, machine: Machine, now: float) -> None:
+        """Something was handled and journalled."""
+        self.changed = True
 
 
 @dataclass

@@ -17,7 +17,6 @@ from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
-from secureps.policy.checks.scaling import most_shards
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names, shard_names
 from secureps.run.report.trackers import Heading
@@ -150,7 +149,7 @@ def _refuse_stays(section: ScenarioSection, path: Path) -> None:
 
 def _refuse_unknown_shards(section: ScenarioSection, plans: Iterable[Plan], path: Path) -> None:
     """Refuses factors of shards that none of its plans has at any time (ConfigError)."""
-    known = shard_names(max(most_shards(plan.section) for plan in plans))
+    known = shard_names(max(plan.section.most_shards for plan in plans))
     for name in section.shards.slow:
         if name not in known:
             text = f"no shard is called {name!r}; {meant(name, known)}"

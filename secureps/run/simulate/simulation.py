@@ -31,7 +31,6 @@ from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.run import COORDINATOR, STANDBY, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import GroupLayout
-from secureps.policy.checks.scaling import most_shards
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.standby import TAKES_OVER
@@ -147,7 +146,7 @@ class Simulation:
         self._folder = folder
         self._conditions = conditions or Conditions()
         self._initial = initial
-        more = most_shards(plan.section) - plan.section.shards
+        more = plan.section.most_shards - plan.section.shards
         self._kit = memory_kit(plan, tuple(cast.trainers), self._conditions.spares + more)
         self.network = self._conditions.network(self.loop, self._conditions.delay)
         self._stores: dict[str, Stores] = {}
@@ -158,7 +157,7 @@ class Simulation:
         self.ruler = COORDINATOR
         self._terms = Terms(messages=custom_reports(plan))  # of data that is nobody's
         self._alike, self._told = Alike(), ToldOfHolders()
-        shards, holders = shard_names(most_shards(plan.section)), holder_names(plan.holders)
+        shards, holders = shard_names(plan.section.most_shards), holder_names(plan.holders)
         standby = (STANDBY,) if self._conditions.standby else ()
         for name in (COORDINATOR, *shards, *holders, *cast.trainers, *standby):
             if name not in self._conditions.late:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.table import Table
 
@@ -55,7 +54,6 @@ class StudyResults:
 
     def __init__(self, study: StudySection) -> None:
         self.study = study
-        self._tuned: dict[str, list[tuple[Candidate, Outcome]]] = {}
         self._judged: dict[str, dict[int, tuple[Candidate, Outcome]]] = {}
         self._sealed: dict[str, Likeness] = {}
         self.cpu = 0.0
@@ -68,9 +66,7 @@ class StudyResults:
             self._sealed[name] = result
             return _likeness(result)
         assert isinstance(job, Trial)
-        if job.seed == self.study.tuning:
-            self._tuned.setdefault(name, []).append((job.candidate, result))
-        else:
+        if job.seed != self.study.tuning:
             self._judged.setdefault(name, {})[job.seed] = job.candidate, result
         goal = f"{self.study.measure} {self.study.target:g}"
         if result.reached is None:
@@ -81,19 +77,6 @@ class StudyResults:
         """A row for every variant, in the study's order."""
         base = _median(self._outcomes(self.study.baseline))
         return tuple(self._row(variant.name, base) for variant in self.study.variant)
-
-    def tuned(self) -> list[dict[str, Any]]:
-        """All candidates, with the time of each; None where it was given up."""
-        return [
-            {
-                **asdict(candidate),
-                "settings": settings(self.study, candidate),
-                "reached": outcome.reached,
-                "best": outcome.best,
-            }
-            for tried in self._tuned.values()
-            for candidate, outcome in tried
-        ]
 
     def curves(self) -> dict[str, list[list[tuple[float, float]]]]:
         """The curves by variant and seed: (virtual seconds, score)."""

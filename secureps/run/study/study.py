@@ -2,8 +2,7 @@
 
     OUT/study.json     the study: only the same study goes on in this folder
     OUT/trials/        the result of each trial, written when it ends
-    OUT/report.json    a row per rule, and all that was tuned
-    OUT/table.md       the rows
+    OUT/table.md       a row per rule
     OUT/study.png      scores over virtual time
 
 Tuning is the same for every rule: all its candidates under one seed, one after another, each
@@ -37,7 +36,7 @@ from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.script.scoring import Look
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.simulate.sealed_bytes import sealed_bytes
-from secureps.run.study.results import StudyResults, markdown, table
+from secureps.run.study.results import Row, StudyResults, markdown, table
 from secureps.run.study.trial import (
     ENDLESS,
     Candidate,
@@ -76,16 +75,16 @@ class _Running(NamedTuple):
 
 
 @terminable(Terminated)
-def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
-    """Plays the trials that are not played yet, and writes the report.
+def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
+    """Plays the trials that are not played yet, and writes the table and the picture.
 
     Args:
         path: a scenario with a study.
-        out: the report's folder (default: runs/NAME-study); one of the same study goes on.
+        out: the study's folder (default: runs/NAME-study); one of the same study goes on.
         workers: trials that are played at once.
 
     Returns:
-        the report's folder.
+        the table's rows.
 
     Raises:
         ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
@@ -108,16 +107,13 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     trials = _Workers(path, folder, results, total, console)
     trials.run(courses, workers, warm_once(console.print))
     rows = results.rows()
-    report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
-    report["tuned"] = results.tuned()
-    _write(folder / "report.json", report)
     (folder / "table.md").write_text(markdown(own, rows))
     draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
     console.print(table(own, rows))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
     if why := undrawable():
         console.print(why, soft_wrap=True, highlight=False, markup=False)
-    return folder
+    return rows
 
 
 def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:

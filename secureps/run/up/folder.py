@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.policy.checks.scaling import most_shards
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
 from secureps.run.run_lock import ORIGIN, new_folder
 from secureps.store.atomic_file import replace_text
@@ -181,7 +180,7 @@ class Cast:
     def of(cls, plan: Plan, clients: int) -> Cast:
         """Names the parties of a plan."""
         return cls(
-            shard_names(most_shards(plan.section)),
+            shard_names(plan.section.most_shards),
             holder_names(plan.holders),
             client_names(clients),
         )

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from secureps.buffers import Buffers
 from secureps.crypto.cipher import Cipher, Opener
-from secureps.crypto.suite import on_backend
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.files.initial_file import initial_path
 from secureps.files.objects import shown
@@ -51,7 +50,6 @@ from secureps.roles.shard.tasks import (
 )
 from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
-from secureps.service.shard.devices import PROCESSOR, ShardDevices
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
     GroupValues,
@@ -60,7 +58,6 @@ from secureps.service.shard.group_values import (
     published,
 )
 from secureps.service.shard.lookahead import Lookahead
-from secureps.service.shard.mean_samples import Means, MeanSamples
 from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
@@ -86,7 +83,6 @@ class ShardWorker(Worker):
     """The worker of one shard.
 
     Args:
-        devices: what opens ring elements and steps blocks beside the processor.
         limit: of what is resident, and how many threads add, open and step blocks; the results
             depend on neither.
     """
@@ -98,10 +94,8 @@ class ShardWorker(Worker):
         spool: Spool,
         folders: ShardFolders,
         noise: ShardNoise,
-        devices: ShardDevices = PROCESSOR,
         limit: Limit = UNLIMITED,
     ) -> None:
-        self._devices = devices
         self._name = name
         self._state = state
         self._spool = spool
@@ -111,7 +105,6 @@ class ShardWorker(Worker):
         self._looked_at: tuple[int, int, int] | None = None
         self._own_initial = folders.initial
         self._states = States(name, state, folders, self._make, limit, self._buffers)
-        self._means = MeanSamples()
         self._pulls = Lookahead(self._states.read_ahead)
         self.adding: Callable[[int], float] = lambda blocks: 0.0
 
@@ -378,7 +371,7 @@ class ShardWorker(Worker):
         if isinstance(task, MakeState):
             return self._founded(task)
         assert before is not None
-        return self._stepped(task, before)[0]
+        return self._stepped(task, before)
 
     def _founded(self, task: MakeState) -> GroupValues:
         group, layout = task.group, self._layout(task.group)
@@ -423,34 +416,32 @@ class ShardWorker(Worker):
     def _step(self, task: StepState) -> StateReady:
         began, cohort = time.perf_counter(), task.cohort
         before = self._states.values(cohort.group, cohort.version - 1)
-        made, means = self._stepped(task, before)
+        made = self._stepped(task, before)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
-        spread = self._means.figures(cohort.group, cohort.version, means)
-        own = (*figures, *self._states.tiers.figures(), *spread)
+        own = (*figures, *self._states.tiers.figures())
         report = Telemetry(self._name, cohort.group, cohort.version, own)
         return self._ready(cohort.group, made, cohort.number, report)
 
-    def _stepped(self, task: StepState, before: GroupValues) -> tuple[GroupValues, Means]:
+    def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
         """Computes the next version, as a pure function of the sums and the state before."""
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
         allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
-        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping)
+        stepping = Stepping(plan, layout, cohort, before, allocate)
 
         def stepped(at: tuple[int, int]) -> Stepped:
             place, block = at
             return stepping.step(block, partial(self._opened, task, place, block, opener))
 
         made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
-        values = GroupValues(
+        return GroupValues(
             cohort.version,
             {block: each.values for block, each in made.items()},
             {block: each.state for block, each in made.items()},
             {block: each.codes for block, each in made.items() if each.codes is not None},
             mapped=allocate is not in_memory,
         )
-        return values, {block: each.sample for block, each in made.items() if each.sample}
 
     def _has_scale(self, group: str, block: int) -> bool:
         """Whether the last value of a block is its group's scale."""
@@ -462,8 +453,6 @@ class ShardWorker(Worker):
         weights = [member.weight for member in task.cohort.members]
         try:
             kind = self._cipher(task.cohort.group)
-            backend = self._devices.opening
-            kind = kind if backend is None else on_backend(kind, backend)
             return kind.opener(place, task.key, weights)
         except ClientError as error:
             raise _DoesNotOpen(str(error)) from error

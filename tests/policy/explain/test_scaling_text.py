@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from secureps.policy.explain.scaling_text import scaling_words
+from secureps.policy.explain.explanation import _scaling_words as scaling_words
 from tests.kits.federations import small_plan
 
 

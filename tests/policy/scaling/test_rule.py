@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from secureps.policy.scaling.observation import Round, Waits
-from secureps.policy.scaling.rule import Fixed, Rule
+from secureps.policy.scaling.policies import Fixed, Round, Rule, Waits
 from tests.kits.loads import LIMITS, observed
 
 BUSY = Waits(clients=10.0, transfer=5.0, shards=0.0, holders=0.0)

@@ -16,7 +16,7 @@ from secureps.policy.scaling.balance import Balance
 from secureps.policy.tiers import room_of
 from secureps.roles.coordinator import resharding, scaling
 from secureps.roles.coordinator.load import Load
-from secureps.roles.coordinator.shard_memory import too_little
+from secureps.roles.coordinator.scaling import _too_little as too_little
 from secureps.roles.shard import memory_report
 from tests.federation.test_scaling import VERSIONS, Loaded
 from tests.kits.federations import small_plan

@@ -17,8 +17,7 @@ from secureps.errors import ConfigError
 from secureps.messages.coordinator_records import CohortClosed, Received
 from secureps.run.api import RunResult
 from secureps.run.report.trackers import Extras
-from secureps.run.simulate.coordinator_watch import CoordinatorWatch
-from secureps.run.simulate.play import Play
+from secureps.run.simulate.play import CoordinatorWatch, Play
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
 from secureps.store.checkpoint import read_state

@@ -127,33 +127,30 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     assert said(console)[-1] == "stopped; the same command goes on with it"
     kept = {file.stem for file in (out / "trials").iterdir()}
     assert kept == {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "what was being played is kept"
-    assert not (out / "report.json").exists()
+    assert not (out / "table.md").exists()
 
-    first = screen()
-    assert study(path, out, 2, first) == out
+    rounds, alone = rows = study(path, out, 2, first := screen())
     lines = [line for line in said(first) if line.startswith("[")]
     assert len(lines) == 7, "2 tuned, 2 + 2 judged, 1 compared: all counted; one has no choice"
     assert sorted(line.endswith("(known)") for line in lines) == [False] * 5 + [True] * 2
     assert any("1 versions under encryption: the same bits at the same times" in x for x in lines)
-    report = json.loads((out / "report.json").read_text())
-    rounds, alone = report["rows"]
-    assert (rounds["variant"], rounds["times"], rounds["sealed"]) == ("rounds", 1.0, True)
-    assert (alone["settings"], alone["sealed"]) == ("rate 0.5", None)
-    assert len(rounds["seconds"]) == len(alone["seconds"]) == 2, "a target that all reach"
-    assert alone["times"] == rounds["median"] / alone["median"]
-    tried = {(each["variant"], each["rule"]): each["reached"] for each in report["tuned"]}
-    assert tried.keys() == {("rounds", 0), ("rounds", 1)}
-    assert rounds["settings"] in ("deadline 10.0", "deadline 30.0")
+    assert (rounds.variant, rounds.times, rounds.sealed) == ("rounds", 1.0, True)
+    assert (alone.settings, alone.sealed) == ("rate 0.5", None)
+    assert len(rounds.seconds) == len(alone.seconds) == 2, "a target that all reach"
+    assert rounds.median is not None
+    assert alone.median is not None
+    assert alone.times == rounds.median / alone.median
+    assert rounds.settings in ("deadline 10.0", "deadline 30.0")
     assert (out / "study.png").read_bytes().startswith(b"\x89PNG")
     table = (out / "table.md").read_text()
     assert table.count("\n") == 4
     assert "| rounds | deadline" in table
 
     again = screen()
-    (out / "report.json").unlink()
-    study(path, out, 2, again)
+    (out / "table.md").unlink()
+    assert study(path, out, 2, again) == rows
     assert all("(known)" in line for line in said(again) if line.startswith("["))
-    assert json.loads((out / "report.json").read_text()) == report
+    assert (out / "table.md").read_text() == table
     with pytest.raises(ConfigError, match="holds another study"):
         study(scenario(tmp_path, "target = 0.6", "target = 0.7"), out, 2, screen())
     with pytest.raises(ConfigError, match="holds a study"):
@@ -384,11 +381,10 @@ def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
     assert [plan.group[0].rule.deadline for plan in plans] == [20.0, 30.0, 60.0]
     assert [plan.cipher.capacity for plan in plans] == [32, 32, 64]
     assert {plan.cipher.name for plan in plans} == {"rlwe"}
-    study(path, tmp_path / "out", 2, console := screen())
+    rows = study(path, tmp_path / "out", 2, console := screen())
     lines = [line for line in said(console) if line.startswith("[")]
     assert len(lines) == 6, "2 tuned, 2 + 2 judged"
-    rows = json.loads((tmp_path / "out" / "report.json").read_text())["rows"]
-    assert [row["sealed"] for row in rows] == [None, None]
+    assert [row.sealed for row in rows] == [None, None]
     outcome = json.loads((tmp_path / "out" / "trials" / "large-seed-1.json").read_text())
     assert 0 < outcome["reached"] < 60.0
 

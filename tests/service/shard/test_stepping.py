@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from secureps.codec import delta
 from secureps.errors import NotFinite, Refused
 from secureps.messages.submission import Cohort
 from secureps.model.layout import SCALE, GroupLayout
@@ -21,8 +22,7 @@ from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState, Values
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.service.shard.group_values import GroupValues
-from secureps.service.shard.mean_samples import SAMPLE
-from secureps.service.shard.stepping import HOST, PIECE, Stepping, gathered
+from secureps.service.shard.stepping import PIECE, Stepping
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
 
@@ -87,7 +87,7 @@ def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
     for lengths in ([], [8192] * 10, [1, 5, PIECE + 3]):
         made = stepping.step(2, partial(cut, sums, lengths))
         assert made.values.tobytes() == values.tobytes()
-        assert (made.state, made.codes, made.sample) == (state, None, [])
+        assert (made.state, made.codes) == (state, None)
         assert made.values.dtype == np.float32
 
 
@@ -126,19 +126,18 @@ def test_no_kernel_is_compiled_for_a_block_that_lies_in_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whose values are read-only: another type to numba."""
-    exact, mapped = np.ones(9, np.float32), np.zeros(9, np.float32)
-    right = HOST.codes(exact, mapped, 4)
-    mapped.flags.writeable = False
-    writeable = []
+    plan, size, encode = plan_of("sgd", pull_bits=4), 500, delta.encode
+    layout, known, writeable = GroupLayout("all", (), 3 * size, size), before(plan, size), []
+    known.values[2].flags.writeable = False
 
-    def encode(exact: Values, published: Values, bits: int) -> NDArray[np.uint8]:
+    def noted(exact: Values, published: Values, bits: int) -> NDArray[np.uint8]:
         writeable.append(published.flags.writeable)
-        return right
+        return encode(exact, published, bits)
 
-    monkeypatch.setattr("secureps.codec.delta.encode", encode)
-    assert HOST.codes(exact, mapped, 4) is right
+    monkeypatch.setattr("secureps.codec.delta.encode", noted)
+    Stepping(plan, layout, make_cohort(), known).step(2, lambda: iter([sums_of(plan, size, 1)]))
     assert writeable == [True]
-    assert not mapped.flags.writeable
+    assert not known.values[2].flags.writeable
 
 
 @pytest.mark.parametrize("size", [PIECE, PIECE + 1])
@@ -160,15 +159,6 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
     made = Stepping(plan, layout, cohort, known).step(0, partial(cut, sums, [4096] * 3))
     assert made.values.tobytes() == values.tobytes()
     assert made.state == state
-
-
-def test_of_the_mean_of_each_piece_some_values_are_kept_where_a_plan_follows_the_load() -> None:
-    plan, size = make_plan(scaling={"policy": "fixed"}), PIECE + 9
-    layout = GroupLayout("all", (), 3 * size, size)
-    sums, cohort = sums_of(plan, size, 1), counted()
-    mean = plan.grid("all", layout.size).weighted_mean(sums, SHARES, cohort.weight)
-    made = Stepping(plan, layout, cohort, before(plan, size)).step(2, lambda: iter([sums]))
-    assert made.sample == [*mean[:SAMPLE].tolist(), *mean[PIECE:].tolist()]
 
 
 def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers() -> None:
@@ -200,13 +190,3 @@ def test_however_sums_are_cut_the_values_are_the_same(lengths: list[int], seed: 
     whole = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
     made = Stepping(plan, layout, cohort, known).step(2, partial(cut, sums, lengths))
     assert made.values.tobytes() == whole.values.tobytes()
-
-
-@given(st.lists(st.integers(1, 300), max_size=12), st.integers(1, 200))
-def test_gathered_pieces_are_the_same_sums_and_few(lengths: list[int], together: int) -> None:
-    """For a device, which does many values at once as fast as a few."""
-    sums = np.arange(700)
-    pieces = [piece.copy() for piece in gathered(cut(sums, lengths), together)]
-    assert np.concatenate(pieces).tolist() == sums.tolist()
-    assert all(piece.size <= together for piece in pieces)
-    assert len(pieces) <= 2 * sums.size // together + 1

@@ -1,22 +1,23 @@
-"""Seals and opens ring elements on this processor, with the kernels that it has.
+"""Seals ring elements of `rlwe`, and opens sums of them, with the kernels that this machine has.
 
 What must not live here: kernels, and which there are (`crypto.kernels`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.crypto.backend import Noise, Words
 from secureps.crypto.cipher import Payload, Place, check_values
 from secureps.crypto.kernels import kernels
 from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import WORD_BITS, Encoding
 from secureps.crypto.rlwe_tables import constants, scale
+from secureps.crypto.sampling import Stream
 from secureps.crypto.secret import Secret
 
 TOGETHER = 1 << 15
@@ -27,13 +28,36 @@ Public = Callable[[int, int], NDArray[np.uint32]]
 """(first, count) -> uint32 (count, primes, N): transformed polynomials, counted in the group."""
 
 
-class CpuSealer(Secret):
-    """An `ElementSealer`.
+Words = Callable[[int, int], NDArray[np.uint32]]
+"""words(first, count): so many uniform words of a stream from the first on, uint32."""
+
+
+class Noise(Secret):
+    """Uniform words for keys and errors: ChaCha20 under a key of the operating system's.
+
+    A stream is chosen by its number, which is its nonce: 0 for the one-time key, 1 + b for block b.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self) -> None:
+        self._key = os.urandom(32)
+
+    def stream(self, number: int) -> Words:
+        """The stream of this number, whoever seals that block when."""
+        return lambda first, count: Stream(self._key, number, first).words(count)
+
+
+class ElementSealer(Secret):
+    """Seals elements of one submission, from any thread.
 
     Args:
         slots: of a full block of the place.
         public: zeros where there is no key.
-        noise: the words of a stream's number, of which errors are made; zeros make none.
+        levels: the greatest value.
+        noise: the words of a stream's number, of which errors are made (those of block b by stream
+            1 + b); zeros make none.
+        key: uint32 (primes, 2, N), s as `rlwe_kernels.transform_small` leaves it.
     """
 
     def __init__(
@@ -53,7 +77,13 @@ class CpuSealer(Secret):
         self._key = key
 
     def seal(self, block: int, first: int, count: int, values: NDArray[np.integer[Any]]) -> Payload:
-        """As of `ElementSealer`."""
+        """Seals the elements first to first + count of a block, whose digits these values are.
+
+        Args:
+            values: at most count times d N of them; zeros follow.
+        Raises:
+            Malformed: a value is not in [0, levels].
+        """
         enc, degree = self._encoding, self._encoding.ring.degree
         check_values(values, self._levels)
         digits = np.zeros(count * enc.values, np.uint32)
@@ -74,8 +104,8 @@ class CpuSealer(Secret):
         return out.astype(_WORD, copy=False).data.cast("B")
 
 
-class _CpuOpener:
-    """An `ElementOpener`."""
+class ElementOpener:
+    """Opens elements of one cohort's sums, from any thread; `key` is the sum's, as of a sealer."""
 
     def __init__(self, encoding: Encoding, place: Place, key: NDArray[np.uint32]) -> None:
         self._encoding = encoding
@@ -86,7 +116,14 @@ class _CpuOpener:
     def open(
         self, block: int, first: int, words: NDArray[np.uint64], out: NDArray[np.int64]
     ) -> tuple[float, bool]:
-        """As of `ElementOpener`."""
+        """Opens the elements of a block's total from `first` on.
+
+        Args:
+            words: uint64 (count, words, N), below their word moduli.
+            out: int64 (count, d, N), filled with the digits.
+        Returns:
+            the sum of E^2, and whether every message was below B^d.
+        """
         enc = self._encoding
         open_elements = kernels().open_narrow if len(enc.ring.words) == 1 else kernels().open_wide
         found = open_elements(
@@ -100,20 +137,6 @@ class _CpuOpener:
         return float(found[0]), bool(found[1])
 
 
-class CpuBackend:
-    """The `Backend` that every machine has."""
-
-    def batch(self, encoding: Encoding, slots: int) -> int:
-        """As many elements as have TOGETHER coefficients."""
-        return TOGETHER // encoding.ring.degree
-
-    def sealer(
-        self, encoding: Encoding, place: Place, levels: int, noise: Noise, key: NDArray[np.uint32]
-    ) -> CpuSealer:
-        """As of `Backend`."""
-        public = PublicPolynomials(encoding.ring, place).transformed
-        return CpuSealer(encoding, place.slots, levels, public, noise.stream, key)
-
-    def opener(self, encoding: Encoding, place: Place, key: NDArray[np.uint32]) -> _CpuOpener:
-        """As of `Backend`."""
-        return _CpuOpener(encoding, place, key)
+def batch(encoding: Encoding) -> int:
+    """How many elements are worked on at a time: as many as have TOGETHER coefficients."""
+    return TOGETHER // encoding.ring.degree

@@ -1,14 +1,10 @@
-"""What a policy of `[scaling]` sees, what it may do, and what is aimed at.
+"""Policies of `[scaling]`: what they see, may do and aim at, and the two that fit nothing.
 
-    reward = (updates that are part of versions, by what they are worth) / seconds
-             * (1 - lost) * (1 - fell)
+    reward = (updates that are part of versions, by what they are worth) / seconds * (1 - lost)
 
-An update of staleness tau is worth w(tau) = (1 + tau)^-p, as a rule weighs it, and less where
-cohorts are large beside the gradient noise scale (`policy.scaling.gradient_noise`). The loss of
-accuracy has two parts. `fell` is measured, where a plan evaluates: by how much the newest evaluated
-version is worse than the best. `lost` is a bound on what no evaluation shows yet, or ever: the part
-of what was asked for that came to nothing, late, stale or given up; clients that are always late
-are in no version, and nor is what they know. What must not live here: any policy.
+An update of staleness tau is worth (1 + tau)^-p, as a rule weighs it. `lost` is the part of what
+was asked for that came to nothing, late, stale or given up: clients that are always late are in no
+version, and nor is what they know. `policy.scaling.fitted` has the policy that fits a model.
 """
 
 from __future__ import annotations
@@ -20,8 +16,8 @@ from typing import Protocol
 from secureps.messages.acts import ShardDeed
 from secureps.messages.scaling_records import ScalingDecided
 
-KEPT = 32
-"""Decisions that a policy learns from, and a status shows: the newest."""
+KEPT = 5
+"""Decisions that a policy looks back at, and a status shows: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +89,7 @@ class Observation:
 
     Args:
         seconds: that it is of; versions: that were made, of so many updates.
-        reward: see above, with its `lost` and `fell`, None where nothing is evaluated.
-        noise: the gradient noise scale, in updates; None where it is not known.
+        reward: see above, with its `lost`.
         ways: by client, ascending, how long its model and its update were on their way.
         blocks: row-blocks that clients send to; 0 where nothing came.
         live: members that are here.
@@ -115,36 +110,28 @@ class Observation:
     spares: tuple[str, ...]
     deadline: float = 1.0
     buffer: float = 1.0
-    fell: float | None = None
-    noise: float | None = None
     ways: tuple[float, ...] = ()
     blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is to be done: how many shards, and the factors of deadline and buffer.
-
-    Args:
-        expected: times the reward of now; 1 where nobody says.
-    """
+    """What is to be done: how many shards, and the factors of deadline and buffer."""
 
     shards: int
     deadline: float
     buffer: float
     reason: str
-    expected: float = 1.0
 
 
 class ScalingPolicy(Protocol):
     """Decides what is done about the load. A pure function of what it is given."""
 
     def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-        """What is to be in force from now on.
+        """What is to be in force from now on, within the limits and with a reason.
 
         Args:
-            before: the newest decisions, oldest first; each has the reward that was measured
-                until then, so that what a decision led to is in the one after it.
+            before: the newest KEPT decisions, oldest first.
         """
 
 
@@ -164,7 +151,7 @@ def within(action: Action, seen: Observation, limits: Limits) -> Action:
     shards = max(least, now - 1, min(action.shards, most))
     deadline = min(max(action.deadline, limits.least_deadline), limits.most_deadline)
     buffer = min(max(action.buffer, limits.least_buffer), 1.0)
-    return Action(shards, deadline, buffer, action.reason, action.expected)
+    return Action(shards, deadline, buffer, action.reason)
 
 
 def buffer_of(limits: Limits, factor: float) -> int:
@@ -182,3 +169,62 @@ def deed(action: Action, seen: Observation) -> tuple[str, str]:
     if action.shards < len(seen.shards):
         return ShardDeed.DRAIN.value, seen.shards[-1]
     return "", ""
+
+
+class Fixed:
+    """Nothing changes; row-blocks alone may move."""
+
+    def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
+        """As it is."""
+        return stay(seen, "fixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Thresholds, and a step at a time, as autoscalers have them.
+
+    Args:
+        busy, idle: parts of a version's time that shards and transfers take, above which a shard
+            comes and below which one goes.
+        late: the part of what was asked for that is lost, above which deadlines and buffers grow.
+        early: the part of the deadline within which the last of a round is here, below which the
+            deadline shrinks.
+        step: a factor.
+    """
+
+    busy: float = 0.4
+    idle: float = 0.1
+    late: float = 0.2
+    early: float = 0.5
+    step: float = 1.25
+
+    def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
+        """Shards by how much of a version's time is theirs, deadlines by who is late."""
+        waits = seen.waits
+        part = min(1.0, (waits.shards + waits.transfer) / max(waits.version, 1e-9))
+        shards, deadline, buffer, why = len(seen.shards), seen.deadline, seen.buffer, list[str]()
+        if part > self.busy:
+            shards += 1
+            why.append(f"{part:.0%} of a version is spent on shards, above {self.busy:.0%}")
+        elif part < self.idle:
+            shards -= 1
+            why.append(f"{part:.0%} of a version is spent on shards, below {self.idle:.0%}")
+        if seen.lost > self.late:
+            deadline, buffer = deadline * self.step, buffer * self.step
+            why.append(f"{seen.lost:.0%} of the work is lost, above {self.late:.0%}")
+        elif seen.rounds and self._last(seen) < self.early * limits.deadline * deadline:
+            deadline /= self.step
+            why.append(f"all are here within {self.early:.0%} of the deadline")
+        elif (
+            not seen.rounds
+            and limits.buffer
+            and waits.clients > self.busy * limits.deadline * deadline
+        ):
+            buffer /= self.step
+            why.append("versions wait long for a full buffer")
+        reason = "; ".join(why) or f"{part:.0%} of a version is spent on shards"
+        return within(Action(shards, deadline, buffer, reason), seen, limits)
+
+    def _last(self, seen: Observation) -> float:
+        """When the last of a round was here, on average."""
+        return sum(each.closed for each in seen.rounds) / len(seen.rounds)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.policy.scaling.observation import Action, buffer_of, deed, stay, within
+from secureps.policy.scaling.policies import Action, buffer_of, deed, stay, within
 from tests.kits.loads import LIMITS, observed
 
 ACTIONS = st.builds(

@@ -9,7 +9,7 @@ import pytest
 from secureps.config.plan import BufferedSection, OwnRuleSection, PlanSection, SyncSection
 from secureps.config.sections import parse
 from secureps.policy.plan import Plan
-from secureps.policy.scaling.in_force import in_force, rule_in_force, staleness_power
+from secureps.policy.rules.registry import build_rule, in_force, staleness_power
 from tests.kits.streams import BUFFERED, PRIORITY, stream_plan
 
 SYNC = SyncSection(quorum=6, deadline=10.0)
@@ -43,7 +43,7 @@ def test_a_rule_of_the_user_s_own_stays() -> None:
 @pytest.mark.parametrize("rule", [BUFFERED | {"minimum": 2}, PRIORITY | {"minimum": 2}])
 def test_a_cohort_of_the_rule_in_force_is_one_that_the_plan_allows(rule: dict[str, Any]) -> None:
     plan = stream_plan("plain", rule)
-    bounds: Any = rule_in_force(plan, "all", 1.0, 0.5)
+    bounds: Any = build_rule(in_force(plan.group("all").rule, 1.0, 0.5), plan.room)
     assert bounds.bounds.most == 2
     assert plan.bounds("all").minimum <= bounds.bounds.most <= plan.bounds("all").most
 

@@ -1,1 +1,0 @@
-"""What runs on a graphics processor, where there is one: the same bits as on any processor."""

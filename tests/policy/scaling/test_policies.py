@@ -1,0 +1,65 @@
+"""What every policy of `[scaling]` keeps to: one suite, run against each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.policy.scaling.policies import Observation, Round, ScalingPolicy, Waits, buffer_of
+from secureps.roles.coordinator.scaling import POLICIES
+from tests.kits.loads import LIMITS, decided, observed
+
+SECONDS = st.floats(0.0, 1e6)
+WAITS = st.builds(Waits, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS)
+ARRIVALS = st.lists(SECONDS, max_size=8).map(lambda came: tuple(sorted(came)))
+ROUNDS = st.builds(Round, st.integers(8, 12), ARRIVALS, SECONDS)
+SEEN = st.builds(
+    observed,
+    shards=st.integers(1, 5),
+    spares=st.integers(0, 3),
+    updates=st.integers(0, 300),
+    versions=st.integers(0, 30),
+    lost=st.floats(0.0, 1.0),
+    waits=WAITS,
+    rounds=st.lists(ROUNDS, max_size=3).map(tuple),
+    deadline=st.floats(LIMITS.least_deadline, LIMITS.most_deadline),
+    buffer=st.floats(LIMITS.least_buffer, 1.0),
+    ways=ARRIVALS,
+    blocks=st.integers(0, 16),
+)
+
+pytestmark = pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLICIES))
+
+
+@given(seen=SEEN)
+def test_no_decision_goes_beyond_the_limits(policy: ScalingPolicy, seen: Observation) -> None:
+    """Whatever clients say of their transfers, and however far the run is from its plan."""
+    now, done = len(seen.shards), policy.decide(seen, (), LIMITS)
+    assert abs(done.shards - now) <= 1
+    assert min(now, LIMITS.least_shards) <= done.shards <= max(now, LIMITS.most_shards)
+    assert done.shards <= now + len(seen.spares)
+    assert LIMITS.least_deadline <= done.deadline <= LIMITS.most_deadline
+    assert LIMITS.minimum <= buffer_of(LIMITS, done.buffer) <= LIMITS.buffer
+
+
+@given(seen=SEEN)
+def test_the_same_load_is_decided_on_in_the_same_way_and_says_why(
+    policy: ScalingPolicy, seen: Observation
+) -> None:
+    done = policy.decide(seen, (), LIMITS)
+    assert policy.decide(seen, (), LIMITS) == done
+    assert done.reason
+
+
+@pytest.mark.parametrize("waits", [Waits(1.0, 0.0, 0.0, 0.0), Waits(10.0, 8.0, 1.0, 0.0)])
+def test_at_its_limits_nothing_changes(policy: ScalingPolicy, waits: Waits) -> None:
+    shards = {"least_shards": 2, "most_shards": 2}
+    factors = {"least_deadline": 1.0, "most_deadline": 1.0, "least_buffer": 1.0}
+    limits: dict[str, Any] = shards | factors
+    fixed = replace(LIMITS, **limits)
+    done = policy.decide(observed(waits=waits, lost=0.5), (decided(),), fixed)
+    assert (done.shards, done.deadline, done.buffer) == (2, 1.0, 1.0)
