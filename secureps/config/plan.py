@@ -454,6 +454,7 @@ class PlanSection(Table):
     keep: int = Field(default=3, ge=0, le=1 << 20)
     lease: float = Field(default=20.0, gt=0)
     newcomers_wait: float = Field(default=86400.0, ge=0, le=31_536_000)
+    take_over_after: float | None = Field(default=None, ge=5, le=31_536_000)
     initial: str | None = None
     local: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()

@@ -15,7 +15,8 @@ class ServeSection(Table):
     standby, HOST:PORT,HOST:PORT; a coordinator's own file names its standby's as `standby`. By any
     plan that a holder takes part in, `minimum` is the smallest
     cohort, and `threshold` how many holders must agree (default: as many as the plan says).
-    `initial` is a shard's own path, or URL, of the plan's file of version 0 (default: the plan's).
+    `initial` is where a coordinator, standby or shard has the plan's file of version 0, a path or
+    URL (default: the plan's).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `checkpoint_copies` is the URL of an object store to which its checkpoints are copied.
     `socket` is a path at which a key holder hears its waves inside Flower's engine, from the app of

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from secureps.audit.entries import TOLD, Entry, entries
 from secureps.messages import coordinator_records as records
-from secureps.messages.records import REIGN, Dated, Incarnated, RunPinned
+from secureps.messages.records import Dated, Incarnated, RunPinned
 from secureps.messages.run import RunInfo
 from secureps.messages.steps import CohortSteps
+from secureps.roles.coordinator.reigns import Reigns
 from secureps.roles.coordinator.timeline import KEPT, Timeline
 from secureps.store.journal_rows import Row
 
@@ -42,7 +43,7 @@ class Course:
         holders: by name.
         refused: what was refused or came to nothing, newest first.
         checkpoint: the newest complete one.
-        reign: the highest of its coordinators, which grows where a standby takes over.
+        reign: how often a standby has taken over, and gone on.
     """
 
     run: RunInfo | None
@@ -61,7 +62,7 @@ class CourseFold:
 
     def __init__(self) -> None:
         self._run: RunInfo | None = None
-        self._rows = self._reign = 0
+        self._rows, self._reigns = 0, Reigns()
         self._timeline = Timeline()
         self._holders: dict[str, HolderRecord] = {}
         self._checkpoint: int | None = None
@@ -75,8 +76,8 @@ class CourseFold:
         match row.record:
             case RunPinned(run):
                 self._run = run
-            case Incarnated(number):
-                self._reign = max(self._reign, number // REIGN)
+            case Incarnated() | records.StandbyFollows():
+                self._reigns.apply(row.record)
             case records.CohortOpened(holders=holders):
                 for name in holders or ():
                     self._holder(name, opened=1)
@@ -103,7 +104,7 @@ class CourseFold:
             holders=tuple(self._holders[name] for name in sorted(self._holders)),
             refused=tuple(reversed(self._refused)),
             checkpoint=self._checkpoint,
-            reign=self._reign,
+            reign=self._reigns.reign,
         )
 
     def _tell(self, row: Row) -> None:

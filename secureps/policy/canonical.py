@@ -20,9 +20,9 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
     Without keys that say nothing the text is that of before they were known, and so are run ids.
     """
     body = section.model_dump(mode="json", exclude={"federation"})
-    for table in ("work", "scaling"):
-        if body[table] is None:
-            del body[table]
+    for key in ("work", "scaling", "take_over_after"):
+        if body[key] is None:
+            del body[key]
     if body["replicas"] == 1:
         del body["replicas"], body["shards_wait"]
     if body["keep"] == 3:

@@ -421,13 +421,15 @@ def load_plan(
     base: Path | None = None,
     fetch: bool = True,
     lacking: Mapping[str, float] = MappingProxyType({}),
+    own_initial: str | None = None,
 ) -> Plan:
     """Reads and validates a plan file.
 
     `initial` is a URL, or a path relative to `base` (default: the file's folder), and is pinned
-    by its digest; without `fetch` no other machine is asked for it (`Plan.has_digest`). The
-    federation's settings that are paths become absolute (`sections.placed`). What `[privacy]` does
-    not say is as in `lacking`.
+    by its digest; without `fetch` no other machine is asked for it (`Plan.has_digest`).
+    `own_initial` is where this machine has the file, if that is elsewhere. The federation's
+    settings that are paths become absolute (`sections.placed`). What `[privacy]` does not say is
+    as in `lacking`.
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
@@ -451,7 +453,8 @@ def load_plan(
     with naming(path):
         if section.initial is None:
             return Plan(section)
-        initial, digest = pinned(section.initial, base or path.parent, fetch)
+        place = own_initial or section.initial
+        initial, digest = pinned(place, base or path.parent, fetch)
         return Plan(section.model_copy(update={"initial": initial}), digest)
 
 

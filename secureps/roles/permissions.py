@@ -67,10 +67,11 @@ TO_COORDINATOR: Allowed = {
     | {Join, Subscribe, Heartbeat, Submit, Decline, Withdraw, Missing, Evaluated, Retire}
     | {Telemetry, Trouble},
     "shard": _ASKS
-    | {Register, Subscribe, Trouble, Held, Missing, Spoilt, Prepared, Checkpointed, Telemetry},
+    | {Register, Subscribe, Heartbeat, Trouble, Held, Missing, Spoilt, Prepared, Checkpointed}
+    | {Telemetry},
     "holder": _ASKS
-    | {Register, Subscribe, Trouble, Opened, Examined, KeyShare, OpenRefused, Telemetry}
-    | {EnvelopeKeyAnnounced},
+    | {Register, Subscribe, Heartbeat, Trouble, Opened, Examined, KeyShare, OpenRefused}
+    | {Telemetry, EnvelopeKeyAnnounced},
     "observer": _ASKS,
     "coordinator": _ASKS | {Act, Register, Follow, TakeOver},
 }

@@ -181,12 +181,15 @@ def takeover(
 ) -> None:
     """Have a standby on this machine take over from its coordinator.
 
-    It does so at once, or says why not; the coordinator ends.
+    It does so at once, or says why not; the coordinator, if it is there, ends.
     """
     from secureps.run.takeover import take_over
 
     take_over(config, passphrase_fd)
-    typer.echo("the standby takes over")
+    typer.echo(
+        "the standby takes over: the run goes on once all shards and enough key holders obey it; "
+        "secureps status says whom it waits for"
+    )
 
 
 def log(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, InternalError
-from secureps.messages.records import REIGN, Dated, RequestsRefused, RunPinned
+from secureps.messages.records import Dated, RequestsRefused, RunPinned
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
@@ -38,12 +38,12 @@ def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
     roster = load_public(kit).roster
     told = [each for journal in journals if (each := _told(journal, roster)) is not None]
     # in the same reign the one with more rows: a coordinator writes on, and its standby follows
-    newest = max(told, key=lambda each: (each[0].incarnation // REIGN, each[1]), default=None)
+    newest = max(told, key=lambda each: each[1:], default=None)
     return None if newest is None else newest[0]
 
 
-def _told(journal: Path, roster: Roster) -> tuple[Status, int] | None:
-    """The status by one journal, and its last row; None where no run was founded."""
+def _told(journal: Path, roster: Roster) -> tuple[Status, int, int] | None:
+    """The status by one journal, its reign and its last row; None where no run was founded."""
     fold, rows, last = read_folded(journal)
     records = (*(() if fold is None else fold.records), *(row.record for row in rows))
     pinned = next((each for each in records if isinstance(each, RunPinned)), None)
@@ -62,4 +62,4 @@ def _told(journal: Path, roster: Roster) -> tuple[Status, int] | None:
                 f"{journal}: this is another party's journal, its row {row.seq} is a "
                 f"{type(row.record).__name__}: give the coordinator's state folder"
             ) from None
-    return machine.recall(), last.seq
+    return machine.recall(), machine.federation.reigns.reign, last.seq

@@ -157,7 +157,7 @@ SitePolicy = Annotated[
 
 Standby = Annotated[
     bool,
-    typer.Option("--standby", help="Play a second coordinator too, which takes over."),
+    typer.Option("--standby", help="Play a standby of the coordinator, too."),
 ]
 
 Copies = Annotated[

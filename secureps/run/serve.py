@@ -158,8 +158,7 @@ def serve(
     with logging_as(log_format, section.name):
         with naming(config, ConfigError):
             pin_process(section.pin, section.name, section.threads)
-        with naming(f"{config}: ca_fingerprint", ConfigError):
-            kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
+        kit = _load_kit((base / section.kit).resolve(), section, str(config))
         serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
         _refuse_role(role, serving, kit)
         if not section.insecure:
@@ -168,6 +167,11 @@ def serve(
             raise ConfigError(f"a {role} has no standby: --standby is for a coordinator")
         make = partial(_serve_coordinator, standby=True) if standby else SERVERS[role]
         make(serving, kit)
+
+
+def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.PublicKit:
+    with naming(f"{where}: ca_fingerprint", ConfigError):
+        return keyring.load_public(folder, section.ca_fingerprint)
 
 
 def _refuse_role(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
@@ -254,8 +258,8 @@ def _plan(serving: Serving) -> Plan:
     """The plan of a coordinator's file; ConfigError if that is another party's file."""
     if serving.section.name != COORDINATOR:
         raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
-    based = serving.section.plan_base is not None
-    return load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
+    base = None if serving.section.plan_base is None else serving.path("plan_base")
+    return load_plan(serving.path("plan"), base, own_initial=serving.initial)
 
 
 def _serve_coordinator(serving: Serving, kit: keyring.PublicKit, standby: bool = False) -> None:
@@ -268,39 +272,45 @@ def _serve_coordinator(serving: Serving, kit: keyring.PublicKit, standby: bool =
         set_aside(serving.state)
     follows = standby or is_numbered(serving.state)
     while not follows or _follow(serving, kit):
-        follows = _lead(serving, kit)
+        follows = _lead(serving)
         if not follows:
             return
 
 
-def _lead(serving: Serving, kit: keyring.PublicKit) -> bool:
+def _lead(serving: Serving) -> bool:
     """Serves as the coordinator until a signal comes; whether it is another one's standby then.
+
+    Each start reads the kit anew: somebody may have come onto the roster meanwhile.
 
     Raises:
         Fenced: another one has taken over, and its file does not say where that is.
     """
     plan = _plan(serving)
-    begun = _has_run(serving.state)  # then the key holders go on that there were
-    keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)
     other = bool(serving.addresses)
     founding = assemble.Founding(plan, initial_schema(plan), os.urandom(32), elsewhere=other)
     checkpoints = serving.path("checkpoints")
-    make = partial(assemble.make_coordinator, kit, founding, checkpoints)
-    party = _party(serving, kit)
     try:
         with settled(serving.state, serving.section.listen) as listen:
-            while _run(serving, party, make, CoordinatorServer, listen).reason == ALONE:
+            while True:
+                kit = _load_kit(serving.path("kit"), serving.section, serving.where)
+                begun = _has_run(serving.state)  # then the key holders go on that there were
+                keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
+                make = partial(assemble.make_coordinator, kit, founding, checkpoints)
+                party = _party(serving, kit)
+                if _run(serving, party, make, CoordinatorServer, listen).reason != ALONE:
+                    return False
                 tell(party.name, "Alone", ALONE)
-    except Fenced:
+    except Fenced as error:
         if not other:
-            raise
+            raise Fenced(
+                f"{error}. Leave it off; or name the other one in its file, standby = "
+                '"HOST:PORT", and start it again: it becomes that one\'s standby'
+            ) from None
         kept = set_aside(serving.state)
-        text = f"another coordinator has taken over: this one is its standby now; see {kept}"
-        tell(party.name, "Superseded", text)
+        tell(COORDINATOR, "Superseded", f"{error}: this one is its standby now; see {kept}")
         return True
-    return False
 
 
 def _follow(serving: Serving, kit: keyring.PublicKit) -> bool:

@@ -3,8 +3,8 @@
 A standby asks for rows of the journal again and again, and says how far it has come; where they
 are gone, it gets a copy of the whole journal first. From the moment at which it has all, effects
 wait for it. One that is away for AWAY seconds is not waited for any more: the coordinator starts
-anew, without it, and acts on nothing before it is obeyed again (`roles.coordinator.reign`). What
-must not live here: who rules.
+anew, without it, and acts on nothing before it is obeyed (`roles.coordinator.reign`). What must not
+live here: who rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 from secureps.errors import Busy, Conflict, Refused, SecurepsError
-from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
+from secureps.exhaustion import exhaustion
+from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart, Follow, Rows
 from secureps.messages.requests import Reply, Request
@@ -28,6 +29,7 @@ from secureps.service.executor import Executor
 from secureps.service.worker import Worker
 from secureps.store.journal import FollowedJournal
 from secureps.store.journal_height import Mark
+from secureps.wire.transport import told
 
 AWAY = 5.0
 """Seconds without a word of the standby after which it is not waited for any more."""
@@ -124,9 +126,10 @@ class Lead(Executor):
         self._copy = None
         if not 0 <= mark.seq <= self._rows.mark.seq:
             raise Conflict(
-                "this standby's journal is no beginning of the coordinator's: it is of another "
-                "run, or has what was never acknowledged; start it "
-                "with a new state folder, and keep the one that it has"
+                "this standby's journal has rows that the coordinator's does not have: the "
+                "coordinator's folder is an older copy, and then secureps takeover goes on with "
+                "what the standby has; or the standby's is of another run: start it with a new "
+                "state folder, and keep the one that it has"
             )
         if self._asks is not None:
             self._settle(self._asks[1], Rows(()))
@@ -180,10 +183,10 @@ class Lead(Executor):
         if error is None:
             self._settle(answer, Rows((), _part(done.result(), message)))
             self.later(self._let_go, AWAY)
-        elif isinstance(error, SecurepsError):
-            self._settle(answer, error)
-        else:
+        elif exhaustion(error):
             raise error
+        else:
+            self._settle(answer, told(error))  # the run goes on without a standby
 
     def _let_go(self) -> None:
         """Of a copy whose standby is away: it may be large."""
@@ -200,9 +203,9 @@ class Lead(Executor):
             self._settle(answer, Rows(()))
 
     def hear(self, record: Record) -> None:
-        """As `Executor`; that a shard has left, a standby has to have for certain (`Reigns`)."""
+        """As `Executor`; what a standby has to have for certain is confirmed (`Reigns`)."""
         super().hear(record)
-        self._unconfirmed |= isinstance(record, PlacementMoved | ShardLeft)
+        self._unconfirmed |= isinstance(record, PlacementMoved | ShardLeft | StandbyFollows)
 
     def _caught_up(self) -> None:
         if self._follows and not self._unconfirmed:

@@ -259,6 +259,12 @@ class _Standing(Collector):
             ("role",),
             {(role,): number for role, number in now.away.items()},
         )
+        if now.follows is not None:
+            yield _gauge(
+                "secureps_standby_follows",
+                "1 if the standby has everything that was acknowledged, and can take over.",
+                now.follows,
+            )
         yield _gauge("secureps_finished", "1 if the run is over.", now.finished)
         if now.spending is None:
             return

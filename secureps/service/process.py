@@ -252,11 +252,11 @@ def _run(
         return () if server is None else server.refused()
 
     own_journal = SqliteJournal(party.state / "journal.db")
+    beats = party.role in ("shard", "holder")  # a client's machine says that it is there
+    way = GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT, beats)
     with (
         closing(DatedJournal(own_journal, time.time, refused)) as journal,
-        closing(
-            GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT)
-        ) as transport,
+        closing(way) as transport,
     ):
         if party.role != "client":  # a data holder's terminal says what its script does
             sleep_until_woken()  # and in its process its script may wait for gRPC too

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from secureps.messages.run import STANDBY
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, spent
 from secureps.roles.coordinator.coordinator import Coordinator
@@ -50,6 +51,7 @@ class Snapshot:
         reasons: why each group waits, in words that may name `clients`.
         joined, live: how many clients ever joined, and how many have a lease that runs.
         away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
+        follows: whether the coordinator's standby has everything; None if it never had one.
     """
 
     ready: bool
@@ -59,6 +61,7 @@ class Snapshot:
     joined: int = 0
     live: int = 0
     away: Mapping[str, int] = field(default_factory=dict)
+    follows: bool | None = None
     finished: bool = False
     spending: Spending | None = None
 
@@ -95,6 +98,7 @@ class Snapshot:
                 role: sum(s.role == role and not s.live for s in servers)
                 for role in ("shard", "holder")
             },
+            follows=next((s.live for s in servers if s.name == STANDBY), None),
             finished=bool(federation.finished),
             spending=replace(spending, unsafe=bool(federation.unsafe)),
         )

@@ -28,9 +28,9 @@ added     a shard that holds nothing takes over its share of the blocks; a spare
 drained   all that a shard holds moves to others
 removed   the same, and the shard leaves the run
 renewed   the roster expires for everybody, and is signed anew
-gone      the coordinator dies for good, and its standby takes over
-frozen    the coordinator's process is stopped for so long, as by SIGSTOP, and goes on afterwards
-commanded an operator has the standby take over
+gone      the coordinator dies for good, and an operator has its standby take over
+frozen    the same, and the coordinator's process is stopped for so long, as by SIGSTOP
+commanded an operator has the standby take over from a coordinator that is there
 spoil     the client shares another key than it seals with, so many times
 lie       the key holder answers with a wrong share, so many times
 flaws     of the client's envelopes the one for that key holder does not open, so many times
@@ -329,7 +329,7 @@ def _opened(rng: random.Random, setting: Setting, lost: bool) -> Sequence[Fault]
 
 
 def _followed(rng: random.Random, setting: Setting) -> Sequence[Fault]:
-    """Now and then the coordinator has a standby, which takes over, and may be away before that."""
+    """Now and then the coordinator has a standby that takes over, and may be away before that."""
     found: list[Fault] = []
     if rng.random() >= FOLLOWED:
         return found
@@ -343,6 +343,8 @@ def _followed(rng: random.Random, setting: Setting) -> Sequence[Fault]:
         found.append(Fault("part", STANDBY, at, long, rng.choice(parties_of(setting)[1:])))
     kind = rng.choice((*TAKEOVERS, GONE))
     found.append(Fault(kind, COORDINATOR, at, long if kind == FROZEN else 0.0))
+    if kind != GONE and rng.random() < 0.4:  # both live, and neither hears the other
+        found.append(Fault("part", COORDINATOR, at, long, STANDBY))
     return found
 
 

@@ -17,17 +17,21 @@ from tests.chaos.schedule import Fault
 if TYPE_CHECKING:
     from tests.chaos.world import World
 
+AGAIN = 1.0
+"""Seconds after which an operator says a command once more."""
 NOTICED = 5.0
 """Seconds after which whoever is connected with a paused process knows that nobody is there."""
 
 
 def follows(world: World) -> bool:
     """Whether a standby has all that is acknowledged, as both of them know."""
-    party = world.parties.get(STANDBY)
-    machine = None if party is None or party.halted.done() else party.machine
-    here = isinstance(machine, Standby) and machine.follows and STANDBY not in world.down
-    founded = world.coordinator.federation.pinned is not None  # else it takes over by command alone
-    return here and founded and waited_for(world)
+    party, federation = world.parties.get(STANDBY), world.coordinator.federation
+    if party is None or party.halted.done() or STANDBY in world.down:
+        return False
+    machine = party.machine
+    if not isinstance(machine, Standby) or federation.pinned is None or not machine.follows:
+        return False
+    return machine.reigns.known == federation.reigns.known and waited_for(world)
 
 
 def waited_for(world: World) -> bool:
@@ -56,9 +60,21 @@ def happen(world: World, fault: Fault) -> None:
             world.gone.add(COORDINATOR)
         case "frozen":
             _freeze(world, fault.seconds)
-        case "commanded":
-            answer = world.parties[STANDBY].request(COORDINATOR, TakeOver())
-            answer.add_done_callback(lambda done: done.exception())
+    _command(world, world.loop.now() + fault.seconds)
+
+
+def _command(world: World, until: float) -> None:
+    """An operator has the standby take over, and says so until it does.
+
+    Once the coordinator is there again, nobody says it any more.
+    """
+    there = COORDINATOR not in world.gone and world.loop.now() > until
+    if world.ruler == STANDBY or there or world.given_up or world.stood is not None:
+        return
+    if STANDBY not in world.down and not world.parties[STANDBY].halted.done():
+        answer = world.parties[STANDBY].request(COORDINATOR, TakeOver())
+        answer.add_done_callback(lambda done: done.exception())
+    world.loop.call_later(AGAIN, partial(_command, world, until))
 
 
 def _freeze(world: World, seconds: float) -> None:

@@ -170,10 +170,7 @@ def test_shards_come_and_go_and_the_model_is_the_same(faults: str) -> None:
 def test_who_first_takes_part_after_a_shard_came_is_brought_the_current_kit(
     tmp_path: Path,
 ) -> None:
-    faults = (
-        "dies:coordinator@14+1.1,power:client-02@602+2.9,frozen:coordinator@829+7.8,"
-        "added:shard-2@1579"
-    )
+    faults = "power:client-02@40+20,added:shard-2@300"
     world = World(740, setting_of(740), parsed(faults), tmp_path)
     with quiet():
         world.play()
@@ -202,6 +199,14 @@ def test_a_data_holder_acts_on_its_client_and_the_others_go_on(faults: str) -> N
     assert outcome.kinds[
         "client hears Leave" if faults.startswith("stops") else "client hears Acted"
     ]
+
+
+def test_a_client_that_is_back_before_its_rest_is_heard_of_joins_again() -> None:
+    """The coordinator was away meanwhile, and hears of the rest after the client has joined."""
+    faults = "frozen:coordinator@49+3.5,rests:client-01@387+18.64,kill:shard-0@617+17.6"
+    outcome = play(1514, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended.startswith("all 3 versions are made")
 
 
 def test_what_who_left_has_sent_keeps_nobody_waiting_where_too_few_are_left() -> None:
@@ -414,6 +419,11 @@ def test_a_standby_that_takes_over_goes_on_where_the_coordinator_s_clock_was() -
         (1108, "power:coordinator@712+5.4,frozen:coordinator@1945+17.9"),
         (306, "power:coordinator@473+4.6,frozen:coordinator@608+38"),
         (575, "torn:coordinator@15+4.1,commanded:coordinator@1585"),
+        (
+            1017,
+            "torn:client-02@5+3.9,part:shard-1>coordinator@826+15.5,revoked:client-00@841+5.5,"
+            "kill:standby@1088+3.1,commanded:coordinator@748,part:coordinator>standby@748+36.2",
+        ),
     ],
 )
 def test_of_two_coordinators_that_divide_the_servers_one_goes_on(seed: int, faults: str) -> None:
@@ -429,7 +439,7 @@ def test_a_standby_hears_of_other_key_holders_by_its_kit() -> None:
     assert not outcome.ended.startswith("no end")
 
 
-def test_a_key_holder_that_was_away_when_a_shard_came_hears_of_it_from_an_heir() -> None:
+def test_a_key_holder_that_was_away_when_a_shard_came_hears_of_it_from_the_standby() -> None:
     faults = (
         "part:holder-0>coordinator@455+22.1,revoked:client-01@531+5.5,"
         "part:standby>holder-1@1221+39.6,gone:coordinator@1221,added:shard-2@210"

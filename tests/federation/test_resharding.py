@@ -38,6 +38,7 @@ from tests.kits.federations import (
 from tests.kits.privacy_kit import adaptive_plan, private_plan
 from tests.kits.privacy_kit import federation as private_federation
 from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
+from tests.kits.standbys import lose, reach, take_over
 from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
 from tests.kits.thin_group import FED_BACK, RULE
 
@@ -199,23 +200,21 @@ MANY = 8
 def followed(cipher: str, folder: Path, what: ShardDeed) -> Simulation:
     """A move is due at version 1, and a standby has that on record.
 
-    Versions go on while a shard that is to be added looks for the heir.
+    Versions go on while a shard that is to be added looks for the standby.
     """
     conditions = Conditions(standby=True, spares=1, delay=lambda *_: 0.05)
     plan = sharded(cipher, versions=MANY)
     play = small_federation(plan, folder, conditions, clients=FEWER)
-    reigns = play.coordinator.federation.reigns
-    play.run(lambda: bool(reigns.follower) and play.versions() == {"all": 1})
+    reach(play, 1)
     acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
     return play
 
 
 def taken_over(play: Simulation) -> None:
-    play.kill(COORDINATOR)
-    play.lose(COORDINATOR)
-    play.run(lambda: play.ruler == STANDBY)
-    heir = play.coordinator
-    play.run(lambda: heir.federation.pinned is not None and reign.rules(heir._tx(0.0)))
+    lose(play, COORDINATOR)
+    take_over(play)
+    next_one = play.coordinator
+    play.run(lambda: next_one.federation.pinned is not None and reign.rules(next_one._tx(0.0)))
 
 
 def stage(play: Simulation) -> str:
@@ -232,7 +231,7 @@ def stage(play: Simulation) -> str:
 def test_a_standby_that_takes_over_at_any_step_of_a_move_ends_it(
     cipher: str, what: ShardDeed, tmp_path: Path
 ) -> None:
-    """Another party dies besides: the heir too, which is started again."""
+    """Another party dies besides: the standby too, which is started again."""
     expected = expected_model(MANY)
     gains, loses = (NEW, "shard-0") if what is ShardDeed.ADD else ("shard-0", "shard-1")
     steps = {"due": STANDBY, "copied": gains, "kept": loses, "over": "client-00"}
@@ -251,12 +250,16 @@ def test_a_standby_that_takes_over_at_any_step_of_a_move_ends_it(
         assert (loses in placement(play).shards) == (what is ShardDeed.ADD)
 
 
-def test_under_an_heir_a_move_to_a_shard_that_never_comes_back_is_given_up(tmp_path: Path) -> None:
+def test_a_move_to_a_shard_that_lost_its_disk_is_given_up_after_a_takeover(
+    tmp_path: Path,
+) -> None:
+    """All shards obey the standby first: that one comes back with an empty disk, and goes."""
     expected = expected_model(MANY)
     play = followed("rlwe", tmp_path, ShardDeed.ADD)
     play.run(lambda: play.coordinator.federation.moving.target is not None)
     play.run(at_event(3))
-    play.kill(NEW)
+    lose(play, NEW)
+    play.loop.call_later(5.0, lambda: play.start(NEW))
     taken_over(play)
     done = say(play, ShardDeed.REMOVE, NEW)
     play.run(done.done)

@@ -11,7 +11,7 @@ from secureps.messages.acts import Act, Deed
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart, Follow, Rows, TakeOver
-from secureps.messages.records import Incarnated
+from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import Noted
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.standby import Standby
@@ -24,12 +24,12 @@ from secureps.store.journal import MemoryJournal
 from secureps.wire.msgpack import decode, encode
 from tests.fuzz.target import Target
 from tests.kits.executor_kit import DictWorker, Line, Puppet
-from tests.kits.roles_kit import ROSTER, collecting, make_plan
+from tests.kits.roles_kit import ROSTER, collecting
 
 T = TypeVar("T")
 NUMBER = b"n" * 16
 ROWS = 3
-PLAN = make_plan("bfv")
+FOUNDED = collecting("bfv")
 
 
 def targets(folder: Path) -> list[Target]:
@@ -54,7 +54,7 @@ def targets(folder: Path) -> list[Target]:
         Target("follow", ("service.lead:Lead._hear_standby",), _encoded(follows), _follow, cost=5),
         Target(
             "take-over",
-            ("roles.coordinator.standby:Standby._command",),
+            ("roles.coordinator.standby:Standby._take_over",),
             _encoded([TakeOver()]),
             _take_over,
             cost=5,
@@ -97,9 +97,12 @@ def _follow(data: bytes) -> bytes:
 
 def _take_over(data: bytes) -> bytes:
     said = _of(TakeOver, data)
-    standby = Standby(PLAN, ROSTER, NUMBER, 2, b"")
-    for record in (Incarnated(1), StandbyFollows(NUMBER)):
+    standby = Standby(FOUNDED.plan, ROSTER, NUMBER, 2, b"")
+    for record in (Incarnated(1), StandbyFollows(NUMBER), FOUNDED.federation.pinned):
+        assert record is not None
         standby.apply(0.0, record)
     standby.resume(0.0)
-    assert standby.handle(0.0, COORDINATOR, said).effects == [Answer(Noted())]
+    step = standby.handle(0.0, COORDINATOR, said)
+    assert step.records == [Incarnated(REIGN, NUMBER)]
+    assert step.effects[0] == Answer(Noted())
     return encode(said)

@@ -100,20 +100,30 @@ ELSEWHERE = {
         "processes/test_standby.py",
         'name the other one in its file, standby = "HOST:PORT"',
     ),
-    "the coordinator went on without this standby, and has what this one does not have: start it "
-    "again as a standby, with a new state folder (the other side's fault)": (
-        "federation/test_standby.py",
-        "the coordinator went on without this standby",
-    ),
-    "this standby's journal is no beginning of the coordinator's: it is of another run, or has "
-    "what was never acknowledged; start it with a new state folder, and keep the one that it has "
+    "this standby's journal has rows that the coordinator's does not have: the coordinator's "
+    "folder is an older copy, and then secureps takeover goes on with what the standby has; or the "
+    "standby's is of another run: start it with a new state folder, and keep the one that it has "
     "(the sender's fault)": (
         "service/test_lead.py",
-        "with a new state folder, and keep the one that it has",
+        "this standby's journal has rows that the coordinator's does not have",
     ),
-    "this standby does not have all that the coordinator acknowledged: it takes over once secureps "
-    "status shows that it follows. If the coordinator's folder is lost, begin a new run from the "
-    "last checkpoint (the other side's fault)": ("federation/test_standby.py", "does not have all"),
+    "this standby does not have everything that the coordinator acknowledged: it takes over once "
+    "secureps status shows that it follows. If the coordinator's folder is lost, begin a new run "
+    "from the last checkpoint (the other side's fault)": (
+        "roles/coordinator/test_standby.py",
+        "this standby does not have everything that the coordinator acknowledged",
+    ),
+    "no run is founded yet, and so there is nothing to take over: start the coordinator again; if "
+    "its machine is lost, start a coordinator with an empty state folder in its place "
+    "(the other side's fault)": (
+        "processes/test_standby.py",
+        "no run is founded yet, and so there is nothing to take",
+    ),
+    "initial: ... is another file than the coordinator's: copy that one to this machine, and name "
+    "it in this standby's own file, initial = \"PATH\" (the operator's fault)": (
+        "processes/test_standby.py",
+        "is another file than the coordinator's",
+    ),
     "another standby follows this coordinator: end one of them (the other side's fault)": (
         "service/test_lead.py",
         "another standby follows",

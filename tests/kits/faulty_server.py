@@ -15,7 +15,8 @@ in the order in which they come:
 
 Of a shard: `summed`, the sums of a cohort are made and nobody heard of it; `journals`, a version is
 made and not on record; `reads`, a block of the cohort is about to be read on the worker's thread.
-With one of the last two a party counts as hanging after a second. Actions:
+Of a coordinator: `commits`, a version is made by all shards and not on record. With one of the
+last three a party counts as hanging after a second. Actions:
 
     die                 SIGKILL
     touch=FILE          says that it came so far
@@ -38,6 +39,7 @@ from typing import Any
 import numpy as np
 
 from secureps.crypto.field import P, Vector, lagrange, parse_vector, vector_bytes
+from secureps.messages.coordinator_records import VersionCommitted
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import KeyShare
@@ -130,8 +132,11 @@ def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> N
 
 def journalling(journal: SqliteJournal, at: float, records: Sequence[Any]) -> None:
     for record in records:
-        if isinstance(record, StatePrepared):
-            reached("journals", record.version)
+        match record:
+            case StatePrepared():
+                reached("journals", record.version)
+            case VersionCommitted():
+                reached("commits", record.version)
 
 
 def reading(file: int) -> None:
@@ -193,6 +198,6 @@ if __name__ == "__main__":
     before(CommitteeHolder, "handle", answered)
     after(ShardWorker, "_sum", summed)
     for (where, made), what in tuple(FAULTS.items()):
-        if where in ("journals", "reads"):
+        if where in ("journals", "commits", "reads"):
             hang_at(where, made, what)
     main()

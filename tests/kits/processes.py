@@ -191,10 +191,11 @@ class Processes:
         Args:
             faults: what goes wrong in whom, as `start` takes it.
         """
-        self.start("coordinator")
+        faults = faults or {}
+        self.start("coordinator", *faults.get("coordinator", ()))
         self.wait(lambda: self._address("coordinator") is not None, "the coordinator")
         for name in (*self.shards, *self.holders, *self.clients[:clients]):
-            self.start(name, *(faults or {}).get(name, ()))
+            self.start(name, *faults.get(name, ()))
 
     def start(self, name: str, *faults: str) -> None:
         """Starts a party, or starts it again where it was.

@@ -345,7 +345,9 @@ def test_a_coordinator_that_is_gone_for_good_has_a_standby_and_copies_at_a_store
         stage.wait(lambda: stage.reached(1), "version 1")
         assert not stage.reached(VERSIONS - 1), "there was something left to do"
         coordinator.kill()
-        stage.wait(lambda: "takes over: shards" in standby.log.read_text(), "a takeover")
+        told = standby.say("secureps", "takeover", "/srv/config/coordinator.toml")
+        assert told.startswith("the standby takes over")
+        stage.wait(lambda: "no standby follows" in standby.log.read_text(), "a takeover")
         coordinator.start()
         text = "is its standby now"
         stage.wait(lambda: text in coordinator.log.read_text(), "the old one, which follows")

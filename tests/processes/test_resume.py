@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import load_plan
+from secureps.run import cli
 from secureps.run.party_names import client_names
 from secureps.run.run_lock import claimed, is_claimed
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -27,7 +28,7 @@ from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
-from tests.kits.command import INSECURE
+from tests.kits.command import INSECURE, said
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.nursery import ROOT
 from tests.kits.processes import ADAM, plan_text
@@ -178,7 +179,8 @@ def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -
         until("standby", "has all that the coordinator has")
         until("coordinator", "version 0 is committed")
         killed(run / "config" / "coordinator.toml")
-        until("standby", "takes over: shards and enough key holders")
+        said(cli.app, "takeover", run / "config" / "standby.toml")
+        until("standby", "no standby follows")
     finally:
         played.send_signal(signal.SIGINT)
         told, _ = played.communicate()

@@ -1,23 +1,27 @@
-"""Real processes: a coordinator that is killed or paused, and the standby that takes over."""
+"""Real processes: a coordinator that is killed, paused or hangs, and its standby."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from secureps.errors import Refused
 from secureps.messages.records import REIGN
 from secureps.messages.run import STANDBY
 from secureps.run import cli
+from secureps.store.checkpoint import write_state
 from tests.kits.command import said
-from tests.kits.federations import same, unharmed
-from tests.kits.processes import Processes
+from tests.kits.federations import Walker, same, unharmed
+from tests.kits.processes import PLAN, Processes
 
 NOTICED = 45.0
 """Seconds on a busy machine; gRPC alone would notice after a minute that nobody answers."""
@@ -32,8 +36,8 @@ def free_ports(count: int) -> list[int]:
 class Followed(Processes):
     """A federation whose coordinator has a standby."""
 
-    def __init__(self, folder: Path, cipher: str = "rlwe") -> None:
-        super().__init__(folder, cipher)
+    def __init__(self, folder: Path, cipher: str = "rlwe", plan: str = PLAN) -> None:
+        super().__init__(folder, cipher, plan=plan)
         one, two = (f"127.0.0.1:{port}" for port in free_ports(2))
         self.places = f"{one},{two}"
         self.settings["coordinator"] = f'listen = "{one}"\nstandby = "{two}"'
@@ -64,21 +68,44 @@ def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Followe
         yield processes
 
 
-def test_it_takes_over_from_one_that_is_killed(followed: Followed) -> None:
+def take_over(followed: Followed) -> None:
+    told = said(cli.app, "takeover", followed.folder / "standby.toml")
+    assert told.startswith("the standby takes over")
+
+
+@pytest.mark.parametrize("disk", ["stays", "is lost too"])
+def test_it_takes_over_from_one_that_is_killed(followed: Followed, disk: str) -> None:
     followed.wait(lambda: followed.reached(1), "version 1")
     followed.kill("coordinator")
+    if disk == "is lost too":
+        shutil.rmtree(followed.folder / "coordinator")
+    take_over(followed)
     followed.wait(followed.finished, "the end")
     versions, model = followed.model()
     assert versions == {"all": 4}
     assert same(model, unharmed("plain")[0])
-    assert "takes over: shards and enough key holders" in followed.log("standby")
+    assert "takes over: by command" in followed.log("standby")
+
+
+def test_with_take_over_after_nobody_has_to_say_so(tmp_path: Path) -> None:
+    with Followed(tmp_path, plan=f"take_over_after = 5\n{PLAN}") as followed:
+        followed.pace = 0.3
+        followed.start_all()
+        followed.start(STANDBY)
+        followed.wait(followed.follows, "a standby that follows")
+        followed.kill("coordinator")
+        followed.wait(followed.finished, "the end")
+        assert same(followed.model()[1], unharmed("plain")[0])
+        log = followed.log("standby")
+        assert "takes over: it heard nothing of the coordinator for 5 s" in log
 
 
 def test_one_that_was_paused_changes_nothing_and_follows_the_other(followed: Followed) -> None:
     followed.wait(lambda: followed.reached(1), "version 1")
     os.kill(followed.pid("coordinator"), signal.SIGSTOP)
     began = time.monotonic()
-    followed.wait(lambda: "takes over: shards" in followed.log("standby"), "a takeover")
+    take_over(followed)
+    followed.wait(lambda: followed.incarnation() // REIGN == 1, "a takeover")
     assert time.monotonic() - began < NOTICED
     followed.wait(lambda: followed.reached(2), "version 2")
     os.kill(followed.pid("coordinator"), signal.SIGCONT)
@@ -89,11 +116,27 @@ def test_one_that_was_paused_changes_nothing_and_follows_the_other(followed: Fol
     assert same(followed.model()[1], unharmed("plain")[0])
 
 
+def test_one_that_hangs_while_its_connections_live_is_taken_over_from(tmp_path: Path) -> None:
+    """Its loop waits for the disk for ever; gRPC's own threads answer every ping meanwhile."""
+    with Followed(tmp_path) as followed:
+        followed.pace, go_on = 0.3, tmp_path / "go on"
+        followed.start_all(faults={"coordinator": (f"commits@2:wait={go_on}",)})
+        followed.start(STANDBY)
+        followed.wait(followed.follows, "a standby that follows")
+        followed.wait(lambda: "hangs" in followed.log("coordinator"), "a coordinator that hangs")
+        take_over(followed)
+        followed.wait(lambda: followed.reached(3), "version 3")
+        go_on.touch()
+        log = partial(followed.log, "coordinator")
+        followed.wait(lambda: "is its standby now" in log(), "the other's rule")
+        followed.wait(followed.finished, "the end")
+        assert same(followed.model()[1], unharmed("plain")[0])
+
+
 @pytest.mark.parametrize("followed", [2.0], indirect=True)
-def test_it_takes_over_by_command_and_is_taken_over_from(followed: Followed) -> None:
+def test_it_takes_over_from_one_that_is_there_and_is_taken_over_from(followed: Followed) -> None:
     followed.wait(lambda: followed.reached(0), "version 0")
-    told = said(cli.app, "takeover", followed.folder / "standby.toml")
-    assert told == "the standby takes over\n"
+    take_over(followed)
     followed.wait(lambda: "is its standby now" in followed.log("coordinator"), "the other's rule")
     followed.wait(lambda: followed.incarnation() // REIGN == 1 and followed.follows(), "a follower")
     followed.kill("coordinator")  # what a folder has come to be, it stays
@@ -101,9 +144,47 @@ def test_it_takes_over_by_command_and_is_taken_over_from(followed: Followed) -> 
     followed.wait(lambda: followed.log("coordinator").count("listens on") == 3, "its next start")
     followed.wait(followed.follows, "a follower")
     followed.kill("standby")
+    said(cli.app, "takeover", followed.folder / "coordinator.toml")
     followed.wait(lambda: followed.incarnation() // REIGN == 2, "a takeover back")
     followed.wait(followed.finished, "the end")
     assert same(followed.model()[1], unharmed("plain")[0])
+
+
+def test_a_standby_without_a_run_says_why_it_takes_nothing_over(tmp_path: Path) -> None:
+    with Followed(tmp_path) as followed:
+        followed.start("coordinator")
+        followed.start(STANDBY)
+        followed.wait(lambda: "has all that the coordinator has" in followed.log(STANDBY), "it")
+        with pytest.raises(Refused, match="no run is founded yet, and so there is nothing to take"):
+            take_over(followed)
+
+
+def test_version_0_lies_elsewhere_on_the_standby_s_machine(tmp_path: Path) -> None:
+    initial = tmp_path / "first.safetensors"
+    write_state(initial, Walker(0).parameters(7), {})
+    with Followed(tmp_path, plan=f'initial = "first.safetensors"\n{PLAN}') as followed:
+        followed.pace = 0.3
+        followed.start_all()
+        followed.wait(lambda: followed.reached(0), "version 0")
+        (tmp_path / "elsewhere").mkdir()
+        other = tmp_path / "elsewhere" / "v0.safetensors"
+        initial.rename(other)
+        own = followed.settings[STANDBY]
+        followed.start(STANDBY)
+        followed.wait(lambda: not followed.alive(STANDBY), "the end of the standby")
+        assert f"initial: no file {initial}" in followed.log(STANDBY)
+        followed.settings[STANDBY] = f'{own}\ninitial = "elsewhere/v0.safetensors"'
+        right = other.read_bytes()
+        write_state(other, Walker(0).parameters(8), {})
+        followed.start(STANDBY)
+        followed.wait(lambda: not followed.alive(STANDBY), "the end of the standby")
+        assert f"{other} is another file than the coordinator's" in followed.log(STANDBY)
+        other.write_bytes(right)
+        followed.start(STANDBY)
+        followed.wait(followed.follows, "a standby that follows")
+        followed.kill("coordinator")
+        take_over(followed)
+        followed.wait(followed.finished, "the end")
 
 
 def test_one_that_knows_no_other_address_ends(tmp_path: Path) -> None:
@@ -112,7 +193,7 @@ def test_one_that_knows_no_other_address_ends(tmp_path: Path) -> None:
         processes.start_all()
         processes.start(STANDBY)
         processes.wait(processes.follows, "a standby that follows")
-        said(cli.app, "takeover", processes.folder / "standby.toml")
+        take_over(processes)
         processes.wait(lambda: not processes.alive("coordinator"), "the end of the old one")
         assert 'name the other one in its file, standby = "HOST:PORT"' in processes.log(
             "coordinator"

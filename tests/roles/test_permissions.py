@@ -61,7 +61,7 @@ def test_what_each_role_may_say() -> None:
         match kind:
             case requests.AskRun | requests.AskStatus:
                 assert heard == everybody
-            case requests.Subscribe | requests.Telemetry | requests.Trouble:
+            case requests.Subscribe | requests.Telemetry | requests.Heartbeat | requests.Trouble:
                 assert heard == {"client", "shard", "holder"}
             case requests.Register:
                 assert heard == {"shard", "holder", "coordinator"}
@@ -69,7 +69,7 @@ def test_what_each_role_may_say() -> None:
                 assert heard == {"coordinator"}
             case requests.Missing:
                 assert heard == {"client", "shard"}
-            case requests.Join | requests.Heartbeat | requests.Submit | requests.Retire:
+            case requests.Join | requests.Submit | requests.Retire:
                 assert heard == {"client"}
             case requests.Decline | requests.Withdraw:
                 assert heard == {"client"}

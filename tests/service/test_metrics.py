@@ -22,7 +22,7 @@ from secureps.errors import Busy, ConfigError, OperatorError, Unsigned, WrongVer
 from secureps.messages.coordinator_records import VersionCommitted
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import GetBlock, Heartbeat, Noted, Payload, PutBlock
-from secureps.messages.run import Placement
+from secureps.messages.run import STANDBY, Placement
 from secureps.messages.submission import BlockHeader
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.run.party_names import client_names
@@ -39,6 +39,7 @@ from tests.kits.host_requests import OTHERS, OWN, answer
 from tests.kits.party_kits import give, phrase
 from tests.kits.polling import until
 from tests.kits.processes import Processes
+from tests.kits.standbys import followed, lose, reach
 
 HEADER = BlockHeader(b"r" * 32, "hospital-1", "update", "g", 0, 0, 3, b"d" * 32)
 
@@ -155,6 +156,20 @@ def test_gauges_are_the_folds(tmp_path: Path) -> None:
     assert value(metrics, "secureps_largest_epsilon") == math.inf, "an unsafe seed protects nobody"
     told = generate_latest(metrics.registry).decode()
     assert "at the plan's delta, of one record added or removed." in told
+
+
+def test_whether_a_standby_follows(tmp_path: Path) -> None:
+    """Of a coordinator that never had one nothing is said."""
+    _, alone = coordinator_after(tmp_path / "alone", 1)
+    assert value(alone, "secureps_standby_follows") is None
+    simulation, metrics = followed(tmp_path), Metrics()
+    reach(simulation, 1)
+    metrics.stands(simulation.coordinator, simulation.loop.now())
+    assert value(metrics, "secureps_standby_follows") == 1
+    lose(simulation, STANDBY)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    metrics.stands(simulation.coordinator, simulation.loop.now())
+    assert value(metrics, "secureps_standby_follows") == 0
 
 
 def test_the_snapshot_does_not_move_with_the_machine(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from secureps.errors import (
     PlanRefused,
     Refused,
     UnknownParty,
-    Unreachable,
 )
 from secureps.messages import requests
 from secureps.messages.acts import Act
@@ -45,7 +44,7 @@ from secureps.roles.coordinator import (
     submissions,
 )
 from secureps.roles.coordinator.cache import Cache
-from secureps.roles.coordinator.founding import LATER
+from secureps.roles.coordinator.founding import LATER, make_configure
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.receipts import OpenReceipts
@@ -226,6 +225,8 @@ class Coordinator(Seat):
         if isinstance(event, Tick):
             return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
+            for known in (self._sessions.waiting, self._sessions.told_of):
+                known.pop(event.party, None)
             self._sessions.watchers.discard(event.party)
             tx = self._tx(now)
             self._say_of_server(tx, event.party, "is away")
@@ -235,11 +236,10 @@ class Coordinator(Seat):
         if isinstance(event, WorkFailed | Failed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if isinstance(event, Answered):  # another coordinator has heard of this one
-            self._sessions.asks_other = False
             return Step()
         if sender == WORKER and isinstance(event, CaughtUp):
-            reign.followed(tx := self._tx(now), event.standby)
-            self._take_up(tx)
+            self._sessions.caught_up = event.standby
+            self._rule(tx := self._tx(now))
             return self._close_turn(tx)
         if sender == WORKER and isinstance(event, ManifestWritten):
             return self._manifest_written(now, event)
@@ -283,7 +283,7 @@ class Coordinator(Seat):
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event
-    ) -> requests.Reply | NotReady | Unreachable | None:
+    ) -> requests.Reply | NotReady | None:
         if self._federation.pinned is None and not isinstance(event, BEFORE_A_RUN):
             # Whoever says it holds a run, and this folder may be a volume that is not mounted: a
             # refusal would end a shard, and drop what a client sealed.
@@ -295,8 +295,7 @@ class Coordinator(Seat):
             case requests.Register():
                 self._same(sender, event.party)
                 answer = registration.register(tx, self._settings, event)
-                reign.confirm(tx)
-                self._take_up(tx)
+                self._rule(tx)
                 return answer
             case requests.Join(client):
                 self._same(sender, client)
@@ -318,8 +317,8 @@ class Coordinator(Seat):
                         self._same(sender, id.client)
                     known = tx.federation.pending(party)
                     self._sessions.lost[party] = known.difference(unsettled)
-                self._watched(tx, event)
-                self._take_up(tx)
+                self._sessions.waiting[party] = event
+                self._rule(tx)
                 return None
             case requests.Heartbeat(party):
                 self._same(sender, party)
@@ -392,10 +391,20 @@ class Coordinator(Seat):
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return requests.Noted()
 
-    def _take_up(self, tx: Transaction) -> None:
-        """What waited until this coordinator rules."""
-        for waiting in reign.waiting(tx):
-            self._repeat(tx, waiting)
+    def _rule(self, tx: Transaction) -> None:
+        """Does what is left to do before this coordinator rules, and what waited for that."""
+        for event in reign.asked(tx):
+            self._watched(tx, event)
+            tx.order(event.party, make_configure(tx))
+        reign.pass_fence(tx)
+        reign.follow(tx)
+        if reign.rules(tx):
+            waiting = list(self._sessions.waiting.values())
+            self._sessions.waiting.clear()
+            for event in waiting:
+                self._watched(tx, event)
+                located = self._sessions.located.pop(event.party, None)
+                resubscribe.repeat(tx, event.party, event.unsettled, located)
 
     def _watched(self, tx: Transaction, event: requests.Subscribe) -> None:
         party = event.party
@@ -406,17 +415,11 @@ class Coordinator(Seat):
         self._sessions.forget_adopted(party)
         self._sessions.told.add(party)
         membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
-        if not reign.name_itself(tx, event):
-            self._repeat(tx, event)
 
     def _say_of_server(self, tx: Transaction, party: str, text: str) -> None:
         """Says in the log what became of a server: rounds wait for it, not for clients alone."""
         if party not in self._federation.members and not self._federation.finished:
             tx.step.effects.append(Say(f"{party} {text}"))
-
-    def _repeat(self, tx: Transaction, event: requests.Subscribe) -> None:
-        located = self._sessions.located.pop(event.party, None)
-        resubscribe.repeat(tx, event.party, event.unsettled, located)
 
     @staticmethod
     def _welcome(tx: Transaction, client: str = "") -> requests.Welcome:

@@ -18,10 +18,10 @@ from secureps.errors import (
     NotReady,
     Refused,
     UnknownParty,
-    Unreachable,
     WrongRun,
 )
 from secureps.messages.coordinator_records import ShardLocated
+from secureps.messages.records import Incarnated
 from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import cohort_digest
@@ -37,12 +37,9 @@ LONGEST_ADDRESS = 300
 """Letters of HOST:PORT; a host's name has 253 at most."""
 
 
-def register(
-    tx: Transaction, settings: PinnedRun, event: Register
-) -> Noted | NotReady | Unreachable:
+def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | NotReady:
     """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
 
-    Unreachable if another coordinator may know more of the shard.
     A shard that is new on the roster of a run, or has been drained, is here and holds nothing.
 
     Raises:
@@ -54,7 +51,7 @@ def register(
         Fenced: it is another coordinator, and this one rules.
     """
     party, federation, moved = event.party, tx.federation, False
-    if away := reign.ruled_before(tx, event):
+    if away := reign.meet(tx, event):
         return away
     if party == COORDINATOR:
         return Noted()
@@ -87,16 +84,13 @@ def register(
     if party not in tx.sessions.watchers:  # what is wrong now it says once it watches
         tx.sessions.trouble(party, "")
     own = federation.incarnation
-    unknown = event.seen > own or (event.seen == own and party not in tx.sessions.told)
-    if unknown and (away := reign.begin_again(tx, event)):  # who ruled after our journal's end
-        return away
+    if event.seen > own or (event.seen == own and party not in tx.sessions.told):
+        tx.write(Incarnated(event.seen + 1))  # its record was lost with our journal's end
     reign.obeys(tx, party, event.seen)
-    if other := reign.looks_elsewhere(tx, party):
-        return other
     if moved and tx.spare(party):
         text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
         tx.step.effects.append(Say(text))
-    elif moved:
+    elif moved and reign.rules(tx):
         founding.moved(tx)
     founding.found_from_file(tx, settings)
     return Noted()

@@ -1,32 +1,33 @@
-"""Whether this coordinator rules: where a standby has followed it, another one may.
+"""Whether this coordinator rules: its standby may have taken over, or may yet do so.
 
-Until it does, it acknowledges nothing and gives no order but the one that names it, and the CA's
-roster before that. It rules
+A coordinator that nobody follows rules. While a standby follows, the coordinator acts on nothing
+that the standby lacks, and so loses nothing when the standby takes over. Two cases are left: the
+standby is away, or it has taken over, by command, and this process is it. Then the fence decides.
 
-    followed   while a standby follows that has all of it: nobody else has as much
-    alone      when all shards and enough key holders obey its incarnation, durably
-    as heir    when one shard and enough key holders do, if it has taken over and was followed by
-               nobody since
+    The coordinator begins a new incarnation, and orders nothing before all shards and as many key
+    holders as open a cohort obey it, durably. It asks one shard after another, by their names, and
+    then the key holders. Then it journals that nobody follows it, and rules.
 
-Two never rule at once: a party obeys the newer, and says what it obeyed before it is given any
-order. Who is alone needs every shard: one that obeys an heir is enough to tell the heir that nobody
-ruled alone, and to keep anybody from it. So an heir goes on with the shards that it reaches, and
-the others obey it when they come. A shard whose disk is empty obeyed it knows not whom: it is told
-nothing before this one rules without it. What must not live here: how a standby takes over
-(`roles.coordinator.standby`).
+Two never rule at once. Both would need all the shards that they have in common, and a shard obeys
+the newest incarnation alone and tells everybody which one that is. Of these shards both ask the
+same one first. Whoever comes second meets an incarnation that its journal does not know, and ends,
+before it has asked any other shard. So exactly one goes on: the standby only if the coordinator has
+not gone on without it. Once a coordinator has passed the fence, every shard tells the other one so.
+
+A shard whose disk is lost has forgotten whom it obeyed, and so is asked last: another one knows. If
+all shards have lost theirs, the key holders know: any two sets that are large enough have an honest
+one in common. A key holder alone is not believed, for it may lie; it counts as away. What must not
+live here: how a standby takes over (`roles.coordinator.standby`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from secureps.errors import Fenced, NotReady, Unreachable
+from secureps.errors import Fenced, NotReady
 from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.records import REIGN, Incarnated
+from secureps.messages.records import LINE
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import founding
-from secureps.roles.coordinator.reigns import blank
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Call, Event, Halt
 from secureps.wording import named
@@ -43,260 +44,159 @@ ALWAYS = (
 
 SUPERSEDED = (
     "another coordinator has taken over this run: this one is obeyed no more, and nothing that it "
-    'did since counts. Leave it off; or name the other one in its file, standby = "HOST:PORT", and '
-    "start it again: it becomes that one's standby"
+    "did since counts"
 )
-LOOK = 0.5
-"""Seconds until a shard with an empty disk asks again, at its other coordinator if it knows one."""
-EMPTY = " (its disk is empty, and does not say who ruled; once the standby is back, that one does)"
-STALE = (
-    "the coordinator went on without this standby, and has what this one does not have: start it "
-    "again as a standby, with a new state folder"
-)
+STALE = "the coordinator went on without this standby, and has what this one does not have"
 
 
 def begin(tx: Transaction, elsewhere: bool) -> None:
-    """A start: no standby follows this process yet; where there is one, it hears who rules.
+    """Prepares a start after which another coordinator may rule, and asks that one if it does.
 
     Args:
         elsewhere: the address of another coordinator is known.
     """
-    reigns, pinned = tx.federation.reigns, tx.federation.pinned
-    if reigns.follower:
-        tx.write(StandbyFollows(b""))
-    if reigns.shared and elsewhere:
-        run = b"" if pinned is None else pinned.run.id
-        _ask(tx, run)
-
-
-def _ask(tx: Transaction, run: bytes) -> None:
-    """Asks the other coordinator whether this one is over: Fenced says so.
-
-    Once at a time: it may ask here again and again, and be reached from here by nobody.
-    """
-    if tx.sessions.asks_other:
+    if not tx.federation.reigns.follower:
         return
-    tx.sessions.asks_other = True
-    own = requests.Register(COORDINATOR, "", 1.0, tx.federation.incarnation, run)
-    tx.step.effects.append(Call(COORDINATOR, own))
-
-
-def followed(tx: Transaction, standby: bytes) -> None:
-    """A standby has all of the journal, and is waited for from now on."""
-    tx.sessions.caught_up = standby
-    confirm(tx)
-
-
-def confirm(tx: Transaction) -> None:
-    """Writes down that a standby follows; one that is not the last one only once this one rules.
-
-    The last one may have taken over meanwhile; then this one never rules, and no other takes over
-    from it.
-    """
-    standby = tx.sessions.caught_up
-    if standby and (standby == tx.federation.reigns.last or rules(tx)):
-        tx.sessions.caught_up = b""
-        tx.write(StandbyFollows(standby))
+    if tx.federation.pinned is None:
+        tx.write(StandbyFollows(b""))  # no standby takes over before there is a run
+    elif elsewhere:
+        own, run = tx.federation.incarnation, tx.federation.pinned.run.id
+        ask = requests.Register(COORDINATOR, "", 1.0, own, run)
+        tx.step.effects.append(Call(COORDINATOR, ask))
 
 
 def rules(tx: Transaction) -> bool:
-    """Whether this one rules: nobody else does, or can from now on without having all of it."""
-    return not waits(tx)
+    """Whether nobody else rules, or can from now on without having everything."""
+    return not tx.federation.reigns.follower or tx.sessions.followed
 
 
 def waits(tx: Transaction) -> str:
-    """Whose obedience this one waits for before it rules, in words; empty once it rules."""
-    reigns, pinned = tx.federation.reigns, tx.federation.pinned
-    if not reigns.shared or pinned is None or reigns.follower:
+    """Says whose obedience this coordinator waits for before it rules; empty once it rules."""
+    if rules(tx):
         return ""
-    obey = {party for party, seen in tx.sessions.obeyed.items() if seen == reigns.incarnation}
-    placed, few = pinned.placement.shards, tx.plan.threshold - len(obey.intersection(tx.holders))
-    empty = _blank(tx)
-    lacking = [s + EMPTY if s in empty else s for s in _shared(tx) if s not in obey]
-    if reigns.heir:
-        known = "a shard whose disk is not empty" if empty else "a shard"
-        lacking = [] if obey.intersection(placed) else [known]
+    lacking, few = _shards(tx), tx.plan.threshold - len(_obeying_holders(tx))
     if few > 0:
         lacking.append("one more key holder" if few == 1 else f"{few} more key holders")
-    return f"waits for {named(lacking)} to obey it, for another one could rule" if lacking else ""
+    return f"waits for {named(lacking)} to obey it, for another one could rule"
 
 
-def _shared(tx: Transaction) -> tuple[str, ...]:
-    """The shards that another coordinator may have been obeyed by."""
-    assert tx.federation.pinned is not None
-    placed = tx.federation.pinned.placement.shards
-    return tuple(dict.fromkeys((*placed, *tx.federation.reigns.unshared)))
+def follow(tx: Transaction) -> None:
+    """Journals that a standby which has everything follows, if this coordinator rules then.
 
-
-def _blank(tx: Transaction) -> frozenset[str]:
-    """Those of them whose disks are empty."""
-    assert tx.federation.pinned is not None
-    if tx.federation.reigns.sole:
-        return frozenset()
-    placed = tx.federation.pinned.placement.shards
-    return blank(_shared(tx), tx.sessions.obeyed, placed, tx.sessions.first)
-
-
-def looks_elsewhere(tx: Transaction, party: str) -> Unreachable | None:
-    """What a shard hears whose disk is empty before this one rules: it asks the other coordinator.
-
-    Whatever it is told it obeys, durably, and says that alone from then on. If each of two
-    coordinators kept some of the shards, neither would hear of all that their disks are empty.
+    The follower on record makes it rule. Another standby does not, for the one on record may have
+    taken over.
     """
-    if tx.federation.pinned is None or rules(tx) or party not in _blank(tx):
-        return None
-    return Unreachable(f"the coordinator {waits(tx)}", LOOK)
+    standby, sessions, reigns = tx.sessions.caught_up, tx.sessions, tx.federation.reigns
+    if not standby or not (rules(tx) or reigns.may_take_over(standby)):
+        return
+    sessions.caught_up = b""
+    if sessions.followed and not reigns.left and not reigns.came:
+        sessions.confirmed = True
+        return
+    sessions.followed = True
+    tx.write(StandbyFollows(standby))
+
+
+def pass_fence(tx: Transaction) -> None:
+    """Journals that this coordinator goes on alone, once all who have to obey it do."""
+    if not rules(tx) and not _shards(tx) and len(_obeying_holders(tx)) >= tx.plan.threshold:
+        tx.write(StandbyFollows(b""))
+
+
+def asked(tx: Transaction) -> tuple[requests.Subscribe, ...]:
+    """Returns the subscriptions of those who are to be told of this incarnation now."""
+    if rules(tx):
+        return ()
+    sessions, own = tx.sessions, tx.federation.incarnation
+    turn = _shards(tx)[:1] or tx.holders
+    asks = [p for p in turn if p in sessions.waiting and sessions.told_of.get(p) != own]
+    sessions.told_of |= dict.fromkeys(asks, own)
+    return tuple(sessions.waiting[party] for party in asks)
+
+
+def _shards(tx: Transaction) -> list[str]:
+    """The shards that do not obey this incarnation yet, in the order in which they are asked."""
+    obeyed, came = tx.sessions.obeyed, tx.federation.reigns.came
+    lacking = [s for s in _every(tx) if obeyed.get(s) != tx.federation.incarnation]
+    return sorted(lacking, key=lambda shard: (obeyed.get(shard) == 0, shard in came, shard))
+
+
+def _every(tx: Transaction) -> set[str]:
+    """All shards that another coordinator may ask, and those that came since."""
+    assert tx.federation.pinned is not None
+    return {*tx.federation.pinned.placement.shards, *tx.federation.reigns.left}
+
+
+def _has_first(tx: Transaction) -> bool:
+    """Whether the shard obeys this one that either coordinator asks first: no other one rules."""
+    first = min(_every(tx).difference(tx.federation.reigns.came), default="")
+    return tx.sessions.obeyed.get(first) == tx.federation.incarnation
+
+
+def _asked_nobody(tx: Transaction) -> bool:
+    """Whether nobody can have obeyed an incarnation of this one that its follower does not know."""
+    line = tx.federation.incarnation // LINE
+    first = tx.federation.incarnation <= tx.federation.reigns.known.get(line, 0) + 1
+    return tx.sessions.confirmed or (first and not tx.sessions.told)
+
+
+def _obeying_holders(tx: Transaction) -> list[str]:
+    return [h for h in tx.holders if tx.sessions.obeyed.get(h) == tx.federation.incarnation]
 
 
 def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
     """NotReady to whoever needs a coordinator that rules, until this one does."""
-    if isinstance(event, ALWAYS) or not (waiting := waits(tx)):
+    if rules(tx) or isinstance(event, ALWAYS):
         return
     if isinstance(event, requests.Subscribe) and sender in tx.sessions.obeyed:
-        if elsewhere := looks_elsewhere(tx, sender):
-            raise elsewhere
         return
-    raise NotReady(f"the coordinator {waiting}", founding.LATER)
+    raise NotReady(f"the coordinator {waits(tx)}", founding.LATER)
 
 
-def name_itself(tx: Transaction, event: requests.Subscribe) -> bool:
-    """Where it does not rule yet, has a party obey it, and takes its subscription up later."""
-    if rules(tx):
-        return False
-    tx.sessions.unruled[event.party] = event
-    tx.order(event.party, founding.make_configure(tx))
-    return True
+def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
+    """Ends this coordinator if a shard obeys one that is not on record here.
 
-
-def waiting(tx: Transaction) -> tuple[requests.Subscribe, ...]:
-    """Subscriptions that can be taken up, once it rules."""
-    if not tx.sessions.unruled or not rules(tx):
-        return ()
-    found = tuple(tx.sessions.unruled.values())
-    tx.sessions.unruled.clear()
-    return found
-
-
-def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
-    """Of a party that obeys another coordinator this one ends, or does not count the party.
-
-    Shards are the coordinator's own operator's: one of them is believed. A holder's word alone ends
-    nothing.
+    Shards are the coordinator's own operator's, and are believed. A key holder that says so counts
+    as away.
 
     Raises:
-        Fenced: it is another coordinator, and this one rules.
+        Fenced: the sender is another coordinator, and this one rules.
     """
-    party, reigns = event.party, tx.federation.reigns
-    if party == COORDINATOR:
-        return _other(tx, event)
-    pinned = tx.federation.pinned
-    if pinned is not None and event.run not in (b"", pinned.run.id):
-        return None  # whom it obeyed in another run says nothing of this one, which refuses it
-    lost = reigns.shared and party in tx.holders and event.seen > reigns.incarnation
-    if not (reigns.foreign(event.seen) or lost):
-        return None
-    if event.seen < reigns.incarnation and _has_shard(tx):
-        return None  # it obeyed one that never ruled, nor will
-    tx.sessions.obeyed.pop(party, None)
-    if party in tx.holders:
-        needed = reigns.foreign(event.seen) and _has_all(tx) and not rules(tx)
-        return None if needed else _away(tx, party)  # `begin_again` takes it up
-    tx.step.effects.append(Halt(_why(tx, event.seen), Fenced))
-    return NotReady(f"{party} obeys another coordinator", founding.LATER)
-
-
-def begin_again(tx: Transaction, event: requests.Register) -> NotReady | None:
-    """A party obeys as high a number: one above it is begun.
-
-    It is of a start whose record is lost, or of another coordinator, who will never rule.
-    """
-    foreign = tx.federation.reigns.foreign(event.seen)
-    above = (event.seen // REIGN + 1) * REIGN if foreign else event.seen + 1
-    return None if _raised(tx, event.party, above) else _away(tx, event.party)
-
-
-def _raised(tx: Transaction, party: str, number: int) -> bool:
-    """Begins a higher incarnation, which all servers hear of: those that obey the one before too.
-
-    A holder has that done once: else its lies would keep a coordinator from ruling for ever.
-    """
-    if not tx.federation.reigns.shared:
-        tx.write(Incarnated(number))
-        return True
-    if party in tx.sessions.raised:
-        return False
-    if party in tx.holders:
-        tx.sessions.raised.add(party)
-    tx.write(Incarnated(number))
-    if tx.federation.pinned is not None:
-        for server in (*tx.holders, *tx.federation.shards):
-            tx.order(server, founding.make_configure(tx))
-    return True
-
-
-def _away(tx: Transaction, holder: str) -> NotReady:
-    text = f"{holder} obeys another coordinator, or lies: until it obeys this one it is away"
-    return founding.said_once(tx, holder, text)
-
-
-def _has_shard(tx: Transaction) -> bool:
-    """Whether this one rules or a shard obeys it: then no lower one ever rules, nor has.
-
-    The first shard that obeyed it had obeyed no other one, for it would have said so, and obeys no
-    lower one any more. A lower one that could rule without that shard would be an heir, of a
-    coordinator that has ruled alone since: all shards would say so.
-    """
-    return rules(tx) or any(_obeying(tx))
-
-
-def _has_all(tx: Transaction) -> bool:
-    """Whether all shards do: then no higher one ever has a first shard either.
-
-    Nobody has followed this process, who could have one.
-    """
-    return not tx.federation.reigns.follower and all(_obeying(tx))
-
-
-def _obeying(tx: Transaction) -> Iterator[bool]:
-    own, pinned = tx.federation.incarnation, tx.federation.pinned
-    shards = () if pinned is None else pinned.placement.shards
-    return (tx.sessions.obeyed.get(shard) == own for shard in shards)
-
-
-def obeys(tx: Transaction, party: str, seen: int) -> None:
-    """Notes what a server obeys; one that came to another number is told which it is.
-
-    Calls overtake each other: what it said before it obeyed may come after.
-    """
-    tx.sessions.first.setdefault(party, seen)
-    tx.sessions.obeyed[party] = max(seen, tx.sessions.obeyed.get(party, 0))
-    if tx.federation.pinned is not None and seen < tx.federation.incarnation:
-        tx.order(party, founding.make_configure(tx))
-
-
-def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
-    """Another coordinator is up: this one ends if it was followed by that one, which has all of it.
-
-    Else who rules says so, and so does the higher one that a shard obeys, or the lower one that all
-    shards obey, though key holders may obey the other one alone; and that one, which hears it,
-    ends. Before a run is founded that is who began later.
-    """
+    if event.party == COORDINATOR:
+        return _meet_other(tx, event)
     reigns, pinned = tx.federation.reigns, tx.federation.pinned
-    # The one that followed begins a higher reign: a lower one, started again, ends nobody.
-    higher = event.seen > reigns.incarnation
-    over = higher and reigns.foreign(event.seen) and bool(reigns.follower)
-    if pinned is None:
-        over = higher
-    if over:
+    if pinned is not None and event.run not in (b"", pinned.run.id):
+        return None  # what it obeyed in another run says nothing of this one, which refuses it
+    higher, holder = event.seen > reigns.incarnation, event.party in tx.holders
+    if reigns.foreign(event.seen):
+        if rules(tx) and not higher:
+            return None  # it obeyed one that never ruled, nor will
+    elif not (holder and higher and not rules(tx)):
+        return None
+    tx.sessions.obeyed.pop(event.party, None)
+    if holder:
+        until = "until it obeys this one it is away"
+        text = f"{event.party} obeys another coordinator, or lies: {until}"
+        return founding.said_once(tx, event.party, text)
+    tx.step.effects.append(Halt(SUPERSEDED if higher else STALE, Fenced))
+    return NotReady(f"{event.party} obeys another coordinator", founding.LATER)
+
+
+def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
+    """Ends this coordinator if the other one followed it and has taken over, or ends the other.
+
+    It stays if a shard may have obeyed it under an incarnation that ends the other one: both would
+    end. One that has no run yet ends: the other one asks only if it has one.
+    """
+    followed = tx.federation.reigns.taken_over(event.seen)
+    if tx.federation.pinned is None or (followed and _asked_nobody(tx)):
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
-    lower = event.seen < reigns.incarnation
-    if rules(tx) or (lower and _has_shard(tx)) or (higher and _has_all(tx)):
+    if rules(tx) or _has_first(tx):
         raise Fenced(SUPERSEDED)
-    if not lower and pinned is not None:  # that one may have a shard, and knows
-        _ask(tx, pinned.run.id)
     return NotReady("it is not decided yet which coordinator rules", founding.LATER)
 
 
-def _why(tx: Transaction, seen: int) -> str:
-    return SUPERSEDED if seen > tx.federation.incarnation else STALE
+def obeys(tx: Transaction, party: str, seen: int) -> None:
+    """Notes what a server obeys; calls overtake each other, so that the highest counts."""
+    tx.sessions.obeyed[party] = max(seen, tx.sessions.obeyed.get(party, 0))

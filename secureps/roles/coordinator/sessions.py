@@ -51,17 +51,17 @@ class Sessions:
     refused: set[str] = field(default_factory=set)
     """Clients that took no part in the plan that they were shown, as an operator has read."""
     obeyed: dict[str, int] = field(default_factory=dict)
-    """The incarnation that each server obeys, as it said, where another coordinator may rule."""
-    first: dict[str, int] = field(default_factory=dict)
-    """What each said of that when it came to this process first."""
-    unruled: dict[str, Subscribe] = field(default_factory=dict)
+    """The incarnation that each server obeys, as it said."""
+    told_of: dict[str, int] = field(default_factory=dict)
+    """The incarnation that each server was told of, before this coordinator rules."""
+    waiting: dict[str, Subscribe] = field(default_factory=dict)
     """Subscriptions of servers, until this coordinator rules."""
     caught_up: bytes = b""
     """The standby that has all of the journal, until it may be written down that it follows."""
-    raised: set[str] = field(default_factory=set)
-    """Key holders on whose word a higher incarnation was begun."""
-    asks_other: bool = False
-    """Whether another coordinator is asked if this one is over, and has not answered."""
+    followed: bool = False
+    """Whether a standby has had all of the journal in this incarnation."""
+    confirmed: bool = False
+    """Whether the standby has it on record, too, that it follows this incarnation."""
     changes: Changes = field(default_factory=Changes)
     """Clients that came, went or moved, for `attendance` to follow."""
     attendance: dict[str, Attendance] = field(default_factory=dict)

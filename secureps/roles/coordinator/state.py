@@ -205,7 +205,6 @@ class CoordinatorState:
                 if self.failure and isinstance(record, Incarnated):
                     self._reopen()
             case RunPinned():
-                self.reigns.apply(record)
                 self.pinned = record
             case records.ShardLeft() | records.PlacementMoved() | ScalingDecided():
                 self._move(at, record)

@@ -158,9 +158,8 @@ def servers(
     ]
     if own := _all(here.troubles.get(COORDINATOR), here.roster):
         found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
-    if federation.reigns.shared:
-        follows = bool(federation.reigns.follower)
-        found.append(requests.ServerStatus(STANDBY, COORDINATOR, True, follows))
+    if federation.reigns.followed:
+        found.append(requests.ServerStatus(STANDBY, COORDINATOR, True, here.followed))
     return tuple(sorted(found, key=lambda each: each.name))
 
 

@@ -125,6 +125,8 @@ class Member(MemberFold):
             case WatchLost():
                 self._watching = False
                 return self._greet() if self._departure.lost() else Step()
+            case Answered(requests.Retire(returns=True)) if self._departure.leaving is None:
+                return self._greet()  # it came late: the coordinator counts as resting who is back
             case Answered(requests.Retire(returns=rests)) | Failed(requests.Retire(returns=rests)):
                 if rests:  # who left meanwhile ends once the coordinator knows of that, too
                     return Step()

@@ -118,7 +118,7 @@ def kubernetes(
         bool,
         typer.Option(
             "--standby",
-            help="The coordinator has a standby, which takes over. The same at all parties.",
+            help="The coordinator has a standby. The same at all parties.",
             rich_help_panel=_PLACE,
         ),
     ] = False,

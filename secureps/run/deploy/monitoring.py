@@ -78,6 +78,13 @@ def alerts(plan: Plan) -> Iterator[Alert]:
         True,
         "A shard is away: no version can be made.",
     )
+    yield Alert(
+        "SecurepsStandbyAway",
+        f"secureps_standby_follows == 0 {over}",
+        10,
+        False,
+        "The standby does not follow: if the coordinator's machine is lost now, the run is.",
+    )
     if spare := plan.holders - plan.threshold:
         yield Alert(
             "SecurepsHolderAway",

@@ -23,9 +23,8 @@ class Program:
     so does one whose log has the words `done`, if there are such.
 
     Without an environment it has this process's own. One that is `preloaded` starts when all that
-    it is likely to import is there, if anything imports for it. One that has died is started again
-    after `rests` seconds, if it says so. The others go on without one that `may_fail`: it runs a
-    data holder's script. An open file that it `inherits` keeps its number.
+    it is likely to import is there, if anything imports for it. The others go on without one that
+    `may_fail`: it runs a data holder's script. An open file that it `inherits` keeps its number.
     """
 
     name: str
@@ -33,7 +32,6 @@ class Program:
     environment: Mapping[str, str] | None
     may_finish: bool = False
     preloaded: bool = False
-    rests: float | None = None
     done: str = ""
     may_fail: bool = False
     inherits: int | None = None

@@ -262,9 +262,7 @@ class Supervisor:
                 f"see {self._log(name)}"
             )
         running.restarts += 1
-        rests = running.program.rests
-        due = time.monotonic() + (RESTART_DELAY if rests is None else rests)
-        running.process, running.due = None, due
+        running.process, running.due = None, time.monotonic() + RESTART_DELAY
         return Died(name, how, running.restarts, tail)
 
     def _launch(self, running: _Running) -> None:

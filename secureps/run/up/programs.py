@@ -39,9 +39,6 @@ from secureps.service.process import settled
 
 START_SECONDS = 60.0
 """Seconds until the coordinator must listen."""
-TAKEOVER_SECONDS = 15.0
-"""Seconds between the death of one that has a standby and its next start, in which that one takes
-over; it is the standby's standby then."""
 
 NOTHING_ELSE = Extras()
 
@@ -70,7 +67,7 @@ class Order:
         extras: where else its figures are written.
         copies: the URL below which its checkpoints are copied; default: the plan's.
         beside: what goes on beside a run in this folder, from before its processes start.
-        standby: the coordinator has one, which takes over from it.
+        standby: the coordinator has one, which follows it.
     """
 
     plan: Path
@@ -225,7 +222,7 @@ class Programs:
         for name, more in ((COORDINATOR, ()), (STANDBY, ("--standby",))):
             program = self._server("coordinator", name)
             arguments = (*program.arguments, *more)
-            supervisor.start(replace(program, arguments=arguments, rests=TAKEOVER_SECONDS))
+            supervisor.start(replace(program, arguments=arguments))
         self._await(supervisor, progress)
         return f"{one},{other}"
 

@@ -12,7 +12,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from secureps.messages.requests import (
     AskBlock,
     GetBlock,
     GetSum,
+    Heartbeat,
     Payload,
     PutBlock,
     Stored,
@@ -53,6 +54,10 @@ PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
 KEPT = 8 << 20
 """Bytes of buffers for payloads that are kept for the next ones."""
+BEAT = 5.0
+"""Seconds between two calls to a coordinator that may be elsewhere, while it is watched."""
+ELSEWHERE = 10.0
+"""Seconds after which it has to answer a call: then it is looked for at its next address."""
 OVERDUE = 5.0
 """Seconds after the end of its time by which a call has ended, also on a busy machine."""
 ASK_FROM = 64 << 10
@@ -79,6 +84,8 @@ class GrpcTransport:
             several, HOST:PORT,HOST:PORT, the next one is dialled when one is unreachable.
         timeout: seconds after which a call without an answer fails with Unreachable, and a
             payload of which not a byte more went or came.
+        beats: a coordinator with several addresses is called again and again while it is watched,
+            and watched at the next address when it does not answer.
 
     Raises:
         Malformed: `party` is no party's name.
@@ -91,12 +98,14 @@ class GrpcTransport:
         sign: Callable[[bytes], bytes],
         addresses: Mapping[str, str],
         timeout: float = 30.0,
+        beats: bool = False,
     ) -> None:
         check_name(party)
         self._link = link
         self._party = party
         self._sign = sign
         self._timeout = timeout
+        self._beats = beats
         self._lock = threading.Lock()
         self._addresses = Addresses(addresses)
         self._signers: dict[str, Signer] = {}
@@ -154,7 +163,19 @@ class GrpcTransport:
                 return lambda: None
             self._watches = {known for known in self._watches if known.thread.is_alive()} | {watch}
             watch.thread.start()
+            beats = self._beats and self._addresses.several(COORDINATOR)
+        if beats:
+            threading.Thread(target=self._beat, args=(watch,), name="beat", daemon=True).start()
         return watch.cancel
+
+    def _beat(self, watch: _Watch) -> None:
+        """Calls the coordinator as long as it is watched; if it does not answer, `_turn` ends that.
+
+        A coordinator that hangs keeps its connections: gRPC's own threads answer pings.
+        """
+        while not watch.over.wait(BEAT):
+            with suppress(SecurepsError):
+                self.call(COORDINATOR, Heartbeat(self._party)).result()
 
     def locate(self, party: str, address: str) -> None:
         """Notes a party's address; its channel to another one is closed."""
@@ -227,10 +248,18 @@ class GrpcTransport:
             return channel
 
     def _turn(self, to: str, error: SecurepsError) -> None:
-        """Dials another address of a server from now on, if it has several and this one failed."""
+        """Dials another address of a server from now on, if it has several and this one failed.
+
+        Whoever does not answer calls gives no orders either: it is not watched any more.
+        """
         with self._lock:
-            if self._addresses.failed(to, error) and to in self._channels:
+            if not self._addresses.failed(to, error):
+                return
+            if to in self._channels:
                 self._retired.append(self._channels.pop(to)[1])
+            watches = tuple(self._watches) if to == COORDINATOR else ()
+        for watch in watches:
+            watch.drop()
 
     def _signer(self, to: str) -> Signer:
         with self._lock:
@@ -280,7 +309,10 @@ class GrpcTransport:
         method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
         call: Any = self._channel(to).unary_unary(method)
         metadata = self._metadata(to, method, data)
-        return call.future(data, timeout=self._timeout, metadata=metadata)
+        with self._lock:
+            several = self._addresses.several(to)
+        timeout = min(self._timeout, ELSEWHERE) if several else self._timeout
+        return call.future(data, timeout=timeout, metadata=metadata)
 
     # --- payloads -----------------------------------------------------------------
 
@@ -451,11 +483,18 @@ class _Watch:
         self._lock = threading.Lock()
         self._cancelled = False
         self._call: Any = None
+        self.over = threading.Event()
         self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def cancel(self) -> None:
+        self.over.set()
         with self._lock:
             self._cancelled = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Ends the stream, as if it had broken."""
+        with self._lock:
             call = self._call
         if call is not None:
             call.cancel()
@@ -470,6 +509,7 @@ class _Watch:
             if self._cancelled or not self._anew(COORDINATOR, error):
                 break
             error = self._watched()
+        self.over.set()
         if not self._cancelled:
             self._lost(error)
 

@@ -348,8 +348,12 @@ class Played:
         return True
 
     def _come(self, who: str, number: int) -> bool:
-        """A shard that is on the roster is started, once a coordinator knows that."""
-        if not self.machines.goes_by(number):
+        """A shard that is on the roster is started, once a coordinator knows that.
+
+        One that stands still while its standby takes over does not, and says so until it ends.
+        """
+        over = "is its standby now" in self.machines.log(COORDINATOR) or COORDINATOR in self._down
+        if not self.machines.goes_by(number) or (taken_over(self.machines) and not over):
             return False
         self.machines.names += (who,)
         self._down[who] = self._now()
@@ -366,6 +370,7 @@ class Played:
             return False
         most = self._now() + MOST_FROZEN
         self._end = max(self._end, most + fault.seconds + self._patience)
+        self.operator.demand(fault)
         if fault.kind == FROZEN:
             self._frozen = True
             self._thaw(fault, most)

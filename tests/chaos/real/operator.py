@@ -17,7 +17,7 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.status_client import StatusClient
 from secureps.run.takeover import take_over
 from tests.chaos.operator import AGAINST
-from tests.chaos.real.schedule import ADDED, COMMANDED, DRAINED, REMOVED, Fault
+from tests.chaos.real.schedule import ADDED, DRAINED, REMOVED, TAKEOVERS, Fault
 from tests.chaos.real.takeover import taken_over
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Operator:
 
     def demand(self, fault: Fault) -> None:
         """Does it, once all is done that was demanded before: an act says no more than its name."""
-        if fault.kind == COMMANDED:
+        if fault.kind in TAKEOVERS:
             threading.Thread(target=self._command, daemon=True).start()
         else:
             self._acts.put(Act(DEEDS[fault.kind].value, fault.who, "chaos"))

@@ -13,9 +13,8 @@ memory    the party may have no more memory than it has, and this many MiB
 renewed   the party's TLS certificate is signed anew, and the roster for longer
 wiped     SIGKILL, and a start with an empty state folder
 older     SIGKILL, and a start with the state folder as it was so many seconds before
-gone      SIGKILL of the coordinator for good, once its standby follows
-frozen    SIGSTOP of the coordinator, once its standby follows, and SIGCONT so many seconds after
-          that one rules
+gone      SIGKILL of the coordinator for good, once its standby follows, which is told to take over
+frozen    the same with SIGSTOP, and SIGCONT so many seconds after the standby took over
 commanded an operator has the standby take over, as soon as it follows
 added     an operator has blocks move to the shard, which may be new on the roster
 drained   an operator has all its blocks move to others
@@ -163,7 +162,7 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
 
 
 def _followed(rng: random.Random, parties: tuple[str, ...]) -> Sequence[Fault]:
-    """Now and then the coordinator has a standby, which takes over, and may be away before that."""
+    """Now and then the coordinator has a standby that takes over, and may be away before that."""
     found: list[Fault] = []
     if rng.random() >= FOLLOWED:
         return found
@@ -176,6 +175,9 @@ def _followed(rng: random.Random, parties: tuple[str, ...]) -> Sequence[Fault]:
         found.append(Fault("part", rng.choice(parties[1:]), at, _long(rng, 8.0), STANDBY))
     kind, seconds = rng.choice((*TAKEOVERS, FROZEN)), _long(rng, 6.0)
     found.append(Fault(kind, COORDINATOR, at, seconds if kind == FROZEN else 0.0))
+    if kind != GONE and rng.random() < 0.5:  # both live, and one or neither hears the other
+        way = (COORDINATOR, STANDBY) if rng.random() < 0.5 else (STANDBY, COORDINATOR)
+        found.append(Fault(rng.choice(ONE_WAY), way[0], at, _long(rng, 8.0), way[1]))
     return found
 
 

@@ -48,7 +48,7 @@ class Known:
     @property
     def reach(self) -> tuple[int, int]:
         """The journal of whoever rules reaches furthest."""
-        return self.reigns.incarnation, self.rows
+        return self.reigns.reign, self.rows
 
 
 def taken_over(machines: Machines) -> bool:
@@ -66,7 +66,7 @@ def stopped_while_followed(machines: Machines) -> bool:
     machines.send(COORDINATOR, signal.SIGSTOP)  # else it may go on alone before it is killed
     _stands(machines.pid(COORDINATOR))
     ours, theirs = _both(machines)
-    known = [(each.reigns.follower, each.reigns.incarnation) for each in (ours, theirs)]
+    known = [(each.reigns.follower, each.reigns.known) for each in (ours, theirs)]
     if theirs.founded and theirs.reigns.follower and known[0] == known[1]:
         return True
     machines.send(COORDINATOR, signal.SIGCONT)

@@ -149,7 +149,7 @@ def test_no_promise_is_broken(seed: int, faults: str, tmp_path: Path) -> None:
     assert outcome.ended == "all 6 versions are made"
     if faults == CHANGES:
         assert outcome.happened["takeovers"] > 0
-        assert outcome.happened["moves"] == 2
+        assert outcome.happened["moves"] == 2, logs
 
 
 @pytest.mark.usefixtures("namespaces")

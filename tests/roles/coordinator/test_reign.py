@@ -1,35 +1,40 @@
-"""Who ends, and who rules, by what parties say that they obey."""
+"""Who is asked to obey, who rules, and who ends, by what parties say that they obey."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
 
-from secureps.errors import Fenced, Malformed, NotReady, Unreachable
+from secureps.errors import Fenced, Malformed, NotReady
 from secureps.messages import orders, requests
-from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.records import REIGN, Incarnated
+from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
+from secureps.messages.records import LINE, REIGN, Incarnated
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import reign
+from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.coordinator.tasks import CaughtUp
-from secureps.roles.machine import WORKER, Answer, Answered, Call, Halt, Order, Step
-from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting, orders_of
+from secureps.roles.machine import WORKER, Call, Halt, Order, Step, Unwatched
+from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting, make_charter
 
-OWN = REIGN + 1
-"""The incarnation of a coordinator that took over as a standby, and was started once more."""
 FIRST, SECOND = SHARDS
+ONE, TWO = b"1" * 16, b"2" * 16
+FOLLOWED = (StandbyFollows(ONE),)
+"""A standby followed, when this coordinator was started again."""
+TAKEN = (StandbyFollows(ONE), Incarnated(REIGN, ONE))
+"""This one has taken over as that standby, and was started as the coordinator."""
+OWN = {FOLLOWED: 2, TAKEN: REIGN + 1}
+"""The incarnation of that start."""
+BOTH = pytest.mark.parametrize("records", [FOLLOWED, TAKEN], ids=["followed", "taken over"])
 
 
-def begun() -> World:
-    """It rules once both shards and the key holder obey it; they obeyed its start before."""
+def begun(*records: Any) -> World:
+    """A coordinator that is started with these records at the end of its journal."""
     before = collecting("bfv")
-    follows = (StandbyFollows(b"one"), Incarnated(REIGN, b"one"), StandbyFollows(b""))
-    world = World(before.plan, journal=(*before.journal, follows))
-    assert world.federation.incarnation == OWN
-    return world
+    return World(before.plan, journal=(*before.journal, records))
 
 
 def register(world: World, party: str, seen: int) -> Step:
@@ -37,167 +42,30 @@ def register(world: World, party: str, seen: int) -> Step:
     return world.give(party, requests.Register(party, address, 1.0, seen, world.run))
 
 
-def enters(world: World, party: str, seen: int = REIGN) -> None:
+def comes(world: World, party: str, seen: int = 1) -> None:
+    """A server is here, and watches."""
     register(world, party, seen)
     world.give(party, requests.Subscribe(party, ()))
+
+
+def obeys(world: World, party: str) -> Step:
+    """It says that it obeys the incarnation that it was told."""
+    assert party in asked(world), "nobody told it"
+    return register(world, party, world.federation.incarnation)
+
+
+def asked(world: World) -> list[str]:
+    """Who was told of the newest incarnation, in that order."""
+    own = world.federation.incarnation
+    told = [(to, each) for to, each in world.told if isinstance(each, orders.Configure)]
+    return [to for to, each in told if each.incarnation == own]
 
 
 def rules(world: World) -> bool:
     return reign.rules(world.coordinator._tx(0.0))
 
 
-def ruling() -> World:
-    world = begun()
-    for party in (*SHARDS, HOLDER):
-        enters(world, party)
-        assert not rules(world)
-        register(world, party, OWN)
-    assert rules(world)
-    return world
-
-
-def configured(step: Step) -> dict[str, int]:
-    told = (e for e in step.effects if isinstance(e, Order))
-    return {e.to: e.message.incarnation for e in told if isinstance(e.message, orders.Configure)}
-
-
-def other(world: World, seen: int) -> Step:
-    return world.give(COORDINATOR, requests.Register(COORDINATOR, "", 1.0, seen, world.run))
-
-
-# --- another coordinator ----------------------------------------------------------
-
-
-def test_the_one_that_followed_and_took_over_ends_this_one() -> None:
-    world = ruling()
-    world.give(WORKER, CaughtUp(b"two"))
-    assert other(world, 2 * REIGN).effects[0] == Halt(SUPERSEDED, Fenced)
-
-
-@pytest.mark.parametrize("followed", [True, False])
-def test_one_of_an_older_reign_that_is_started_again_ends_nobody(followed: bool) -> None:
-    """Its starts since are in no other journal, and look like those of another one that rules."""
-    world = ruling()
-    if followed:
-        world.give(WORKER, CaughtUp(b"two"))
-    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
-        other(world, 7)
-    assert rules(world)
-
-
-def calls(step: Step) -> list[Any]:
-    return [e.message for e in step.effects if isinstance(e, Call)]
-
-
-def test_another_one_that_asks_again_and_again_is_asked_once() -> None:
-    """It reaches this one, and this one does not reach it."""
-    world = begun()
-    ask = requests.Register(COORDINATOR, "", 1.0, OWN, world.run)
-    assert calls(other(world, 2 * REIGN)) == [ask]
-    assert calls(other(world, 2 * REIGN)) == []
-    world.give(COORDINATOR, Answered(ask, requests.Noted()))
-    assert calls(other(world, 2 * REIGN)) == [ask]
-
-
-def test_where_all_shards_obey_this_one_a_higher_one_ends_that_key_holders_obey() -> None:
-    """They stay with that one, which waits for a shard, as this one waits for them."""
-    world = begun()
-    enters(world, FIRST)
-    register(world, FIRST, OWN)
-    (answer,) = answers(other(world, 2 * REIGN))
-    assert isinstance(answer, NotReady)
-    enters(world, SECOND)
-    register(world, SECOND, OWN)
-    assert not rules(world)
-    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
-        other(world, 2 * REIGN)
-
-
-def test_a_party_that_is_refused_has_nothing_begun() -> None:
-    """What a refused step decided is in no journal: a later start would know nothing of it."""
-    world = begun()
-    for shard in SHARDS:
-        enters(world, shard)
-        register(world, shard, OWN)
-    lies = requests.Register(HOLDER, "x" * 9000, 1.0, 2 * REIGN, world.run)
-    with pytest.raises(Malformed):
-        world.give(HOLDER, lies)
-    assert world.federation.incarnation == OWN
-    assert Incarnated(3 * REIGN) in register(world, HOLDER, 2 * REIGN).records
-
-
-# --- who hears of what ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("party", [FIRST, HOLDER])
-def test_who_goes_by_an_older_roster_hears_of_it_before_the_placement(party: str) -> None:
-    """By the placement that it is told while nobody rules, blocks may lie on a new shard."""
-    world = begun()
-    register(world, party, REIGN)
-    step = world.give(party, requests.Subscribe(party, (), 0, 50))
-    assert not rules(world)
-    told = [e.message for e in step.effects if isinstance(e, Order) and e.to == party]
-    assert [type(order) for order in told] == [orders.RosterChanged, orders.Configure]
-
-
-# --- starts whose records are lost ------------------------------------------------
-
-
-def test_of_a_higher_start_all_servers_hear() -> None:
-    """One that obeyed the start before, and watches, would never say so of this one."""
-    world = begun()
-    for party in (FIRST, HOLDER):
-        enters(world, party)
-        register(world, party, OWN)
-    step = register(world, SECOND, OWN + 4)
-    assert world.federation.incarnation == OWN + 5
-    assert configured(step) == {FIRST: OWN + 5, HOLDER: OWN + 5}
-    world.give(SECOND, requests.Subscribe(SECOND, ()))
-    for party in (FIRST, SECOND, HOLDER):
-        assert not rules(world)
-        register(world, party, OWN + 5)
-    assert rules(world)
-
-
-def test_on_a_holders_word_a_higher_start_is_begun_once() -> None:
-    """Else it could keep a coordinator from ruling for ever."""
-    world = begun()
-    for party in SHARDS:
-        enters(world, party)
-        register(world, party, OWN)
-    step = register(world, HOLDER, 3 * REIGN)
-    assert (world.federation.incarnation, answers(step)) == (4 * REIGN, [requests.Noted()])
-    assert configured(step) == dict.fromkeys(SHARDS, 4 * REIGN)
-    for party in SHARDS:
-        register(world, party, 4 * REIGN)
-    for seen in (9 * REIGN, 4 * REIGN):
-        (answer,) = answers(register(world, HOLDER, seen))
-        assert isinstance(answer, NotReady)
-        assert "keys obeys another coordinator, or lies" in str(answer)
-    assert world.federation.incarnation == 4 * REIGN
-
-
-# --- who rules ---------------------------------------------------------------------
-
-ONE, TWO = b"1" * 16, b"2" * 16
-
-
-def again(*records: Any) -> World:
-    """The same coordinator, started again after these records."""
-    world = collecting()
-    journal = (*world.journal, *((record,) for record in records))
-    return World(world.plan, journal=tuple(journal))
-
-
-def obeys(world: World, party: str) -> list[Any]:
-    """A server comes, is told who this is, and says that it obeys; the last records."""
-    world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, 1, world.run))
-    world.give(party, requests.Subscribe(party, ()))
-    own = world.federation.incarnation
-    return world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, own, world.run)).records
-
-
-def told(world: World) -> str:
+def refusal(world: World) -> str:
     """Why a client is not answered; empty if it is."""
     try:
         world.give(CLIENTS[0], requests.Retire(CLIENTS[0]))
@@ -206,145 +74,303 @@ def told(world: World) -> str:
     return ""
 
 
-def test_a_start_is_followed_by_nobody_and_knows_who_followed_last() -> None:
-    reigns = again(StandbyFollows(ONE)).federation.reigns
-    assert (reigns.shared, reigns.follower, reigns.last) == (True, b"", ONE)
+def ruling(*records: Any) -> World:
+    world = begun(*records)
+    for party in (*SHARDS, HOLDER):
+        comes(world, party)
+        obeys(world, party)
+    assert rules(world)
+    return world
 
 
-def test_who_followed_last_is_waited_for_at_once_and_another_once_it_rules() -> None:
-    world = again(StandbyFollows(ONE))
-    assert "waits for shard-a, shard-b, one more key holder to obey it" in told(world)
+def other(world: World, seen: int) -> Step:
+    return world.give(COORDINATOR, requests.Register(COORDINATOR, "", 1.0, seen, world.run))
+
+
+def halts(step: Step) -> list[Halt]:
+    return [effect for effect in step.effects if isinstance(effect, Halt)]
+
+
+# --- the fence --------------------------------------------------------------------
+
+
+@BOTH
+def test_it_rules_once_all_shards_and_enough_holders_obey_and_asks_them_in_turn(
+    records: tuple[Any, ...],
+) -> None:
+    world = begun(*records)
+    assert world.federation.incarnation == OWN[records]
+    for party in (HOLDER, SECOND):
+        comes(world, party)
+    assert asked(world) == [], "the first shard has not come"
+    assert refusal(world) == (
+        "the coordinator waits for shard-a, shard-b, one more key holder to obey it, for another "
+        "one could rule"
+    )
+    comes(world, FIRST)
+    assert asked(world) == [FIRST]
+    obeys(world, FIRST)
+    assert asked(world) == [FIRST, SECOND]
+    obeys(world, SECOND)
+    assert asked(world) == [FIRST, SECOND, HOLDER]
+    assert "waits for one more key holder to obey it" in refusal(world)
+    assert not rules(world)
+    assert StandbyFollows(b"") in obeys(world, HOLDER).records
+    assert refusal(world) == ""
+
+
+def test_once_it_went_on_alone_it_waits_for_nobody_at_the_next_start() -> None:
+    world = begun(*FOLLOWED, StandbyFollows(b""))
+    assert rules(world)
+    assert refusal(world) == ""
+
+
+def test_a_standby_follows_and_nobody_is_waited_for() -> None:
+    world = begun(*FOLLOWED)
     assert world.give(WORKER, CaughtUp(ONE)).records == [StandbyFollows(ONE)]
-    assert not told(world)
-    world = again(StandbyFollows(ONE))
+    assert refusal(world) == ""
+
+
+def test_another_standby_is_written_down_once_this_one_rules() -> None:
+    """The one on record may have taken over."""
+    world = begun(*FOLLOWED)
     assert StandbyFollows(TWO) not in world.give(WORKER, CaughtUp(TWO)).records
     for party in (*SHARDS, HOLDER):
-        assert told(world)
+        assert refusal(world)
+        comes(world, party)
         last = obeys(world, party)
-    assert StandbyFollows(TWO) in last
-    assert not told(world)
+    assert last.records[:2] == [StandbyFollows(b""), StandbyFollows(TWO)]
+    assert refusal(world) == ""
 
 
-def test_an_heir_rules_with_one_shard_and_who_was_followed_since_with_all() -> None:
-    taken = (StandbyFollows(ONE), Incarnated(REIGN, ONE), StandbyFollows(b""))
-    world = again(*taken)
-    obeys(world, HOLDER)
-    assert "waits for a shard to obey it" in told(world)
-    obeys(world, "shard-b")
-    assert not told(world)
-    world = again(*taken, StandbyFollows(TWO))
-    obeys(world, HOLDER)
-    obeys(world, "shard-b")
-    assert "waits for shard-a to obey it" in told(world)
+def test_one_that_took_over_is_not_its_own_follower() -> None:
+    world = begun(*TAKEN)
+    world.give(WORKER, CaughtUp(ONE))
+    assert not rules(world)
 
 
-def test_a_shard_that_obeyed_an_unknown_start_ends_an_heir_unless_another_obeys_it() -> None:
-    taken = (StandbyFollows(ONE), Incarnated(REIGN, ONE), StandbyFollows(b""))
-    world, own = again(*taken), requests.Register("shard-a", "127.0.0.1:1", 1.0, 9)
-    step = world.give("shard-a", own)
-    assert Halt(STALE, Fenced) in step.effects
-    world = again(*taken)
-    obeys(world, "shard-b")
-    step = world.give("shard-a", own)
-    assert not any(isinstance(effect, Halt) for effect in step.effects)
+def test_a_shard_that_has_left_is_asked_too_while_the_standby_may_not_know_it() -> None:
+    world = begun(*FOLLOWED)
+    world.federation.reigns.left.append("shard-z")
+    for party in (*SHARDS, HOLDER):
+        comes(world, party)
+    for shard in SHARDS:
+        obeys(world, shard)
+    assert "waits for shard-z, one more key holder to obey it" in refusal(world)
+    world.give(WORKER, CaughtUp(ONE))
+    assert refusal(world) == ""
 
 
-def comes_empty(world: World, shard: str) -> Step:
-    """A shard comes whose disk was lost; it subscribes unless it is to look elsewhere."""
-    step = world.give(shard, requests.Register(shard, "127.0.0.1:1", 1.0, 0))
-    if any(isinstance(e, Answer) and isinstance(e.message, Unreachable) for e in step.effects):
-        return step
-    return world.give(shard, requests.Subscribe(shard, ()))
+def test_a_shard_that_obeyed_nobody_is_asked_last() -> None:
+    """Its disk is new, perhaps, and the others know whom it obeyed."""
+    world = begun(*FOLLOWED)
+    comes(world, FIRST, 0)
+    assert asked(world) == []
+    comes(world, SECOND)
+    obeys(world, SECOND)
+    assert asked(world) == [SECOND, FIRST]
 
 
-HEIR = (StandbyFollows(ONE), Incarnated(REIGN, ONE), StandbyFollows(b""))
-
-
-@pytest.mark.parametrize(
-    ("records", "waits"),
-    [
-        (HEIR, "waits for a shard whose disk is not empty to obey it"),
-        (HEIR[:1], r"waits for shard-a \(its disk is empty, .*\), shard-b to obey it"),
-    ],
-)
-def test_a_shard_with_an_empty_disk_is_told_nothing_before_this_one_rules(
-    records: tuple[Any, ...], waits: str
-) -> None:
-    """It may have obeyed another one: once it obeys this one, it says so no more."""
-    world = again(*records)
-    obeys(world, HOLDER)
-    assert orders_of(comes_empty(world, "shard-a")) == []
-    assert re.search(waits, told(world))
-    with pytest.raises(Unreachable, match=waits):
-        world.give("shard-a", requests.Subscribe("shard-a", ()))
-    obeys(world, "shard-b")
-    assert rules(world) == (records == HEIR)
-    world.give(WORKER, CaughtUp(ONE))  # of this start all is said, whoever was asked before
-    comes_empty(world, "shard-a")
-    own = world.federation.incarnation
-    now = [(to, order.incarnation) for to, order in world.told if type(order) is orders.Configure]
-    assert now.count(("shard-a", own)) == 1
-
-
-def test_where_all_disks_are_empty_key_holders_say_who_ruled() -> None:
-    world = again(*HEIR)
-    obeys(world, HOLDER)
-    assert orders_of(comes_empty(world, "shard-a")) == []
-    comes_empty(world, "shard-b")
-    comes_empty(world, "shard-a")
-    told = {to: order.incarnation for to, order in world.told if type(order) is orders.Configure}
-    assert told.items() >= dict.fromkeys(SHARDS, world.federation.incarnation).items()
-    register(world, "shard-a", world.federation.incarnation)
+def test_where_all_shards_have_lost_their_disks_they_obey_all_the_same() -> None:
+    world = begun(*TAKEN)
+    for shard in SHARDS:
+        comes(world, shard, 0)
+    comes(world, HOLDER)
+    for party in (*SHARDS, HOLDER):
+        obeys(world, party)
     assert rules(world)
 
 
-def finishes_coming(world: World, shard: str) -> None:
-    """A shard that was told who this is obeys, durably, and says so."""
-    register(world, shard, world.federation.incarnation)
+def test_a_party_that_watches_anew_is_told_again() -> None:
+    """The first order may be lost with its stream."""
+    world = begun(*FOLLOWED)
+    comes(world, FIRST)
+    world.give(FIRST, Unwatched(FIRST))
+    comes(world, FIRST)
+    assert asked(world) == [FIRST, FIRST]
 
 
-@pytest.mark.parametrize("obeys_first", [False, True])
-@pytest.mark.parametrize("records", [HEIR, HEIR[:1]])
-def test_where_all_came_with_empty_disks_one_that_obeys_keeps_no_other_waiting(
-    records: tuple[Any, ...], obeys_first: bool
-) -> None:
-    """One of them may say that it obeys before the other one's subscription comes."""
-    world = again(*records)
-    obeys(world, HOLDER)
-    comes_empty(world, "shard-a")
-    world.give("shard-b", requests.Register("shard-b", "127.0.0.1:1", 1.0, 0))
-    comes_empty(world, "shard-a")
-    if obeys_first:
-        finishes_coming(world, "shard-a")
-    orders_now = orders_of(world.give("shard-b", requests.Subscribe("shard-b", ())), "shard-b")
-    assert orders.Configure in [type(order) for order in orders_now]
-    finishes_coming(world, "shard-a")
-    finishes_coming(world, "shard-b")
+@pytest.mark.parametrize("party", [FIRST, HOLDER])
+def test_who_goes_by_an_older_roster_hears_of_it_in_its_turn(party: str) -> None:
+    """By the placement that it is told while nobody rules, blocks may lie on a new shard."""
+    world = begun(*FOLLOWED)
+    for shard in SHARDS if party == HOLDER else ():
+        comes(world, shard)
+        obeys(world, shard)
+    register(world, party, 1)
+    step = world.give(party, requests.Subscribe(party, (), 0, 50))
+    assert not rules(world)
+    told = [e.message for e in step.effects if isinstance(e, Order) and e.to == party]
+    assert [type(order) for order in told] == [orders.RosterChanged, orders.Configure]
+
+
+# --- incarnations that its journal does not know ------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("reach", ["first", "second"])
+def test_it_ends_when_a_shard_obeys_another_one(records: tuple[Any, ...], reach: str) -> None:
+    """It has taken over, and the coordinator went on alone; or the standby has taken over."""
+    world, foreign = begun(*records), 2 if records == TAKEN else REIGN
+    if reach == "second":
+        comes(world, FIRST)
+        obeys(world, FIRST)
+    (halt,) = halts(register(world, SECOND if reach == "second" else FIRST, foreign))
+    assert halt == Halt(STALE if records == TAKEN else SUPERSEDED, Fenced)
+
+
+def test_one_that_rules_ends_no_more_for_a_shard_that_obeyed_a_lower_one() -> None:
+    world = ruling(*TAKEN)
+    assert halts(register(world, SECOND, 2)) == []
+    assert halts(register(world, SECOND, 2 * REIGN)) == [Halt(SUPERSEDED, Fenced)]
+
+
+@BOTH
+def test_a_holder_is_not_believed_and_counts_as_away(records: tuple[Any, ...]) -> None:
+    world = begun(*records)
+    for shard in SHARDS:
+        comes(world, shard)
+        obeys(world, shard)
+    for seen in (5 * REIGN, OWN[records] + 3):
+        (answer,) = answers(register(world, HOLDER, seen))
+        assert isinstance(answer, NotReady)
+        assert str(answer) == (
+            "keys obeys another coordinator, or lies: until it obeys this one it is away"
+        )
+    assert world.federation.incarnation == OWN[records]
+    assert not rules(world)
+
+
+def test_a_start_whose_record_was_lost_is_begun_again_and_all_are_asked_anew() -> None:
+    world = begun(*TAKEN)
+    comes(world, FIRST)
+    obeys(world, FIRST)
+    register(world, SECOND, REIGN + 5)
+    assert world.federation.incarnation == REIGN + 6
+    assert asked(world) == [FIRST]
+    world.give(SECOND, requests.Subscribe(SECOND, ()))
+    comes(world, HOLDER)
+    for party in (*SHARDS, HOLDER):
+        obeys(world, party)
     assert rules(world)
 
 
-def test_a_shard_that_was_removed_and_never_comes_keeps_no_heir_waiting_where_all_are_empty() -> (
-    None
-):
-    world = again(*HEIR)
-    world.federation.reigns.unshared.append("shard-z")
-    obeys(world, HOLDER)
-    for shard in (*SHARDS, *SHARDS):
-        comes_empty(world, shard)
-    finishes_coming(world, "shard-a")
+def test_a_party_that_is_refused_has_nothing_begun() -> None:
+    """What a refused step decided is in no journal: a later start would know nothing of it."""
+    world = ruling(*TAKEN)
+    lies = requests.Register(FIRST, "x" * 9000, 1.0, REIGN + 9, world.run)
+    with pytest.raises(Malformed):
+        world.give(FIRST, lies)
+    assert world.federation.incarnation == REIGN + 1
+
+
+# --- another coordinator ----------------------------------------------------------
+
+
+def test_the_standby_that_followed_and_took_over_ends_this_one() -> None:
+    assert halts(other(begun(*FOLLOWED), REIGN)) == [Halt(SUPERSEDED, Fenced)]
+    world = begun(*FOLLOWED)
+    comes(world, FIRST)
+    for _ in range(2):  # it has everything, and then that on record, too
+        world.give(WORKER, CaughtUp(ONE))
+    assert halts(other(world, REIGN)) == [Halt(SUPERSEDED, Fenced)]
+
+
+def test_it_does_not_end_if_a_shard_may_have_obeyed_it_which_ends_the_other_one() -> None:
+    """Else both would end."""
+    world = begun(*FOLLOWED)
+    comes(world, FIRST)
+    world.give(FIRST, Unwatched(FIRST))
+    (answer,) = answers(other(world, REIGN))
+    assert isinstance(answer, NotReady)
+    obeys(world, FIRST)
+    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
+        other(world, REIGN)
+    again = begun(*FOLLOWED, Incarnated(2))
+    assert again.federation.incarnation == 3, "the start before may have asked it"
+    (answer,) = answers(other(again, REIGN))
+    assert isinstance(answer, NotReady)
+
+
+def test_a_standby_that_has_everything_but_not_on_record_is_told_that_this_one_rules() -> None:
+    """A shard obeys a start that the standby's journal does not confirm yet."""
+    world = begun(*FOLLOWED)
+    comes(world, FIRST)
+    obeys(world, FIRST)
+    world.give(WORKER, CaughtUp(ONE))
+    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
+        other(world, REIGN)
+    assert world.give(WORKER, CaughtUp(ONE)).records == []
+    assert halts(other(world, REIGN)) == [Halt(SUPERSEDED, Fenced)]
+
+
+def test_the_shards_that_both_know_are_asked_first() -> None:
+    world = begun(*FOLLOWED)
+    world.federation.reigns.came.append(FIRST)
+    comes(world, FIRST)
+    comes(world, SECOND)
+    assert asked(world) == [SECOND]
+    obeys(world, SECOND)
+    assert asked(world) == [SECOND, FIRST]
+    with pytest.raises(Fenced):
+        other(world, REIGN)
+
+
+def test_a_standby_that_does_not_have_everything_is_ended_by_the_one_that_rules() -> None:
+    world = begun(*FOLLOWED, StandbyFollows(b""))
+    for seen in (REIGN, REIGN + 7):
+        with pytest.raises(Fenced, match="another coordinator has taken over this run"):
+            other(world, seen)
+    world.give(WORKER, CaughtUp(TWO))
+    with pytest.raises(Fenced):
+        other(world, REIGN)
+    assert halts(other(world, REIGN + LINE)) == [Halt(SUPERSEDED, Fenced)]
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_one_of_an_older_reign_that_is_started_again_ends_nobody(followed: bool) -> None:
+    """Its starts since are in no other journal, and look like those of another one that rules."""
+    world = ruling(*TAKEN)
+    if followed:
+        world.give(WORKER, CaughtUp(TWO))
+    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
+        other(world, 7)
     assert rules(world)
 
 
-def test_a_run_that_no_standby_ever_had_waits_for_no_disk_that_is_empty() -> None:
-    """Its standby had followed before the run was founded; then this one was started again."""
-    before, follows = collecting(), (StandbyFollows(ONE), StandbyFollows(b""))
-    world = World(before.plan, journal=(follows, *before.journal))
-    obeys(world, HOLDER)
-    obeys(world, "shard-b")
-    comes_empty(world, "shard-a")
-    finishes_coming(world, "shard-a")
+def test_while_neither_rules_the_one_that_took_over_waits_for_the_shards_word() -> None:
+    world = begun(*TAKEN)
+    (answer,) = answers(other(world, 2))
+    assert isinstance(answer, NotReady)
+    assert str(answer) == "it is not decided yet which coordinator rules"
+
+
+def test_a_start_asks_the_other_coordinator_only_if_that_may_rule() -> None:
+    before = collecting("bfv")
+    for records, asks in ((FOLLOWED, True), (TAKEN, True), ((StandbyFollows(b""),), False)):
+        machine = Coordinator(replace(make_charter(before.plan), elsewhere=True))
+        for record in (*chain.from_iterable(before.journal), *records):
+            machine.apply(0.0, record)
+        calls = [e.message for e in machine.resume(0.0).effects if isinstance(e, Call)]
+        own = machine.federation.incarnation
+        ask = requests.Register(COORDINATOR, "", 1.0, own, before.run)
+        assert calls == ([ask] if asks else [])
+
+
+def test_before_a_run_is_founded_no_standby_is_waited_for() -> None:
+    """It does not take over then."""
+    plan = collecting("bfv").plan
+    world = World(plan, journal=((StandbyFollows(ONE),),))
+    assert StandbyFollows(b"") in world.journal[0]
     assert rules(world)
-    had = World(before.plan, journal=(follows[:1], *before.journal))
-    obeys(had, HOLDER)
-    obeys(had, "shard-b")
-    assert orders_of(comes_empty(had, "shard-a")) == []
+
+
+def test_that_a_shard_left_is_known_to_a_standby_that_is_confirmed_again() -> None:
+    world = begun(*FOLLOWED)
+    world.give(WORKER, CaughtUp(ONE))
+    placed = world.federation.pinned
+    assert placed is not None
+    world.federation.apply(0.0, ShardLeft(SECOND, "away"))
+    assert world.federation.reigns.left == [SECOND]
+    assert StandbyFollows(ONE) in world.give(WORKER, CaughtUp(ONE)).records
+    assert world.federation.reigns.left == []

@@ -501,13 +501,3 @@ def test_what_a_process_said_before_its_last_start_is_told_once(tmp_path: Path) 
     assert isinstance(second, Died)
     assert (len(first.tail), len(second.tail)) == (1, 1)
     assert first.tail != second.tail
-
-
-def test_one_that_rests_is_not_started_again_at_once(tmp_path: Path) -> None:
-    resting = replace(program("one", "pass"), rests=60.0)
-    with Supervisor(tmp_path) as supervisor:
-        supervisor.start(resting)
-        (died,) = news(supervisor, Died)
-        assert (died.name, supervisor.running()) == ("one", ("one",))
-        supervisor.poll()
-        assert alive(supervisor) == {}

@@ -38,7 +38,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.wire.grpc import framing, pacing, servers
+from secureps.wire.grpc import client, framing, pacing, servers
 from secureps.wire.grpc.client import (
     CoordinatorServer,
     GrpcTransport,
@@ -419,6 +419,37 @@ class TestGrpc(TransportContract):
         for bad in ("", "a b", "ä", "../a", "x" * 200):
             with pytest.raises(Malformed):
                 GrpcTransport(PLAINTEXT, bad, sign_as("a"), {})
+
+    def test_a_coordinator_that_hangs_while_its_connections_live_is_watched_no_more(
+        self, world: Grpc, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its loop stands still, and gRPC's own threads answer every ping."""
+        monkeypatch.setattr(client, "BEAT", 0.05)
+        hung, other = Hung(), EchoServer()
+        places = []
+        for endpoint in (hung, other):
+            world.serve("coordinator", endpoint)
+            places.append(world.address("coordinator"))
+            world.servers[f"of {len(places)}"] = world.servers.pop("coordinator")
+            world.ports.clear()
+        where = {"coordinator": ",".join(places)}
+        transport = GrpcTransport(PLAINTEXT, "a", sign_as("a"), where, 1.0, beats=True)
+        world.transports.append(transport)
+        lost = queue.Queue[SecurepsError]()
+        transport.watch(Subscribe("a", ()), lambda order: None, lost.put)
+        assert world.next(hung.subscribed) == "a"
+        assert isinstance(world.next(lost), Unreachable)
+        transport.watch(Subscribe("a", ()), lambda order: None, lost.put)
+        assert world.next(other.subscribed) == "a"
+        assert isinstance(transport.call("coordinator", Heartbeat("a")).result(), Noted)
+        assert lost.empty()
+
+
+class Hung(EchoServer):
+    """One that takes requests, and answers none."""
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        return running()
 
 
 def party_of(method: str) -> str:

@@ -1,0 +1,75 @@
+"""A simulated federation whose coordinator has a standby, and what an operator does about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from secureps.errors import Refused, Unreachable
+from secureps.messages.following import TakeOver
+from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.roles.coordinator.standby import Standby
+from secureps.run.simulate.simulation import Conditions, Simulation
+from tests.kits.federations import finished, small_federation, small_plan
+
+AGAIN = 1.0
+"""Seconds after which an operator says a command once more."""
+
+
+def followed(folder: Path, cipher: str = "rlwe", **changes: Any) -> Simulation:
+    """A federation whose coordinator has a standby."""
+    conditions = Conditions(standby=True, delay=lambda sender, to, message: 0.01)
+    return small_federation(small_plan(cipher, **changes), folder, conditions)
+
+
+def follows(simulation: Simulation) -> bool:
+    """Whether the standby has everything, as it and its coordinator know."""
+    party, federation = simulation.parties.get(STANDBY), simulation.coordinator.federation
+    if party is None or not isinstance(party.machine, Standby) or not party.machine.follows:
+        return False
+    live = any(s.name == STANDBY and s.live for s in simulation.coordinator.servers)
+    return live and party.machine.reigns.known == federation.reigns.known
+
+
+def reach(simulation: Simulation, version: int) -> None:
+    """Plays until this version is made, and the standby follows."""
+    simulation.run(lambda: follows(simulation) and simulation.versions() == {"all": version})
+
+
+def lose(simulation: Simulation, place: str) -> None:
+    """A machine is gone, and its disk with it."""
+    simulation.kill(place)
+    simulation.lose(place)
+
+
+def wait(simulation: Simulation, seconds: float) -> None:
+    """Plays on for a while."""
+    until = simulation.loop.now() + seconds
+    simulation.loop.call_later(seconds, lambda: None)
+    simulation.run(lambda: simulation.loop.now() >= until)
+
+
+def command(simulation: Simulation) -> BaseException | None:
+    """Says the command to the standby, once; what it refuses it with, or None."""
+    answer = simulation.parties[STANDBY].request(COORDINATOR, TakeOver())
+    simulation.run(answer.done)
+    return answer.exception()
+
+
+def take_over(simulation: Simulation) -> None:
+    """An operator has the standby take over, and says so until it does."""
+    for _ in range(30):
+        refused = command(simulation)
+        if refused is None:
+            simulation.run(lambda: simulation.ruler == STANDBY)
+            return
+        assert isinstance(refused, Refused | Unreachable), refused
+        wait(simulation, AGAIN)
+    raise AssertionError(refused)
+
+
+def ends(simulation: Simulation) -> None:
+    """Plays to the end of the run, under whoever rules then."""
+    until = simulation.loop.now() + 600
+    simulation.run(lambda: finished(simulation) or simulation.loop.now() > until)
+    assert finished(simulation), simulation.reasons()
