@@ -13,7 +13,6 @@ first served, block by block:
 A worker pushes at most PAYLOADS_IN_FLIGHT blocks at once, and pulls LANES, as `service.calls` and
 `wire.grpc.pacing` allow. What is not here: latency, packets, switches that carry less than their
 links, and machines of unlike speed.
-What must not live here: where costs come from.
 """
 
 from __future__ import annotations

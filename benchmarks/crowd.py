@@ -2,7 +2,7 @@
 
 Each client is a machine, a worker and a transport of its own; they share one loop with few
 workers, so that 50 of them need no 50 processes. Their journals are in memory, their
-outboxes on disk. What must not live here: what is measured, and what it should be.
+outboxes on disk.
 """
 
 from __future__ import annotations

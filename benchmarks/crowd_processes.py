@@ -3,8 +3,7 @@
     python -m benchmarks.crowd_processes FOLDER --server HOST:PORT --shape ROWS COLUMNS NAME ...
 
 plays some clients of the servers in a folder (`benchmarks.crowd`) until its input ends, and then
-writes to its output what was acknowledged to them. What must not live here: what is measured, and
-what it should be.
+writes to its output what was acknowledged to them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks.crowded FOLDER HOST:PORT NAME ...
 
 plays some of the clients until it is killed; FOLDER/submitted-NAME, by the first one's name, has a
-byte for each update whose receipt was sent. What must not live here: what is measured.
+byte for each update whose receipt was sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A line to servers on loopback whose connections are cut at random, in the middle of anything.
-
-What must not live here: what goes over it.
-"""
+"""A line to servers on loopback whose connections are cut at random, in the middle of anything."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each has a spread, within which it may differ by the machine or by chance: 0 where it follows from
 plans and bytes alone. Costs that other benchmarks measure, in seconds of a machine, and studies of
-more than ten minutes are not here. What must not live here: how a figure comes about.
+more than ten minutes are not here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Real federations of a model of any size, whose clients train nothing: what a version costs them.
 
 Times are those of the coordinator's own log, and CPU is read from the kernel: nobody is asked
-while it is measured. What must not live here: which sizes, and what they should come to.
+while it is measured.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 As root it is an IP link between two network namespaces, whose packets this process carries
 (kernels without netem have no other), so that TCP sees loss and a queue as on a real line. Else,
 or where there is no TUN device, TCP is relayed at the rate and with the delay, and nothing is lost.
-What must not live here: what runs on either side.
 """
 
 from __future__ import annotations

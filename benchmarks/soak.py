@@ -7,8 +7,7 @@ without rounds, as fast as these take it in, and connections are cut at random a
 tenth of the time is one row: updates a second, seconds from sealed to acknowledged, memory and
 journals of the servers. In the end every server is stopped, and its journal says what became of
 each update that was acknowledged; then the coordinator starts from its journal. Exit code 1 where
-a promise is broken: they are in `Course.promises`. What must not live here: code of the servers,
-which know nothing of this.
+a promise is broken: they are in `Course.promises`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     import secureps as ps
 
 The names below are what users need; scripts and notebooks import nothing deeper. Each is imported
-when it is first used: `import secureps` itself imports nothing but the standard library. What must
-not live here: any code but that.
+when it is first used: `import secureps` itself imports nothing but the standard library.
 """
 
 from __future__ import annotations

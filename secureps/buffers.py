@@ -1,7 +1,4 @@
-"""Large buffers whose memory is used again: fresh pages cost more than what is done with them.
-
-What must not live here: what lies in a buffer.
-"""
+"""Large buffers whose memory is used again: fresh pages cost more than what is done with them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ others then.
 numba reads what it kept with pickle, so that the folder is this user's alone (mode 0700); one
 that others may write to is refused. numba notices a change of a kernel's own file only, and
 kernels call one another: the folder's name has a digest of the sources of all rooms that have any.
-What must not live here: kernels, and the environment (`run.cli` hands a folder down).
 """
 
 from __future__ import annotations

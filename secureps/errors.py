@@ -31,8 +31,8 @@
     |   `-- TooFew             nobody is left who may make the next version
     `-- InternalError      our own fault
 
-What must not live here: anything that knows gRPC. `status` is only the name of the
-gRPC status code that `wire.grpc.client` maps the class to. Messages never contain secrets.
+`status` is only the name of the gRPC status code that `wire.grpc.client` maps the class to.
+Messages never contain secrets.
 
 Examples:
     >>> issubclass(ps.errors.BudgetSpent, ps.PlanRefused)

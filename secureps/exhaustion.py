@@ -1,7 +1,7 @@
 """Which limit of the operating system caused an error: memory, threads or open files.
 
 Such an error is no fault of what was being done, and the same may work again, here or in the
-process that is started next. What must not live here: what to do about it (`service.limits`).
+process that is started next.
 """
 
 from __future__ import annotations

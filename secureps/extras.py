@@ -1,7 +1,6 @@
 """Which extra of this package brings a library that is not installed.
 
-Servers and `secureps check` need the base installation alone. What must not live here: imports of
-those libraries.
+Servers and `secureps check` need the base installation alone.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ What reads or writes a file waits for a disk, which may never answer: `oldest_wa
 long this process has.
 
 Windows has none of the three: access control lists decide there, which a folder hands down to what
-is made in it, and nothing here reads them (docs/deploy.md says what protects keys then). What must
-not live here: what follows from a file that is open to others.
+is made in it, and nothing here reads them (docs/deploy.md says what protects keys then).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Code of somebody else's that raised: what it said, and where, in one line.
-
-What must not live here: whose fault it is, and what becomes of it.
-"""
+"""Code of somebody else's that raised: what it said, and where, in one line."""
 
 from __future__ import annotations
 

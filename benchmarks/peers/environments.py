@@ -1,7 +1,4 @@
-"""Virtual environments of peers, each made once, under `.peers/` of the project's folder.
-
-What must not live here: what runs in them.
-"""
+"""Virtual environments of peers, each made once, under `.peers/` of the project's folder."""
 
 from __future__ import annotations
 

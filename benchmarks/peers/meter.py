@@ -1,7 +1,7 @@
 """CPU, memory and bytes of two groups of processes, clients and servers, as time goes by.
 
 A process belongs to the group of whoever began it. Its CPU is not lost when it ends: whoever
-waited for it is charged. What must not live here: who these processes are.
+waited for it is charged.
 """
 
 from __future__ import annotations

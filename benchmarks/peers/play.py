@@ -1,7 +1,7 @@
 """Plays one peer with one size, in a process of its own that may have a network of its own.
 
 `python -m benchmarks.peers.play NAME VALUES CLIENTS ROUNDS MEMORY SECONDS PYTHON FOLDER WIRED`
-writes `outcome.json` into the folder. What must not live here: which peers and sizes there are.
+writes `outcome.json` into the folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where a peer plays: its processes, their two network namespaces, its limits, and their end.
 
 As root, or where a user may make namespaces, clients and servers are on the two ends of a virtual
-wire, whose counters are the bytes up and down; else both are on loopback and nobody counts. What
-must not live here: which peer it is.
+wire, whose counters are the bytes up and down; else both are on loopback and nobody counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What logs of several parties of one run say of each other: nobody's word stands alone.
 
-A party can sign what it likes of itself; it cannot sign for the others. What must not live here:
-files and signatures (`audit.chained_file`).
+A party can sign what it likes of itself; it cannot sign for the others.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@
 
 `previous` is BLAKE2b-256 of the bytes of the line before, without its newline: b2sum --length=256
 makes it. An end's signature is Ed25519, in the domain DOMAIN (`crypto.identity.framed`), over the
-bytes of its line with an empty signature; so it covers all lines before. What must not live here:
-what rows of a journal mean, and files' names.
+bytes of its line with an empty signature; so it covers all lines before.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A fold of the journal of any party: the same rows make the same entries, on whatever machine. Of
 every class of record it is decided here whether it is told, and which of its fields are: no
-digest of an update, no share, no key, no number of records. What must not live here: the file
-(`audit.chained_file`), and what a privacy fact costs (`audit.spending`).
+digest of an update, no share, no key, no number of records.
 """
 
 from __future__ import annotations

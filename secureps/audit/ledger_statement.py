@@ -3,8 +3,7 @@
 One JSON object: whose ledger it is, how many rows it had and when, what each run spent, and what
 they come to together; besides, how many updates left with no privacy, at most, which is in no
 epsilon. Its signature is Ed25519 in the domain DOMAIN (`crypto.identity.framed`),
-over the object's bytes with an empty signature. What must not live here: what a fact costs
-(`privacy.accountant`), and the ledger itself (`store.budget`).
+over the object's bytes with an empty signature.
 """
 
 from __future__ import annotations

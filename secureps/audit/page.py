@@ -1,7 +1,7 @@
 """An audit log as one page to print: HTML that loads nothing.
 
 In the order in which a data protection officer asks: which plan, who, how many in each opening,
-what epsilon, what was refused, and the rest. What must not live here: whether the log is true.
+what epsilon, what was refused, and the rest.
 """
 
 from __future__ import annotations

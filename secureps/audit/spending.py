@@ -1,7 +1,6 @@
 """What the entries of an audit log come to in epsilon, client by client.
 
-From what the log itself says: the plan in its first line, and the facts in its entries. What must
-not live here: theorems (`privacy.accountant`), and which facts a plan leads to (`policy.spending`).
+From what the log itself says: the plan in its first line, and the facts in its entries.
 """
 
 from __future__ import annotations

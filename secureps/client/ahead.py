@@ -1,8 +1,7 @@
 """The worker of a client whose trainer may begin ahead: before the virtual time of a task is over.
 
 A simulation asks for a task when its virtual time is over, and says when that begins (`seconds`).
-What is given to the trainer then is what it will be given later, or nobody asks for it. What must
-not live here: where it trains (`run.simulate.ray_cluster`).
+What is given to the trainer then is what it will be given later, or nobody asks for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a client's worker is sealing: it goes on with the next block each time it is asked.
 
 So the blocks that may leave are on their way while the others are sealed. A sealing whose disk
-failed cannot go on: a key seals each block once. What must not live here: sealing itself
-(`client.sealing`), and when anything is sent (`roles.member.member`).
+failed cannot go on: a key seals each block once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Clips an update, and tells the client's own terminal what `clip` and `range` cut off.
 
-Whoever chose `clip` or `range` too small would otherwise never learn of it. What must not live
-here: telemetry, receipts or journals, because no noise covers an update's norm.
+Whoever chose `clip` or `range` too small would otherwise never learn of it.
 """
 
 from __future__ import annotations

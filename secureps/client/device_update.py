@@ -6,8 +6,7 @@
 
 Device memory: the trained model, the values of one group beside it, and what
 `device.norms.TOGETHER` values and one encoded block take. Where that is not there, all goes on on
-the host, with the same bits. What must not live here: what is done to values (`device`), and what
-is private.
+the host, with the same bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Evaluates a model on a data holder's held-out records, and reads the metrics that a plan names.
-
-What must not live here: when it is asked for (`roles.member.evaluation`), and how it travels
-(`client.worker`).
-"""
+"""Evaluates a model on a data holder's held-out records, and reads a plan's metrics."""
 
 from __future__ import annotations
 

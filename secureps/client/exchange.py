@@ -1,7 +1,4 @@
-"""Passes models and updates between a client's worker thread and the data holder's own thread.
-
-What must not live here: what users call (`client.session`), and what a client does with an update.
-"""
+"""Passes models and updates between a client's worker thread and the data holder's own thread."""
 
 from __future__ import annotations
 

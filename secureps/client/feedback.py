@@ -5,7 +5,7 @@
 What is kept comes before any noise, so that no noise is taken back later; what the clip cuts off is
 gone. It lies in the outbox beside the sealed blocks, under the update's name, before the record
 that has the name is written: which of them counts follows from the journal
-(`roles.member.outbox`). What must not live here: rounding (`client.integers`).
+(`roles.member.outbox`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The randomness of one fit: a key bound to all that the fit starts from, and what derives from it.
 
-Streams for different purposes do not touch each other. What must not live here: what they are for
-(`client.torch`).
+Streams for different purposes do not touch each other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tells the tensors that all parties have alike, and sees to it that they stay as they are.
 
 They never travel: each client makes them itself, and parties compare digests of their values when
-they join. What must not live here: which tensors those are (`model.layout`), and who compares
-(`roles.coordinator.membership`).
+they join.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ then the sums ("book-keeping", Bu et al. 2023, algorithm 1). Where a record's gr
 than those matrices, it is made as it is (Bu et al. 2022, section 4).
 
 What is clipped is what is summed: norms and sums come from the same tensors. Both are in float32,
-or float64 where the model is, whatever the model computes in. What must not live here: samples,
-noise, steps, and what a plan says.
+or float64 where the model is, whatever the model computes in.
 """
 
 from __future__ import annotations

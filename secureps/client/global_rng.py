@@ -1,7 +1,4 @@
-"""Seeds the global random generators, for data holders' code that draws from them.
-
-What must not live here: our own randomness, which is always an argument.
-"""
+"""Seeds the global random generators, for data holders' code that draws from them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Norms and weighted sums of one parameter's gradients by record, whole only where that is less.
 
 A matrix's gradient by a record is a product of two factors with a row for each place; its norm
-follows from two matrices of places by places (Li et al. 2021, section 4). What must not live here:
-layers, and how gradients are clipped.
+follows from two matrices of places by places (Li et al. 2021, section 4).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A tensor of a trained model that stays in the memory of the device where it was trained.
-
-What must not live here: torch, which who has no such tensor does not import.
-"""
+"""A tensor of a trained model that stays in the memory of the device where it was trained."""
 
 from __future__ import annotations
 

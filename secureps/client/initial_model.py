@@ -1,9 +1,7 @@
 """Makes a client's founding model, and holds models against the run's and against a file.
 
 The plan pins the file by its digest, and with it what a ServerApp tells clients. A client that has
-the file compares the digest when it joins, and the values of version 0 when it pulls them. What
-must not live here: making the file (`run.server_app`), and what is in it beside tensors
-(`client.flower.served`).
+the file compares the digest when it joins, and the values of version 0 when it pulls them.
 """
 
 from __future__ import annotations

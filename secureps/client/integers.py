@@ -3,8 +3,7 @@
 All of them come from the client's seed, the update and the plan: an update that is made again has
 the same integers, under every cipher. A digest of them names what leaves, and of nothing else: a
 name that came of the seed would be another one after the seed is lost, though the same leaves, and
-the same after a change of the code, though something else does. What must not live here: the clip
-(`client.clipping`), and sealing (`client.sealing`).
+the same after a change of the code, though something else does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The settings of local training by SGD, as a plan's `[training]` names them.
-
-What must not live here: torch, and the training itself (`client.torch_sgd`).
-"""
+"""The settings of local training by SGD, as a plan's `[training]` names them."""
 
 from __future__ import annotations
 

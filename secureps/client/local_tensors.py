@@ -1,7 +1,4 @@
-"""Keeps the tensors that never leave their client on its disk, version by version.
-
-What must not live here: which tensors those are (`model.layout`), and who trains them.
-"""
+"""Keeps the tensors that never leave their client on its disk, version by version."""
 
 from __future__ import annotations
 

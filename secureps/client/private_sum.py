@@ -6,8 +6,6 @@ is called for one record after the other.
 
 A record adds nothing if its loss or its gradient is not finite, or if the model or the loss fails
 for it. A training that ended there would tell everybody of this record, without any noise.
-
-What must not live here: samples, noise, steps, and the formulas of layers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A published block as a client pulled it: its values whole, or what changed of one that is here.
-
-What must not live here: which blocks are pulled (`roles.member.pulled_model`), and where they are
-kept (`client.worker`).
-"""
+"""A published block as a client pulled it: its values, or what changed of one that is here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What DP-SGD refuses of a model: what would let a record past its clip, or past the noise.
-
-What must not live here: steps, noise, and how gradients are clipped.
-"""
+"""What DP-SGD refuses of a model: what would let a record past its clip, or past the noise."""
 
 from __future__ import annotations
 

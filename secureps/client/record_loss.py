@@ -3,7 +3,7 @@
 A loss that divides by what else is in the batch (by weights of classes, by tokens that are not
 padding) would let a record change the others' gradients, past its own clip. So torch's own losses
 are asked for each record's (`reduction="none"`), and any other loss is called for each record
-alone. What must not live here: models, and how gradients are clipped.
+alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs one client as a process of its own: what the last lines of a data holder's script call.
 
 `make_member` puts a client together; `join` takes part until the run is over, and `run_client`
-reads the command line before it. What must not live here: training.
+reads the command line before it.
 """
 
 from __future__ import annotations

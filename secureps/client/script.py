@@ -1,7 +1,4 @@
-"""Loads a data holder's script by its path: one with `make(settings)`, or a Flower app.
-
-What must not live here: running a client (`client.runner`).
-"""
+"""Loads a data holder's script by its path: one with `make(settings)`, or a Flower app."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Turns failures of the data holder's own code into one line that says what raised, and where.
 
 The traceback is for whoever wrote the code, and goes to the log at DEBUG (`secureps join
---verbose`). What must not live here: what a trainer is asked, and whether its client goes on.
+--verbose`).
 """
 
 from __future__ import annotations

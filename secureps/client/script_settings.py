@@ -1,7 +1,4 @@
-"""Reads a script's settings, and refuses misspelt ones by what the script asks for.
-
-What must not live here: where settings come from (`client.runner`, `run`), and what they mean.
-"""
+"""Reads a script's settings, and refuses misspelt ones by what the script asks for."""
 
 from __future__ import annotations
 

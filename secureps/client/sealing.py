@@ -5,8 +5,7 @@ receipt gives to the holders, a block is of no use to anybody before that: it ma
 others are sealed, and an update that is never whole tells nobody anything. In the clear, or under a
 holder's lasting key, a block that leaves is let out. A key that a committee shares is kept in
 memory until nobody can ask for its update again: after a burnt cohort the same integers are sealed
-anew. What must not live here: making the integers (`client.integers`), and when anything is sent
-(`roles.member.member`).
+anew.
 """
 
 from __future__ import annotations

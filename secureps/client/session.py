@@ -1,8 +1,7 @@
 """Sessions for data holders' own training loops: pull the model, train, push the update.
 
 The client is that of `client.runner`, on a thread beside the caller's; its trainer hands the model
-to the caller, and waits for the update. What must not live here: sealing, budgets and rules,
-which are that client's.
+to the caller, and waits for the update.
 """
 
 from __future__ import annotations

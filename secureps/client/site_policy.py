@@ -1,7 +1,4 @@
-"""A site's policy as its file says it: read, and held against the script that is to run.
-
-What must not live here: what the policy says of a plan (`roles.member.terms`).
-"""
+"""A site's policy as its file says it: read, and held against the script that is to run."""
 
 from __future__ import annotations
 

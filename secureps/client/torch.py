@@ -1,7 +1,6 @@
 """`TorchTrainer`: local SGD, or DP-SGD, on a PyTorch model.
 
-Beside it only what it calls, and `device`, import torch. What must not live here:
-anything about rounds, grids or encryption.
+Beside it only what it calls, and `device`, import torch.
 
 Randomness comes from `FitConfig.seed` alone, in streams that do not touch each other: order of
 batches (or Poisson sampling), gradient noise, layers such as dropout. A fit's streams are also

@@ -4,8 +4,7 @@ Rank 0 is the client. It tells the others what to train from; each takes its sha
 on its own GPU, and gradients are averaged (DistributedDataParallel). All ranks then have the same
 model, of which rank 0 makes the update. Of a model that says which of its parts are gathered one at
 a time (`shards`) each rank holds a share (FSDP), which rank 0 gathers on its host. All have the
-client's records and its code: they are one party. What must not live here: what a fit is
-(`client.torch`), and starting processes.
+client's records and its code: they are one party.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """SGD on a PyTorch model, and DP-SGD with the noise of Opacus.
 
 DP-SGD is algorithm 1 of Abadi et al. 2016; `private_sum` clips records' gradients and adds them up.
-Opacus is imported at the first private step; it costs more than a second. What must not live
-here: seeds, models, and what a plan says.
+Opacus is imported at the first private step; it costs more than a second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What an update is made of: a trained model of a group, and what was published and kept of it.
-
-What must not live here: how the update is made (`client.trained_update`, `client.device_update`).
-"""
+"""What an update is made of: a trained model of a group, and what was published and kept of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Makes a group's update of a trained model: what changed, what was kept, and the clip of both.
 
 It is made on the device where the model was trained, if it is left there, else on the host: the
-same bits. What must not live here: rounding and noise (`client.integers`), and training.
+same bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A client's update on its way to integers, made part by part: no copy of it need be in memory.
-
-What must not live here: what an update is of (`model.difference`), and its clip
-(`client.clipping`).
-"""
+"""A client's update on its way to integers, made part by part: no copy of it need be in memory."""
 
 from __future__ import annotations
 

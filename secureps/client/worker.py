@@ -4,8 +4,7 @@
 
 Everything random but keys and encryption errors derives from the member's seed and from
 (client, group, base version, purpose): a killed member that trains again makes the same
-integers, under every cipher. Metrics of held-out records take the same way. What must
-not live here: whether to train, to evaluate or to send (`roles.member`).
+integers, under every cipher. Metrics of held-out records take the same way.
 """
 
 from __future__ import annotations

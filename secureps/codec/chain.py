@@ -5,9 +5,7 @@
 
 Each block is encoded by itself, into as many values or fewer. Stages are linear: the sum of
 encodings decodes to the sum of what each alone would decode to. Their state, places and signs, is
-public, and the same for all members of a cohort. What must not live here: rounding
-(`codec.grid`), where words come from (`policy.block_codes`), what clients keep of values that were
-not sent (`client.feedback`).
+public, and the same for all members of a cohort.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@
 The product is exact, so that all machines make the same bytes of the same codes. What rounding
 leaves over stays with whoever encodes: the next difference is taken from the published value.
 Power-of-two blocks: Drumond et al. 2018, "Training DNNs with Hybrid Block Floating Point"; error
-feedback of a server: Tang et al. 2019, "DoubleSqueeze". What must not live here: which values are
-in a difference, and who has what (`policy.block_deltas`).
+feedback of a server: Tang et al. 2019, "DoubleSqueeze".
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Kernels of differences: they code them, and add them to values, in one pass each.
-
-What must not live here: what a difference is (`codec.delta`).
-"""
+"""Kernels of differences: they code them, and add them to values, in one pass each."""
 
 from __future__ import annotations
 

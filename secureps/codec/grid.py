@@ -1,8 +1,7 @@
 """Encodes floats as the integers that every cipher carries, and decodes their sums.
 
 A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding; the words that
-decide are an argument. What must not live here: clipping (`privacy.mechanism`), noise,
-packing (`codec.pack`), what a client counts by (`policy.counting`), and any source of randomness.
+decide are an argument.
 """
 
 from __future__ import annotations

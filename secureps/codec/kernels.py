@@ -1,7 +1,4 @@
-"""Which kernels of codecs this process has, as `crypto.kernels` of `rlwe`.
-
-What must not live here: kernels, and how numba's are compiled and kept (`compiled`).
-"""
+"""Which kernels of codecs this process has, as `crypto.kernels` of `rlwe`."""
 
 from __future__ import annotations
 

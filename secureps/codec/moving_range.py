@@ -13,9 +13,7 @@ than 4 counts as 4. The mean of the cohort is opened with its sum, and makes the
 
 The first is 1: the range begins as that of the clip. Nobody computes it twice: the one shard that
 has the value does, rounds it to float32, and everybody else is told. The mean norm is public
-thereafter, as the mean update is. What must not live here: where the value lies in a group
-(`model.layout`), and what is private (`policy.checks.codec` refuses it where noise would have to
-hide it).
+thereafter, as the mean update is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The kernels of `codec.rounding` and `codec.delta_kernels` in plain NumPy: the same bits.
-
-What must not live here: what a grid and a difference are (`codec.grid`, `codec.delta`), and numba.
-"""
+"""The kernels of `codec.rounding` and `codec.delta_kernels` in plain NumPy: the same bits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Packs several small integers into one coefficient, as digits that no sum can carry over.
 
-What must not live here: what the digits mean (`codec.grid`) and the ring that they are
-encrypted in (`crypto`). `pack` works on secrets and uses only * and +; `unpack` works on
-sums that are public.
+`pack` works on secrets and uses only * and +; `unpack` works on sums that are public.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ bits, and on whole numbers they are exact (below 2^53). Piece j of P has the val
 j + 2 P, ..., so that it sees all parts of a block. What is left of a block goes in smaller pieces,
 down to single values. References: Ailon and Chazelle 2009, "The Fast Johnson-Lindenstrauss
 Transform"; Suresh, Yu, Kumar and McMahan 2017, "Distributed Mean Estimation with Limited
-Communication", section 3. What must not live here: where the signs come from.
+Communication", section 3.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It works on a client's own values, before they are encrypted: it has no branch on a value, and its
 division takes longer for some operands on some processors; no promise is made about what its
-timing tells somebody on the same machine. What must not live here: what a grid is (`codec.grid`).
+timing tells somebody on the same machine.
 """
 
 from __future__ import annotations

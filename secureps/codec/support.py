@@ -1,8 +1,7 @@
 """A shared random part of a block's values: one of each run of `one_in`, the same for all members.
 
 Whoever knows the words knows the places, so that sums of what was sent at them are sums of the
-members' values there. The last run may be shorter. What must not live here: where the words come
-from, and what becomes of values that are not sent.
+members' values there. The last run may be shorter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The stages of a codec, as a plan's `[[group.codec]]` has them.
-
-What must not live here: which of them go together (`policy.checks.codec`).
-"""
+"""The stages of a codec, as a plan's `[[group.codec]]` has them."""
 
 from __future__ import annotations
 

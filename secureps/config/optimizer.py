@@ -1,7 +1,4 @@
-"""The sections of a server's optimizer and of its learning rate.
-
-What must not live here: which names there are, and what they do (`model.optimizer`).
-"""
+"""The sections of a server's optimizer and of its learning rate."""
 
 from __future__ import annotations
 

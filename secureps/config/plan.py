@@ -1,8 +1,7 @@
 """What a plan file may say: frozen, named defaults, unknown keys refused.
 
 `config` parses and checks single keys; whether the whole is sound is decided by
-`policy.plan`. What must not live here: defaults that depend on one another, the
-environment, and anything about processes and addresses (`run.serve` has those).
+`policy.plan`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Connection profiles: who somebody is to which coordinator, told once in a file of one's own.
-
-What must not live here: anything secret, and which commands take a profile.
-"""
+"""Connection profiles: who somebody is to which coordinator, told once in a file of one's own."""
 
 from __future__ import annotations
 

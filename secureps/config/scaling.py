@@ -1,7 +1,4 @@
-"""The sections of what follows measured time: `[work]` of clients, `[scaling]` of servers.
-
-What must not live here: what is made of them (`policy.checks.local_work`, `policy.scaling`).
-"""
+"""The sections of what follows measured time: `[work]` of clients, `[scaling]` of servers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Tables of TOML files: read, checked against a section, and said what is wrong and where.
 
 Single values travel as text, on a command line or in a file that is written here.
-
-What must not live here: any single section (`config`).
 """
 
 from __future__ import annotations

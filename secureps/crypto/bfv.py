@@ -29,8 +29,6 @@ their own variance). `plain_modulus` is the greatest batching prime that holds i
 **Security**: 128 bits by the HomomorphicEncryption.org standard (2018), table 1, ternary
 secret: N = 4096 allows 109 bits of q p, which is what we use. (The Security Guidelines of
 2024 allow 106; `rlwe` follows them.)
-
-What must not live here: tenseal (see `bfv_seal`, the only importer), and secret arithmetic.
 """
 
 from __future__ import annotations

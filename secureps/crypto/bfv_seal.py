@@ -5,8 +5,6 @@ format (see `bfv`) lie SEAL's own streams: a 16-byte header, then parms_id, flag
 and the coefficients, zstd-compressed when SEAL writes, plain when we do. tenseal hands
 streams only to files, so they pass through an anonymous file in memory. Whatever comes
 from elsewhere is length- and range-checked by `bfv` before SEAL reads it.
-
-What must not live here: anything that a shard or the coordinator imports.
 """
 
 from __future__ import annotations

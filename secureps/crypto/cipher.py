@@ -2,9 +2,6 @@
 
 A block is `slots` integers, each in [0, levels]; a cohort adds blocks with weights 1, 2
 or 4 that sum to at most `capacity`. A total is the canonical bytes of a cohort's sum.
-
-What must not live here: any scheme (`plain`, `bfv`), which cipher a name stands for
-(`suite`), and any import of a library of cryptography.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a party shows at its connections: certificate, key, and whose signature it trusts.
-
-What must not live here: how certificates are made (`crypto.tls`), which costs an import.
-"""
+"""What a party shows at its connections: certificate, key, and whose signature it trusts."""
 
 from __future__ import annotations
 

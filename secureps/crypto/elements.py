@@ -1,7 +1,4 @@
-"""Seals ring elements of `rlwe`, and opens sums of them, with the kernels that this machine has.
-
-What must not live here: kernels, and which there are (`crypto.kernels`).
-"""
+"""Seals ring elements of `rlwe`, and opens sums of them, with the kernels that this machine has."""
 
 from __future__ import annotations
 

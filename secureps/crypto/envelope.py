@@ -10,8 +10,6 @@ is SHAKE256's (draft-ietf-hpke-pq), its cipher ChaCha20-Poly1305 (RFC 8439):
 The KEM binds an envelope to its recipient's public key; `info` to `associated`, what it came with.
 Who sealed it is for that to say: an envelope has no sender. Sealing draws on the operating system,
 and no envelope is made twice: it is journalled before it is sent.
-
-What must not live here: what is inside (`crypto.sharing`), files, and signatures.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 P is a Mersenne prime, so x = (x & P) + (x >> 31) modulo P: vectors, which may be secret, are
 never divided (`tests/crypto/test_secret_arithmetic.py` sees what numpy is asked to do with them).
 Factors and points are public.
-
-What must not live here: who holds which vector (`crypto.sharing`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ would hold otherwise (Alkim, Ducas, Poeppelmann and Schwabe 2016, section 6.3):
 
     sigma sqrt(b) <= delta^(2b - d - 1) q^(m / d),    d = N + m + 1
 
-for some number m of samples, and one call of a sieve in dimension b is counted, nothing else. What
-must not live here: which rings there are (`crypto.ring`).
+for some number m of samples, and one call of a sieve in dimension b is counted, nothing else.
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ the neutral element one signature holds for every message, under the other point
 less for every eighth or more, and whoever asks for such a key needs no secret (RFC 8032, section
 5.1.3; Chalkias, Garillot and Nikolaenko, "Taming the many EdDSAs", 2020, section 3). A signature
 whose S is L or more is refused by the library (RFC 8032, section 5.1.7).
-
-What must not live here: who takes part in a federation (`crypto.roster`), and files
-(`store.keyring`).
 """
 
 from __future__ import annotations

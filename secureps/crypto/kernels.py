@@ -1,7 +1,6 @@
 """Which kernels of `rlwe` this process has: numba's, or NumPy's where numba cannot be imported.
 
-Both make the same integers of the same ones; who receives them cannot tell which did. What must
-not live here: kernels, and how numba's are compiled and kept (`compiled`).
+Both make the same integers of the same ones; who receives them cannot tell which did.
 """
 
 from __future__ import annotations

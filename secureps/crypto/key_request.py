@@ -6,8 +6,7 @@
     signature   by the new identity, over all of it
 
 Each is in a domain of its own, so that none is taken for another, or for a certificate. Nobody
-else's keys can be requested: a proof is for this name, this role and these keys. What must not
-live here: files, and whether a request is granted (`store.issuing`).
+else's keys can be requested: a proof is for this name, this role and these keys.
 """
 
 from __future__ import annotations

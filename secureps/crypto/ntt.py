@@ -13,7 +13,6 @@ the same for everybody, and that products and sums are taken value by value.
 
 Kernels take primes out of arrays themselves, so that no call of theirs is given a number that
 was loaded. On what is secret there are only + - * & >> min, in loops whose lengths are public.
-What must not live here: what is transformed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The transform of `crypto.ntt` in plain NumPy: the same integers, many polynomials at once.
 
-Every stage is a few operations on whole arrays, which wrap around at 2^32 as the kernels do. What
-must not live here: tables of constants (`crypto.ntt`), and numba.
+Every stage is a few operations on whole arrays, which wrap around at 2^32 as the kernels do.
 """
 
 from __future__ import annotations

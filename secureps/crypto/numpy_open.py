@@ -1,7 +1,4 @@
-"""The opening of `crypto.rlwe_open` in plain NumPy: the same integers, all coefficients at once.
-
-What must not live here: anything secret, and numba.
-"""
+"""The opening of `crypto.rlwe_open` in plain NumPy: the same integers, all coefficients at once."""
 
 from __future__ import annotations
 

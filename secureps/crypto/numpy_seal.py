@@ -1,7 +1,7 @@
 """The sealing of `crypto.rlwe_kernels` in plain NumPy: the same integers, all elements at once.
 
 Here too are only + - * & >> min and bit counts on secrets, and no index or branch that depends on
-one. But no test reads what NumPy's loops were compiled to. What must not live here: numba.
+one. But no test reads what NumPy's loops were compiled to.
 """
 
 from __future__ import annotations

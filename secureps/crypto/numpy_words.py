@@ -1,7 +1,4 @@
-"""The words of `crypto.words` and `crypto.public_kernels` in plain NumPy: the same integers.
-
-What must not live here: numba.
-"""
+"""The words of `crypto.words` and `crypto.public_kernels` in plain NumPy: the same integers."""
 
 from __future__ import annotations
 

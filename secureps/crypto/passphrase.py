@@ -7,7 +7,6 @@
 
 Each guess costs 128 MiB and a third of a second of CPU: parameters that OWASP's password storage
 cheat sheet (2023) recommends. A version has one set of them, so that no file can ask for terabytes.
-What must not live here: files, and where a passphrase comes from (`store.passphrases`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The cipher that hides nothing: the same integers in the clear, for tests and trusted runs.
-
-What must not live here: keys, and anything that a shard could mistake for secrecy.
-"""
+"""The cipher that hides nothing: the same integers in the clear, for tests and trusted runs."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 
 Every (element, prime) has a window of the stream of its own, so that any element can be had by
 itself. They are the same for all clients and versions of a run: submissions from different base
-versions add up. What must not live here: anything secret, and kernels (`crypto.public_kernels`).
+versions add up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The kernel that makes public polynomials of the words of a key stream.
-
-What must not live here: anything secret; there are branches on these words.
-"""
+"""The kernel that makes public polynomials of the words of a key stream."""
 
 from __future__ import annotations
 

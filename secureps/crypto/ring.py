@@ -13,8 +13,6 @@ binomial, eta = 41 (sigma 4.53, above the 3.19 of both tables), because the sum 
 keys is published: with a hint of that size the rest stays as hard (Kim et al. 2023, Hint-MLWE).
 By the core-SVP of the primal attack these are 101 to 110 bits, 99 at least with hints
 (`crypto.hardness`); whoever wants 128 of that too takes the conservative ring.
-
-What must not live here: arithmetic on polynomials (`crypto.ntt`, `crypto.rlwe`).
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ S and Delta / sqrt(12), more than 5 times as much, for another; above twice the 
 
 References: Stevens et al. 2022 (secure aggregation from LWE), Bell et al. 2023 (ACORN), Bell-Clark
 et al. 2024 (Willow); Lyubashevsky, Peikert and Regev 2010 (ring-LWE).
-
-What must not live here: the committee (`crypto.sharing`), tenseal, seeds of keys or errors.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ on a value, no index that depends on one, loops of public lengths; tests read th
 code. It is no promise about processors whose multiplication takes longer for some operands,
 about what shares the core or its caches, about power or radiation, nor about what numpy does
 with a client's values before they come here (their range is checked, and told by an error).
-
-What must not live here: opening, which works on what is public (`crypto.rlwe_open`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     v = C - a S = Delta M + E,    M = floor((v + Delta / 2) / Delta)
 
 Everything here is public: the sum of a cohort's ciphertexts, the sum of its keys, and what comes
-of them. Quotients are estimated in float64 and corrected by at most one. What must not live here:
-anything secret, and the judgement of residuals (`crypto.rlwe`).
+of them. Quotients are estimated in float64 and corrected by at most one.
 """
 
 from __future__ import annotations

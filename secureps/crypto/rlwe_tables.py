@@ -1,6 +1,6 @@
 """Constants of a ring and of an encoding as the kernels of `rlwe` take them.
 
-Everything here is public and found once. What must not live here: kernels.
+Everything here is public and found once.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@ The CA is the federation's, not the aggregator's. It signs each certificate, and
 as a whole, so that nobody can leave a member out unnoticed. Whenever somebody comes or goes it
 signs another one, which names all that came before: parties follow it from one to the next by
 that signature, on nobody else's word.
-
-What must not live here: files (`store.keyring`), and the keys of ciphers, of which a
-certificate carries only the digest.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 seed --derive(labels)--> stream: key = BLAKE2b-256 (RFC 7693, keyed and personalised) of the
 length-prefixed labels; words = the ChaCha20 key stream (RFC 8439) under that key with
 a zero nonce, each key being used for one stream.
-
-What must not live here: distributions (`privacy.mechanism` turns words into noise), and
-numpy's generators.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What every secret of this package has in common: it cannot be shown, copied or pickled.
 
-What must not live here: any key's bytes or format. Subclasses keep their material in
-attributes of their own and hand it out by one explicit method alone.
+Subclasses keep their material in attributes of their own and hand it out by one explicit method
+alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which cipher a name stands for. Servers build adders here and never import tenseal.
 
-What must not live here: arithmetic. `bfv_seal` is imported only when a sealer or an opener is
-asked for, `rlwe` and with it numba when any side is.
+`bfv_seal` is imported only when a sealer or an opener is asked for, `rlwe` and with it numba when
+any side is.
 """
 
 from __future__ import annotations

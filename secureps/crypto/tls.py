@@ -4,7 +4,7 @@ A party's transport key is P-256, because gRPC takes no Ed25519 in a leaf; the C
 Ed25519 key that signs the roster. What it signs here is DER, which begins with byte 0x30, and what
 it signs elsewhere begins with the length of a domain in 8 bytes (`crypto.identity`): neither can be
 taken for the other. A certificate says one name of the roster, and a server's can be dialled under
-that name alone. What must not live here: files (`store.tls_files`) and connections.
+that name alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Words of 53 bits on the wire, and sums of them: what a shard of `rlwe` does.
 
 A word is a coefficient modulo a word modulus Q = p_low p_high < 2^53. 64 words are 53 little-endian
-64-bit integers, bit after bit, least significant first. What must not live here: keys.
+64-bit integers, bit after bit, least significant first.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 On loopback a token of the operating system's randomness stands in an address that is printed once.
 Whoever opens that address has it exchanged for a cookie, and it is of no use any more. Elsewhere
 there is no token: connections are mutual TLS, and the certificate's name has a role on the roster.
-Decisions without I/O. What must not live here: HTTP's machinery (`dashboard.application`).
+Decisions without I/O.
 """
 
 from __future__ import annotations

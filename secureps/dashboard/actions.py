@@ -3,8 +3,7 @@
 Most acts are requests to the coordinator, signed by its own key, which journals them. Two work on a
 run of `up` on this machine alone: to end it, and to export its model. Each of these is a line of
 RUN/acts.jsonl, signed by whoever looks, and durable there before it is done
-(`store.act_lines`). What must not live here: HTTP, how a run is ended, or a model
-exported, and what a coordinator does (`roles.coordinator.acts`).
+(`store.act_lines`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 It reads, and changes nothing, unless it is given acts (`dashboard.actions`). Every answer is for
 whoever `dashboard.access` lets in, kept by no cache, and names nothing that a browser would load
-from elsewhere. What must not live here: who may look (`dashboard.access`), what is shown
-(`dashboard.pages`), and sockets (`dashboard.server`).
+from elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is known now, for all who look: threads put it there, and streams wait for news of it.
-
-What must not live here: where it comes from (`dashboard.sources`).
-"""
+"""What is known now, for all who look: threads put it there, and streams wait for news of it."""
 
 from __future__ import annotations
 

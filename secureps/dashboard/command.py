@@ -1,6 +1,4 @@
-"""The command `secureps dashboard`, and what `up` and `join` have beside them.
-
-What must not live here: any work; it is imported for help."""
+"""The command `secureps dashboard`, and what `up` and `join` have beside them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """What the coordinator's journal says of a run's course: steps of versions, openings, refusals.
 
-A fold of rows, like `audit.entries`. What must not live here: when steps were done
-(`roles.coordinator.timeline`), reading a journal (`dashboard.sources`), and what a page shows of
-it.
+A fold of rows, like `audit.entries`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Which page there is follows from whose key is used: a client sees what is its own, an observer or
 the coordinator's operator the run. On loopback it prints an address with a token; elsewhere it
-takes connections with a certificate of the kit alone. What must not live here: HTTP
-(`dashboard.application`), and what is shown (`dashboard.pages`).
+takes connections with a certificate of the kit alone.
 """
 
 from __future__ import annotations

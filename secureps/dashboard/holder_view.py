@@ -1,7 +1,6 @@
 """What a data holder sees: its own epsilon and budget, what left its machine, who could open that.
 
-From its own journal and ledger alone; nothing of anybody else. What must not live here: reading
-them (`dashboard.sources`), and a page's looks (`dashboard/site`).
+From its own journal and ledger alone; nothing of anybody else.
 """
 
 from __future__ import annotations

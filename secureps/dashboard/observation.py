@@ -1,7 +1,6 @@
 """What was seen of a run, look by look: who came and went when, and what versions cost.
 
-Time is an argument: Unix seconds. What must not live here: asking (`dashboard.sources`), and what a
-page shows of it (`dashboard.operator_view`).
+Time is an argument: Unix seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a privacy officer sees: the plan explained, what was spent, opened and refused, and by whom.
-
-What must not live here: reading journals, ledgers and logs (`dashboard.sources`), and a page's
-looks (`dashboard/site`).
-"""
+"""What a privacy officer sees: the plan explained; what was spent, opened, refused, and by whom."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What an operator sees: scores, for whom a run waits, its six steps, parties, bytes.
 
 From what was seen and what the coordinator's journal says to what a page shows: functions without
-I/O. Who may not know clients' names gets none of them. What must not live here: asking
-(`dashboard.sources`), and a page's looks (`dashboard/site`).
+I/O. Who may not know clients' names gets none of them.
 """
 
 from __future__ import annotations

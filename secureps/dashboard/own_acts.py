@@ -2,8 +2,7 @@
 
 Each act is a line in the client's state folder, signed by the client's own key and durable there
 before it is done; the client's process sees it within a second, or when it starts again. A budget
-is lowered in the ledger over all runs first, and never raised. What must not live here: HTTP, and
-what a client does (`roles.member.leaving`).
+is lowered in the ledger over all runs first, and never raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages of whoever looks, as one line of JSON. What must not live here: what is in them."""
+"""The pages of whoever looks, as one line of JSON."""
 
 from __future__ import annotations
 

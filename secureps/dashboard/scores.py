@@ -1,7 +1,6 @@
 """What versions were judged at: the script's scores, and the federation's own evaluations.
 
-And what else `up` wrote of each version in RUN/report/metrics.jsonl. What must not live here:
-reading that file (`dashboard.sources`), and a page's looks (`dashboard/site`).
+And what else `up` wrote of each version in RUN/report/metrics.jsonl.
 """
 
 from __future__ import annotations

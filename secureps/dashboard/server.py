@@ -2,7 +2,7 @@
 
 Connections that say nothing, or say it slowly, are let go, and for one too many the oldest goes, of
 those first that are answered nothing: nothing that somebody sends or leaves out keeps others from
-being served. Nothing is logged. What must not live here: who may look, and what is shown.
+being served. Nothing is logged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Where a dashboard's facts come from: the coordinator's status, journals, ledgers, audit logs.
 
-Each source is looked at by a thread of its own, again and again, and nothing is written. What must
-not live here: what follows from what is read.
+Each source is looked at by a thread of its own, again and again, and nothing is written.
 """
 
 from __future__ import annotations

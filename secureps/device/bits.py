@@ -1,7 +1,7 @@
 """Tries whether a device makes the host's bits, before an update is left to it.
 
 A device may lack float64 (MPS), or round otherwise than IEEE 754 says; whoever builds one, or torch
-for it, decides. What must not live here: what is done then (`client.device_update`).
+for it, decides.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Support, rotation and rounding are gathers, additions and single operations of float64 in the order
 that the host has them; places and signs are the `codec.chain.BlockCode`'s. A device without float64
-(MPS) has none of it. What must not live here: which values and words (`client.device_update`).
+(MPS) has none of it.
 """
 
 from __future__ import annotations

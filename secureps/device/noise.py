@@ -1,8 +1,7 @@
 """Rounds a clipped update to whole steps and adds its noise, to the bits of `privacy`.
 
 Nothing is kept that can be made again from values and words: rounding is repeated for the norm, for
-the digests of what is hidden, and for the noise. What must not live here: how much noise there is
-(`privacy.client_level`), and which streams (`client.integers`).
+the digests of what is hidden, and for the noise.
 """
 
 from __future__ import annotations

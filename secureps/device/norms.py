@@ -5,7 +5,6 @@ pieces exactly. NumPy halves a run until 128 values are left, adds these up in e
 the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The accuracy of floating
 point summation"). Products and sums are operations of their own, so that none is fused. NumPy
 itself adds what is left after the last whole piece.
-What must not live here: the clip of a plan (`client.clipping`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In operations of torch: additions of int32 wrap around, and a rotation is two shifts and a mask.
 Nothing else is needed, so that every device makes the words that `crypto.sampling.Stream` makes on
-the host. What must not live here: where streams come from, and what words are for.
+the host.
 """
 
 from __future__ import annotations

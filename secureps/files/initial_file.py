@@ -2,8 +2,7 @@
 
 What a URL names is fetched once by each process, into a file of this machine that goes with the
 process, and is as long as `MOST_BYTES` at most, whatever the store says. A plan pins its digest:
-parties that find other bytes there are of another run. What must not live here: what is in the
-file.
+parties that find other bytes there are of another run.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 An object is written once. `create` puts nothing over other bytes, whoever wrote them, and is
 harmless where the same bytes are there already, so it may be done again after a cut. A URL is shown
-without what opens the store. What must not live here: which objects there are (`store.checkpoint`),
-and when to try again (`service.checkpoint_copies`).
+without what opens the store.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 They are those of `secureps serve`, with their journals on disk: a ServerApp that was killed goes
 on where they stand. Clients reach them by a `Relay`, and key holders dial the coordinator as ever.
-What must not live here: Flower.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The folder of a run inside Flower's engine: its plan, version 0, kit, states and checkpoints.
 
-    RUN/plan.toml, RUN/initial.safetensors    what the run is founded on
-    RUN/kit/                                  of a simulation, whose parties are all here
-    RUN/state/NAME/, RUN/checkpoints/         of coordinator and shards
-    RUN/config/, RUN/logs/                    of key holders that are started here
-
-What must not live here: Flower, and processes (`flower.holders`).
+RUN/plan.toml, RUN/initial.safetensors    what the run is founded on
+RUN/kit/                                  of a simulation, whose parties are all here
+RUN/state/NAME/, RUN/checkpoints/         of coordinator and shards
+RUN/config/, RUN/logs/                    of key holders that are started here
 """
 
 from __future__ import annotations

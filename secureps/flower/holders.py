@@ -2,8 +2,7 @@
 
 Those whose private keys are in the run's kit are started here; the others are somebody else's
 processes, on other machines, and dial the coordinator's address. In a simulation all are started
-here, by a program that waits for no disk (`flower.simulated_holder`). What must not live here:
-keys, which the ServerApp never reads.
+here, by a program that waits for no disk (`flower.simulated_holder`).
 """
 
 from __future__ import annotations

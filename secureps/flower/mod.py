@@ -4,8 +4,7 @@
 
 It comes first of an app's mods, and answers train messages of `SecureFedAvg` alone: any other would
 have the app answer in the clear. Messages to evaluate and queries pass as they are, but for those
-that the node's site keeps from the app. What must not live here: what happens in a wave
-(`flower.node`).
+that the node's site keeps from the app.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A client of `secureps join` in waves, by the kit that its node has.
 
-All that outlives a wave lies in the node's state folder, nothing in Flower's context. What must not
-live here: Flower's records (`flower.post`), the app (`flower.trainer`), and a wave's course
-(`service.one_wave`).
+All that outlives a wave lies in the node's state folder, nothing in Flower's context.
 """
 
 from __future__ import annotations

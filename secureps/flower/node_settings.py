@@ -5,7 +5,7 @@
 Its site's policy says which messages the app is given. In Flower's simulation all nodes are of one
 machine, and nobody starts them one by one: the run itself then says which kit it made for them, and
 a node's name follows from its `partition-id`. Where the node's operator says anything, nothing of
-that is heard. What must not live here: keys.
+that is heard.
 """
 
 from __future__ import annotations

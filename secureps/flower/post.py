@@ -1,11 +1,8 @@
 """What a wave's message looks like to Flower: a marker, a batch, and payloads, as records.
 
-    secureps           ConfigRecord: what is no secret and no message of ours
-    secureps.batch     ArrayRecord of one array of our own kind, which Flower cuts as it cuts models
-    secureps.payloads  ArrayRecord, by digest: the same arrays for all nodes, so they travel once
-
-What must not live here: what is in a batch (`wire.waves.batch`), and which records of the app's go
-with it.
+secureps           ConfigRecord: what is no secret and no message of ours
+secureps.batch     ArrayRecord of one array of our own kind, which Flower cuts as it cuts models
+secureps.payloads  ArrayRecord, by digest: the same arrays for all nodes, so they travel once
 """
 
 from __future__ import annotations

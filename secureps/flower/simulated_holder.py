@@ -3,8 +3,7 @@
     python -m secureps.flower.simulated_holder FILE
 
 A program of its own, which a simulation's ServerApp starts: no configuration, and nothing that a
-run says, has a key holder of `secureps serve` acknowledge what is not on its disk. What must not
-live here: key holders (`run.serve`).
+run says, has a key holder of `secureps serve` acknowledge what is not on its disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`AppTrainer` has a ClientApp train inside a wave, as `client.flower.trainer` does outside Flower.
 
-It makes the train message that the app knows, and calls what comes after the mod. What must not
-live here: waves (`flower.node`), and finding apps.
+It makes the train message that the app knows, and calls what comes after the mod.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Carries waves between a Grid and the relay: who is due is asked, and what comes is performed.
 
 Each node has one message under way at a time; the others do not wait for it. Who does not answer is
-asked again: a client sends what it has sealed once more, and nothing else. What must not live here:
-rounds, and what strategies say (`flower.strategy`).
+asked again: a client sends what it has sealed once more, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What an operator has the coordinator do while a run is played: one request, and one record of it.
 
-The coordinator's own key alone signs it (`roles.permissions`). What must not live here: what
-follows from it (`roles.coordinator.acts`).
+The coordinator's own key alone signs it (`roles.permissions`).
 """
 
 from __future__ import annotations

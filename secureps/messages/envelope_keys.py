@@ -1,8 +1,7 @@
 """A key holder's word that its envelopes are sealed for another key from now on.
 
 The kit's key has number 0, by the CA's certificate; each that follows has the holder's own
-signature, under the identity that the roster names. What must not live here: which keys are known
-(`roles.announced_keys`), and secret ones.
+signature, under the identity that the roster names.
 """
 
 from __future__ import annotations

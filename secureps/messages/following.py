@@ -2,7 +2,7 @@
 
 A row's text is what the journal has, and its digest covers all rows before it: who follows checks
 each before it keeps it. Where rows are compacted that a standby lacks, a copy of the whole journal
-comes first, in parts. What must not live here: where rows are kept (`store.journal`).
+comes first, in parts.
 """
 
 from __future__ import annotations

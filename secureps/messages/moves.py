@@ -1,7 +1,4 @@
-"""Where blocks lie, and how far those are that move between shards, as a status shows it.
-
-What must not live here: what an operator says for that (`messages.acts`).
-"""
+"""Where blocks lie, and how far those are that move between shards, as a status shows it."""
 
 from __future__ import annotations
 

@@ -13,8 +13,6 @@ The words for what else may end without what it was for, and the records that sa
                  out, it spoils cohorts (`ClientIsolated`)
     evaluation   skipped (`EvaluationSkipped`)
     row-block    resigned: it stays at its version (`GroupResigned`)
-
-What must not live here: why something came to its end, which is a text.
 """
 
 from __future__ import annotations

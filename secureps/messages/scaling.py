@@ -1,8 +1,4 @@
-"""What followed from measured load while a run trains, as a status shows it.
-
-What must not live here: the records of it (`messages.coordinator_records`), and how it is decided
-(`policy.scaling`).
-"""
+"""What followed from measured load while a run trains, as a status shows it."""
 
 from __future__ import annotations
 

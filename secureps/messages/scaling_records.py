@@ -1,7 +1,4 @@
-"""What the coordinator writes into its journal of what follows from measured load.
-
-What must not live here: what a status shows of it (`messages.scaling`).
-"""
+"""What the coordinator writes into its journal of what follows from measured load."""
 
 from __future__ import annotations
 

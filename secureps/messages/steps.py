@@ -1,7 +1,4 @@
-"""When the six steps of a version were done, cohort by cohort, as a status and a page show it.
-
-What must not live here: the fold that tells them (`roles.coordinator.timeline`).
-"""
+"""When the six steps of a version were done, cohort by cohort, as a status and a page show it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """What training changed of a group, in float32, part by part: nobody holds all of it.
 
-    difference = trained - published, both as the group's layout has them in float32
-
-What must not live here: clipping, rounding, and any copy of a whole model.
+difference = trained - published, both as the group's layout has them in float32
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Sorts the tensors of a model into groups, and gives each its place in flattened values.
 
 A layout is made from a schema and patterns alone, so that every party computes the same
-one and can compare digests. What must not live here: the shard of a block
-(`model.placement`), and the meaning of its values (`codec.grid`).
+one and can compare digests.
 """
 
 from __future__ import annotations

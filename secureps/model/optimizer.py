@@ -4,8 +4,7 @@ They work element by element in float32, so a group may be cut into blocks anywh
 the model comes out the same, bit for bit. An update is the cohort's mean of (trained
 model - base model), so the pseudo-gradient is minus the update (Reddi et al. 2021,
 "Adaptive Federated Optimization"). Only + - * / and square roots are applied to vectors:
-IEEE 754 rounds those the same way on every machine. What must not live here: clipping, noise and
-weighting, which belong to the update before it gets here.
+IEEE 754 rounds those the same way on every machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Places blocks on shards, by weighted rendezvous hashing with bounded loads.
 
 The answer follows from the names and weights of the shards alone, and a shard that comes or
-goes moves little more than its own share of the blocks. What must not live
-here: epochs and the moving of blocks (`roles`), and any knowledge of addresses.
+goes moves little more than its own share of the blocks.
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@
               it stays for some versions, and follows from which: a cohort has updates of several
 
 Nothing else is drawn from: two runs of the same models send the same parts of them, encrypted or
-not. With rounds nobody can tell a later version's part before its model is there. What must not
-live here: what the stages do (`codec.chain`), and which updates one cohort may have
-(`policy.rules.supports`).
+not. With rounds nobody can tell a later version's part before its model is there.
 """
 
 from __future__ import annotations

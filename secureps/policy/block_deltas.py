@@ -2,8 +2,7 @@
 
 Which values are in a difference, and so its length, follows from the plan and from the published
 block before it: the block's shard and all clients know it. The last value of an adaptive clip's
-group, its scale, goes as it is. What must not live here: how differences are coded (`codec.delta`),
-and who has which version (`roles`).
+group, its scale, goes as it is.
 """
 
 from __future__ import annotations

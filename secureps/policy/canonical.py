@@ -1,7 +1,4 @@
-"""A plan as text: the same bytes for the same plan, whatever the file looked like.
-
-What must not live here: what a plan means (`policy.plan`).
-"""
+"""A plan as text: the same bytes for the same plan, whatever the file looked like."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which evaluated version is the best, and when evaluations end a run: pure functions.
 
 They read what was journalled, in order, and nothing else, so that a restarted coordinator
-decides as the killed one did. What must not live here: how a run ends (`roles`).
+decides as the killed one did.
 """
 
 from __future__ import annotations

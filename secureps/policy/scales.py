@@ -1,8 +1,4 @@
-"""What moves the scale of a group, in units of which its updates travel.
-
-What must not live here: how a clip moves (`privacy.adaptive`), and how a range does
-(`codec.moving_range`).
-"""
+"""What moves the scale of a group, in units of which its updates travel."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What a submission spends under a plan, and what a party's facts come to.
 
 The one place that knows which unit a plan protects, a client's records or the client as a
-whole, so that nobody adds one to the other. What must not live here: budgets and what
-follows from them (`roles`), and the theorems (`privacy.accountant`).
+whole, so that nobody adds one to the other.
 """
 
 from __future__ import annotations

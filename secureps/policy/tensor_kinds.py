@@ -1,7 +1,7 @@
 """What training does to each tensor of a model, and what of it a plan may average.
 
 A trainer says it (`kinds` of `client.trainer.Trainer`); a tensor that it does not name counts as
-trained. What must not live here: where tensors lie (`model.layout`), and training.
+trained.
 """
 
 from __future__ import annotations

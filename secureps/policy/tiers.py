@@ -1,8 +1,7 @@
 """How many bytes of values and optimizer state a shard has to hold in memory of its own.
 
 A version of a group lies in its state file. In the process are the versions of groups that are
-resident, and the one that a step makes. What must not live here: which versions those are
-(`service.shard.tiers`).
+resident, and the one that a step makes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 `epsilon` reads charges (record unit; adjacency: one record added or removed), `client_epsilon`
 releases (client unit; adjacency: one client's updates replaced by zeros); no sum of the two
-means anything. What must not live here: anything that changes a ledger, and mechanisms that no
-theorem here covers.
+means anything.
 """
 
 from __future__ import annotations

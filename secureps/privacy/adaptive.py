@@ -18,9 +18,6 @@ indicators is as noisy as any other value of the mean, and public; the next scal
 Nobody computes it twice: the one shard that has the coordinate does, rounds it to float32,
 and everybody else is told. Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially
 Private Learning with Adaptive Clipping", section 2 and Algorithm 1.
-
-What must not live here: noise and the grid (`privacy.client_level`), and where the coordinate
-lies in a group (`model.layout`).
 """
 
 from __future__ import annotations

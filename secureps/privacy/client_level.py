@@ -14,9 +14,6 @@ it:
                  member more: against everybody but them. All weights are 1.
 
 sigma is the noise multiplier times the L2 sensitivity of the *rounded* update.
-
-What must not live here: the clip (`privacy.mechanism`), the laws (`privacy.skellam`,
-`privacy.rounding`), epsilon (`privacy.accountant`), and who seals what.
 """
 
 from __future__ import annotations

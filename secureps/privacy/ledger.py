@@ -1,8 +1,4 @@
-"""The append-only record of what was spent; accountants read it and never change it.
-
-What must not live here: epsilon (`privacy.accountant`), budgets, and durability, which
-is the journal's.
-"""
+"""The append-only record of what was spent; accountants read it and never change it."""
 
 from __future__ import annotations
 

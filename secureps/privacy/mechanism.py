@@ -1,7 +1,4 @@
-"""What a private mechanism does to an update before it becomes integers: the clip.
-
-What must not live here: rounding, noise samplers, the ledger, and accounting.
-"""
+"""What a private mechanism does to an update before it becomes integers: the clip."""
 
 from __future__ import annotations
 

@@ -9,9 +9,7 @@ holds makes the right side the squared sensitivity, and succeeds with probabilit
 1 - e^(-1/2) at each try (Kairouz, Liu and Steinke 2021, Proposition 22 with beta = e^(-1/2)). It
 costs a little bias. The bound is rounded down to an integer, and the norm is computed in
 integers: what comes back never exceeds it, whatever came in.
-
-What must not live here: the clip, the unit of the grid (`privacy.client_level`), noise. How
-often is tried depends on the update: an observer of this machine's timing may learn about it.
+How often is tried depends on the update: an observer of this machine's timing may learn about it.
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ is the law folded modulo m (Abramowitz and Stegun 9.6.34; Trefethen and Weideman
 
 Left of the equality there are only a few dozen terms to add, each at most 1 / l, however
 large v is; what is right of it and too much is a tail. So no error grows, and each is known.
-
-What must not live here: sampling and whatever the probabilities are wanted for
-(`privacy.skellam`). There are no floats in a result, but for `table`, which says why.
+There are no floats in a result, but for `table`, which says why.
 """
 
 from __future__ import annotations

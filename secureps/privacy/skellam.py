@@ -14,9 +14,6 @@ decide, more words are read and compared with probabilities as precise as it tak
 Limitations: table look-ups and re-reading depend on the noise, which is secret, so that an
 observer of this machine's caches and timing may learn about it; and the words of a stream
 cipher are uniform only to those who cannot break the cipher.
-
-What must not live here: how much noise is needed (`privacy.client_level`), what it buys
-(`privacy.accountant`), and any source of randomness.
 """
 
 from __future__ import annotations

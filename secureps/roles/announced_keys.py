@@ -1,8 +1,7 @@
 """The newest envelope key of every holder, by the holder's own signature and nobody else's word.
 
 The coordinator has them to hand on and a client to seal by. Neither goes back to an older one:
-whoever serves a key that was stolen in the meantime is not followed. What must not live here:
-secret keys, and when a holder takes another (`roles.holder.key_rotation`).
+whoever serves a key that was stolen in the meantime is not followed.
 """
 
 from __future__ import annotations

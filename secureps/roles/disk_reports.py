@@ -1,7 +1,4 @@
-"""What a party tells the coordinator of its own disk, or of its copies: status names it.
-
-What must not live here: what is refused, and what is tried again (`service.executor`).
-"""
+"""What a party tells the coordinator of its own disk, or of its copies: status names it."""
 
 from __future__ import annotations
 

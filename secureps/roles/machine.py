@@ -5,8 +5,7 @@
 The executor writes a step's records into the journal, in one transaction, before it
 performs any of its effects; after a restart it folds the journal's records with `apply`
 and asks `resume` what is to be done again. Payloads never enter a machine: they lie in
-stores under keys, and effects name the key (`attach`). What must not live here: time,
-threads, files, and anything of a single role.
+stores under keys, and effects name the key (`attach`).
 """
 
 from __future__ import annotations

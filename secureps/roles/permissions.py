@@ -1,8 +1,7 @@
 """Who may say what to whom: one table, by the server that hears it and the role that says it.
 
 It is asked before anything is looked up for a message: what a role has no business to say costs
-nothing and can break nothing. What must not live here: whether a message that may be said is
-right, which is for the server's machine to judge.
+nothing and can break nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The roster that a party goes by while its run trains, and the calendar that it is read by.
 
 The CA signs another whenever somebody comes or goes, and the same anew before it expires. A party
-takes it from whoever brings it, by that signature alone. What must not live here: what each role
-makes of who came and went.
+takes it from whoever brings it, by that signature alone.
 """
 
 from __future__ import annotations

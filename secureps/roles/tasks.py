@@ -1,6 +1,6 @@
 """The work that machines hand out, and the events that report its end.
 
-The workers that do it are in `service` and `client`; what must not live here: payloads.
+The workers that do it are in `service` and `client`.
 """
 
 from __future__ import annotations

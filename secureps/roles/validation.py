@@ -1,8 +1,7 @@
 """What may come in: the plan's conditions on blocks' headers and on what shards report.
 
 Pure functions of the plan, the layout and what came; signatures, rounds and what is known
-already are checked by the machines. What must not live here: state, payloads, decisions, and
-receipts (`roles.coordinator.submissions`).
+already are checked by the machines.
 """
 
 from __future__ import annotations

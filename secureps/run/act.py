@@ -1,7 +1,6 @@
 """`secureps act`: has a coordinator pause, go on, make a checkpoint, leave a client out.
 
-What must not live here: what follows from an act (`roles.coordinator.acts`). Errors go up to
-`run.cli`.
+Errors go up to `run.cli`.
 """
 
 from __future__ import annotations

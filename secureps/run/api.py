@@ -1,7 +1,6 @@
 """`secureps up`, `simulate` and `check` as Python functions, for scripts and notebooks.
 
-They print plain lines, have no live panel, and return the results that the commands write. What
-must not live here: any of the work.
+They print plain lines, have no live panel, and return the results that the commands write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Puts a server together from its machine, its stores and its environment.
 
 The same for a process of its own (`run.serve`) and for a simulation (`run.simulate.simulate`).
-Nothing starts before `Executor.start`. What must not live here: which of the two it is.
+Nothing starts before `Executor.start`.
 """
 
 from __future__ import annotations

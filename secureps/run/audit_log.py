@@ -2,8 +2,7 @@
 
 The file only grows: what was exported stays, byte for byte, whatever becomes of the journal.
 `secureps budget export | verify` do the same for a data holder's ledger over all runs, whose file
-is made anew. What must not live here: what is told (`audit.entries`), and how lines are chained
-(`audit.chained_file`).
+is made anew.
 """
 
 from __future__ import annotations

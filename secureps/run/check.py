@@ -2,9 +2,6 @@
 
 The plan may be a stranger's. Without a `Permit` nothing of it is run, no machine is dialled and its
 script is not opened: what depends on that is said to be unknown.
-
-What must not live here: computing the numbers (`policy.explain.explanation`), and the reasons to
-refuse a plan (`policy.plan`).
 """
 
 from __future__ import annotations

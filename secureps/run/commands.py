@@ -1,7 +1,6 @@
 """The commands about studies, kernels, existing runs, Flower's servers, and a party's state.
 
-What must not live here: any work; every command imports what it needs when it runs. Errors go up
-to `run.cli`.
+Errors go up to `run.cli`.
 """
 
 from __future__ import annotations

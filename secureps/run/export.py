@@ -1,8 +1,4 @@
-"""Exports a model, by the names of its tensors, from a checkpoint's blocks.
-
-What must not live here: checks of a checkpoint (`store.checkpoint`), and networks: an
-export needs nothing but the folder.
-"""
+"""Exports a model, by the names of its tensors, from a checkpoint's blocks."""
 
 from __future__ import annotations
 

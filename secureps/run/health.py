@@ -1,7 +1,6 @@
 """`secureps health`: whether a server's process on this machine can work, for probes in its pod.
 
-It is asked as others ask it, over mutual TLS; kubelet's own probes show no certificate. What must
-not live here: when a party is ready (`service.snapshot`).
+It is asked as others ask it, over mutual TLS; kubelet's own probes show no certificate.
 """
 
 from __future__ import annotations

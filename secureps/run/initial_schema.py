@@ -1,8 +1,4 @@
-"""Reads what a plan's file of version 0 is: its tensors, and whether a run can begin from them.
-
-What must not live here: where the file is (`files.initial_file`), and blocks that are made of it
-(`service.shard.worker`).
-"""
+"""Reads what a plan's file of version 0 is: its tensors, and whether a run can begin from them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The status of a run by its coordinator's journal alone: of a run that has ended, or is silent.
 
 The same machine that answers `AskStatus` folds the journal, so that both say the same in the same
-words. What must not live here: asking a coordinator (`run.status_client`).
+words.
 """
 
 from __future__ import annotations

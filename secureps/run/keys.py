@@ -1,7 +1,6 @@
 """`secureps keys`: each party makes its own keys, the issuer certifies them and shows who is in.
 
-What must not live here: any work (`store.party_keys`, `store.issuing`); every command imports what
-it needs when it runs. Errors go up to `run.cli`.
+Errors go up to `run.cli`.
 """
 
 from __future__ import annotations

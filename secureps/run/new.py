@@ -1,7 +1,6 @@
 """`secureps new`: makes a folder with a project that runs, to be filled with your own records.
 
-The files are copies of `templates/`, with the project's name put in. What must not live here:
-their text.
+The files are copies of `templates/`, with the project's name put in.
 """
 
 from __future__ import annotations

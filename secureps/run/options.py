@@ -1,4 +1,4 @@
-"""Options and environment that several commands share. What must not live here: commands."""
+"""Options and environment that several commands share."""
 
 from __future__ import annotations
 

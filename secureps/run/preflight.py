@@ -1,7 +1,7 @@
 """`secureps preflight`: whether one party could take part from this machine, before it does.
 
 Each look says one thing in one line, and what to do about it; none of them changes anything that is
-there. What must not live here: what a key, a roster or a policy is, and starting a party.
+there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`secureps restore`: brings a copy back, and says of a shard's which versions it has.
 
 With one replica, and checkpoints of some versions alone, a copy of seconds before does not help if
-the run has made a version since. What must not live here: whether a copy may come back at all
-(`store.backup`), and what the shard does then (`service.shard.states`).
+the run has made a version since.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`secureps roster`: who takes part in a run, while it trains.
 
 A run follows the roster in its coordinator's kit, which `secureps keys` signs: what is here under
-two names is one thing. What must not live here: any work (`store.issuing`). Errors go up to
-`run.cli`.
+two names is one thing.
+Errors go up to `run.cli`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`secureps shards`: has a coordinator move blocks to a shard that comes, or from one that goes.
 
 It asks, and then shows how far the move is: the coordinator moves, whether anybody looks or not.
-What must not live here: which blocks move, and how (`roles.coordinator`), and the bar that shows
-it (`run.report.moves`). Errors go up to `run.cli`.
+Errors go up to `run.cli`.
 """
 
 from __future__ import annotations

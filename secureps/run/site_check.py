@@ -1,8 +1,4 @@
-"""`secureps check --site`: what a site's policy says of a plan, key by key, before anybody joins.
-
-What must not live here: what each key means (`roles.member.terms`), and refusing a run, which the
-client does.
-"""
+"""`secureps check --site`: what a site's policy says of a plan, key by key, before it joins."""
 
 from __future__ import annotations
 

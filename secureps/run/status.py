@@ -1,7 +1,4 @@
-"""`secureps status`: asks a coordinator, once or until the run is over, and explains silence.
-
-What must not live here: printing a status (`run.report.status_tables`).
-"""
+"""`secureps status`: asks a coordinator, once or until the run is over, and explains silence."""
 
 from __future__ import annotations
 

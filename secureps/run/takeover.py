@@ -1,7 +1,6 @@
 """`secureps takeover`: has a standby on this machine take over from its coordinator.
 
 Whoever has the coordinator's kit may order it: the standby is asked over a connection of that kit.
-What must not live here: when a standby may take over (`roles.coordinator.standby`).
 """
 
 from __future__ import annotations

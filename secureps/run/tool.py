@@ -1,7 +1,7 @@
 """A tool of the command line whose commands are made of its functions once a process.
 
 Typer makes all of them anew at every call, which takes 35 ms for the main one: a process that is
-forked from one that has made them need not. What must not live here: commands.
+forked from one that has made them need not.
 """
 
 from __future__ import annotations

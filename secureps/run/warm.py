@@ -1,7 +1,4 @@
-"""`secureps warm`: compiles and keeps every kernel before a party needs it.
-
-What must not live here: compiling and keeping kernels (`compiled`).
-"""
+"""`secureps warm`: compiles and keeps every kernel before a party needs it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ clicked. The three fields share one table of rows, in this order: segments, cont
 popular head, then the items of topics, shelf by shelf. Everybody meets the head; a party meets
 the shelves of few topics besides, so that it touches a small part of the table. Which user clicks
 on what is drawn from a factorization machine (Rendle 2010), so that the best possible AUC is
-known. Pure functions of a seed; what must not live here: models that learn from it.
+known. Pure functions of a seed.
 
 Examples:
     >>> ps.clicks.auc(np.array([0.1, 0.8, 0.7]), np.array([0, 1, 0]))

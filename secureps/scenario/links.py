@@ -3,8 +3,7 @@
 A message takes a latency. What carries values or keys (a block, a receipt)
 takes the time of its bytes besides, one after another on the client's own link, up and down
 apart; smaller messages overtake it. Where a shard's link has a bandwidth, what all send to it and
-fetch from it shares that: it is there when both links are done with it. What must not live here:
-losing messages.
+fetch from it shares that: it is there when both links are done with it.
 """
 
 from __future__ import annotations

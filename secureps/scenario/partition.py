@@ -1,6 +1,6 @@
 """Splits the records of one data set over the parties of a simulation.
 
-Pure functions of their arguments. What must not live here: data; these are indices only.
+Pure functions of their arguments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tells a client's machine what its data holder has it do: the lines of a file in its state folder.
 
 A page of the data holder's own writes them there, signed by the client's own key, whether the
-client runs or not. What must not live here: what an act does (`roles.member.leaving`).
+client runs or not.
 """
 
 from __future__ import annotations

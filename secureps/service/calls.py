@@ -1,8 +1,7 @@
 """Sends a party's requests to servers, and tries again until they are answered or refused.
 
 Few payloads are under way at a time, and the others queue; a payload in an answer is checked
-against its digest and stored before the machine gets the answer. What must not live here:
-answering requests, and the stream of orders (`service.executor`).
+against its digest and stored before the machine gets the answer.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
 
 What is local stays as it is. A store that refuses is asked again for as long as the process lives,
 and `secureps status` says so; no step of the run waits for it. What a killed process did not copy
-the next one does. What must not live here: what a checkpoint is (`store.checkpoint`), and how it
-is read from a store (`store.copied_checkpoints`).
+the next one does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The worker of the coordinator: writes the manifests that complete checkpoints.
-
-What must not live here: decisions (`roles.coordinator`).
-"""
+"""The worker of the coordinator: writes the manifests that complete checkpoints."""
 
 from __future__ import annotations
 

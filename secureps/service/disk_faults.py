@@ -1,8 +1,7 @@
 """Tracks the faults of a party's own disk, for its log and for `secureps status`.
 
 Such a fault is nobody else's, and passes once there is space again: senders are asked to wait,
-tasks are done again, and nothing is dropped. What must not live here: trying again
-(`service.executor`), and whom a role tells.
+tasks are done again, and nothing is dropped.
 """
 
 from __future__ import annotations

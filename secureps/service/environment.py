@@ -1,7 +1,4 @@
-"""The environment and the stores of a party, the same for processes and simulations.
-
-What must not live here: any of their implementations.
-"""
+"""The environment and the stores of a party, the same for processes and simulations."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Events are handled one at a time; the records of all events that waited together go into
 the journal in one transaction (group commit) before any of their effects is performed.
-What must not live here: any knowledge of a role or of a message beyond payloads.
 """
 
 from __future__ import annotations

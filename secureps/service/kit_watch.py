@@ -1,7 +1,7 @@
 """Tells a machine what the calendar says, and of another roster in its party's kit.
 
 Whoever runs a party copies the kit's public part to it anew, or the issuer's tool writes it there:
-a process that runs takes it. What must not live here: whether the roster is to be believed.
+a process that runs takes it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 A standby asks for rows of the journal again and again, and says how far it has come; where they
 are gone, it gets a copy of the whole journal first. From the moment at which it has all, effects
 wait for it. One that is away for AWAY seconds is not waited for any more: the coordinator starts
-anew, without it, and acts on nothing before it is obeyed (`roles.coordinator.reign`). What must not
-live here: who rules.
+anew, without it, and acts on nothing before it is obeyed (`roles.coordinator.reign`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A process that can start no thread and open no file cannot do its work, and must not look alive:
 it ends, says which limit it met, and is started again. One that has keys leaves no memory behind.
-What must not live here: which limit an error comes of (`exhaustion`), and the process's life
-(`service.process`).
 """
 
 from __future__ import annotations

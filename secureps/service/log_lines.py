@@ -1,6 +1,6 @@
 """Words the log lines of a server: one for each journal record that an operator should see.
 
-It reads records and nothing else. What must not live here: decisions, and any secret.
+It reads records and nothing else.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
      "group": "all", "version": 3}
 
 Nothing else sets up logging, and our lines depend on nobody who does: the logger `secureps` has a
-handler of its own. What must not live here: the choice of lines (`service.log_lines`).
+handler of its own.
 """
 
 from __future__ import annotations

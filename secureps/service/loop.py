@@ -3,7 +3,7 @@
 `RealLoop` is a thread with a heap of timers and a few workers beside it; `VirtualLoop`
 is the same heap without a thread, whose time jumps to the next event, so that a
 simulation is a function of its inputs. Both number events, so that those of one time
-happen in the order in which they were scheduled. What must not live here: parties.
+happen in the order in which they were scheduled.
 """
 
 from __future__ import annotations

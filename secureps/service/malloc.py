@@ -1,7 +1,5 @@
 """Sets glibc's allocator up: for a server through whose hands payloads go, for a client's pieces,
 and for a process that plays many clients, one after another.
-
-What must not live here: bounds on payloads in flight (`wire.grpc.servers`).
 """
 
 from __future__ import annotations

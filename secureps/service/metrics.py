@@ -3,8 +3,7 @@
 A `Metrics` has a registry of its own; nothing is global. Labels are words of the code
 (message, record, task and error classes), the plan's groups and steps, rules' reasons and servers'
 names: their number is bounded, and none is a client's. Values are counts, sizes and seconds: no
-secret, no payload, nothing of anybody's data. What must not live here: decisions, and
-reading a machine (`service.snapshot`).
+secret, no payload, nothing of anybody's data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One wave of a party: it starts from its journal, hears a batch, says what it has, and ends.
 
 Whatever outlives the wave lies in the state folder. What the party will ask first in its next wave
-goes along, so that the answer comes with it. What must not live here: roles, who carries batches.
+goes along, so that the answer comes with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The requests of other parties that one party has not answered yet.
 
 A request may be answered later than the event that brought it: it is deferred under a ticket.
-What must not live here: answers themselves (`service.executor`).
 """
 
 from __future__ import annotations

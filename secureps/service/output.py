@@ -1,7 +1,6 @@
 """Lets a process outlive its own stdout and stderr: closed, or on a disk that is full.
 
-Whatever a party computes is in its files; what it prints is only told. What must not live here:
-commands whose output is what they are for.
+Whatever a party computes is in its files; what it prints is only told.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Processes the blocks of a vector on several threads, in order.
 
 Kernels release the interpreter's lock while they work, so that threads share the cores; a
-cipher whose library holds the lock gains nothing. What must not live here: the action itself.
+cipher whose library holds the lock gains nothing.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ memory comes from there as long as there is any. Which node: `choose`, which doe
 alone has what it takes; elsewhere no node is known, and nothing is pinned.
 
 Source: set_mempolicy(2), sched_setaffinity(2), Documentation/ABI/stable/sysfs-devices-node of
-Linux. What must not live here: what a process does.
+Linux.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Journal -> loop -> transport -> executor -> (server), until the machine halts, something
 fails or a signal comes; then everything is closed. If it is killed, it starts again from
-its journal, on the same port. What must not live here: any knowledge of roles.
+its journal, on the same port.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""From a journal to its machine, and back: a start by a fold and the rows after it; a compaction.
-
-What must not live here: which rows a fold stands for (`store.compaction`), what a machine folds.
-"""
+"""Starts a machine from its journal, by a fold and the rows after it, and compacts journals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Lets the main thread of a process wait for its end, by a signal or by another thread.
-
-What must not live here: closing the process's parts (`service.process`).
-"""
+"""Lets the main thread of a process wait for its end, by a signal or by another thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Snapshots of a machine's state: immutable values that other threads may read.
 
 Machines belong to their loop's thread; metrics and health checks read the last `Snapshot`
-instead. What must not live here: counters and formats.
+instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spans as OpenTelemetry has them, sent where its own variables say (OTEL_EXPORTER_OTLP_ENDPOINT).
 
 The only importer of opentelemetry, which is an extra (`trace`); imported when somebody asks for
-traces. What must not live here: which spans there are (`service.tracing`).
+traces.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 It compacts its own journal as the coordinator does: by a machine that applies the rows, behind the
 standby, which has looked at each before.
-
-What must not live here: decisions (`roles.coordinator.standby`).
 """
 
 from __future__ import annotations

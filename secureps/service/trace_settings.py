@@ -1,7 +1,6 @@
 """Whether a party is traced, which OpenTelemetry's own variables say.
 
-The library itself is imported when they ask for it (`service.spans`). What must not live here: any
-other setting of the environment's.
+The library itself is imported when they ask for it (`service.spans`).
 """
 
 from __future__ import annotations

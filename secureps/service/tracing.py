@@ -13,8 +13,7 @@ All parties of a run know its id, the group and the version; the ids of a trace 
 digests of these. So no message carries them: nothing is added to what is sent, whoever comes back
 from a crash goes on in the same trace, and nobody can bring in an id of his own. Spans are made of
 what is journalled, done and asked: machines know nothing of them. They name groups, versions,
-cohorts and numbers, never a client. What must not live here: OpenTelemetry itself
-(`service.spans`), which is not imported before somebody asks for traces.
+cohorts and numbers, never a client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The streams of orders that a party gives, one for each party that watches it.
-
-What must not live here: which orders there are.
-"""
+"""The streams of orders that a party gives, one for each party that watches it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The loop of a party that lives for one wave: it waits for nothing, and ends when all is done.
-
-What must not live here: parties (`service.one_wave`).
-"""
+"""The loop of a party that lives for one wave: it waits for nothing, and ends when all is done."""
 
 from __future__ import annotations
 

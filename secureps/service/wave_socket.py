@@ -4,8 +4,7 @@ Who asks may not be a process that could read them: the same user's, or root's. 
 others off.
 
 A frame is a kind (uint8: a batch, or an error in words), a length (uint64, little endian), and as
-many bytes; one goes each way, and the connection ends. What must not live here: what a batch says
-(`wire.waves.batch`), of which both its signatures are looked at where it is read.
+many bytes; one goes each way, and the connection ends.
 """
 
 from __future__ import annotations

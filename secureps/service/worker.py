@@ -1,7 +1,4 @@
-"""The Protocol of a role's worker, which does long tasks and everything with payloads.
-
-What must not live here: the tasks of any role.
-"""
+"""The Protocol of a role's worker, which does long tasks and everything with payloads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Acts of a person in a file of their own: one line each, chained, signed, durable before done.
 
 `previous` is BLAKE2b-256 of the line before, the signature is Ed25519 in the domain DOMAIN over the
-line with an empty one. What must not live here: what an act does.
+line with an empty one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Files that are whole whenever they are read: written beside, and renamed into their place.
 
 Whoever reads several and writes one of them again waits for its turn (`one_at_a_time`).
-
-What must not live here: what a file is for, and whose fault it is when the disk refuses.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ The kit is in no copy: a private key lies where its owner keeps it, and an envel
 back would open what was sealed under it.
 
 What may come back (`restore`): a shard's folder at any time, for others have what it lacks; nobody
-else's below a height on record. What must not live here: what a journal says.
+else's below a height on record.
 """
 
 from __future__ import annotations

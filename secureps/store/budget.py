@@ -11,8 +11,6 @@ Rows are written under a lock that the clients of other runs take too: two at on
 than one after the other. The ledger is a journal with a height (`store.journal`), and never goes
 back. What was written and then not sealed stays charged. Updates with no privacy are on record too:
 no epsilon bounds what they tell, so that only their number is shown.
-What must not live here: what a fact costs (`privacy.accountant`), and how an update is named
-(`client.integers`).
 """
 
 from __future__ import annotations

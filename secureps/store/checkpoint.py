@@ -4,8 +4,7 @@
     ROOT/000007/shard-0.safetensors    "all/0003": float32 values of block 3 of group
                                        "all"; "all/0003/m": a slot of its optimizer
 A checkpoint is complete when its manifest is. Every shard file opens with
-`safetensors.torch.load_file` alone. What must not live here: which versions to keep, and
-when to write.
+`safetensors.torch.load_file` alone.
 """
 
 from __future__ import annotations

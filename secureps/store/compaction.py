@@ -11,8 +11,7 @@ Rows are packed for the archive in memory, some at a time between other things: 
 than all else of a compaction, and a row does not change.
 
 The digest of the fold covers the row that it ends with, the chain up to there, and the archive. It
-is no signature, as those of rows are none. What must not live here: what a state is (`roles`), and
-what is told of a row (`audit.entries`).
+is no signature, as those of rows are none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Checkpoints at an object store, as servers copied them there: read newest first, one by one.
 
 A checkpoint is brought into a folder of this machine before anything is made of it, and is judged
-there as any other (`store.checkpoint`): half a copy is no checkpoint. What must not live here:
-copying to a store (`service.checkpoint_copies`).
+there as any other (`store.checkpoint`): half a copy is no checkpoint.
 """
 
 from __future__ import annotations

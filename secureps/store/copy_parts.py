@@ -3,8 +3,7 @@
     STATE/copy/journal.db.part   parts as they come
     STATE/copy/journal.db        the whole of it, found to be what was sent
 
-It is brought into the state folder as a backup is, by `store.backup`. What must not live here: who
-is sent one (`service.lead`), and how it is made (`store.compaction`).
+It is brought into the state folder as a backup is, by `store.backup`.
 """
 
 from __future__ import annotations

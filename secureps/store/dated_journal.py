@@ -3,8 +3,7 @@
 The first transaction of a process begins with a `Dated`, and so does one after the calendar and
 the run's clock came apart (a host that slept, a clock that was set). Requests that were refused are
 counted in the next transaction, but not sooner than EVERY after the last that had any, and when the
-journal is closed: a flood of them takes no more of the disk than one. What must not live here:
-machines, which never see these rows.
+journal is closed: a flood of them takes no more of the disk than one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What is written outlives the process that wrote it in any case, as files are the system's by then.
 It outlives the machine's power only if somebody has waited for the disk, which takes as long as all
 else that a small update costs. Flower's simulation plays every party on one machine, and is over
-with that machine: there nobody waits. What must not live here: files, and what is a simulation.
+with that machine: there nobody waits.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ their own, and each erases none but its own and the kit's. They are under the pa
 other private files, where there is one, in no database and in no backup: to erase one is to write
 over its file, and to remove it. A disk that moves what is written (an SSD, a file system that
 copies on write) may keep the old bytes until it uses their place again; where that counts,
-KIT/private lies on an encrypted volume, or in memory. What must not live here: when a key is made
-or erased (`roles.holder.key_rotation`).
+KIT/private lies on an encrypted volume, or in memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Locks on open files: one process holds one, and the system drops it when that process ends.
 
 flock(2) where there is one; on Windows `msvcrt.locking`, of one byte far behind whatever a file
-says, since others cannot read what is locked there. What must not live here: what is locked, and
-what whoever comes second is told.
+says, since others cannot read what is locked there.
 """
 
 from __future__ import annotations

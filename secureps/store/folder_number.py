@@ -1,7 +1,4 @@
-"""The number of a state folder: whoever has another copy of a journal is told apart by it.
-
-What must not live here: what a journal says of it.
-"""
+"""The number of a state folder: whoever has another copy of a journal is told apart by it."""
 
 from __future__ import annotations
 

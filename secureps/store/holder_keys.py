@@ -4,8 +4,7 @@
     ENVELOPE  KIT/public/holders/NAME.envelope.pub  KIT/private/NAME/envelope.key
 
 Every file begins with a tag of its own, so that none is taken for another; the CA certifies
-the digest of the whole public file. What must not live here: reading and writing files, and
-their permissions (`store.keyring`).
+the digest of the whole public file.
 """
 
 from __future__ import annotations

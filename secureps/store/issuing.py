@@ -7,9 +7,7 @@
     KIT/ca/revoked.json   0600  digests of keys that were replaced or revoked, and come never again
     KIT/public/                 what it signs, for everybody (`store.keyring`, `store.tls_files`)
 
-Files appear whole or not at all, the roster last, so that a step cut short can be repeated. What
-must not live here: how a party makes its keys (`store.party_keys`); `issue` alone has it do so in
-this folder, for kits whose parties are all on this machine.
+Files appear whole or not at all, the roster last, so that a step cut short can be repeated.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
     MemoryJournal   for simulation and tests
 
 A record is any dataclass of `messages.records`, `messages.*_records` and `messages.charge`, or
-what became of an evaluation. What must not live here: what records mean
-(machines fold them), and payloads (they are in the spool).
+what became of an evaluation.
 """
 
 from __future__ import annotations

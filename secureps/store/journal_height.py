@@ -6,8 +6,6 @@ or opened does it again. So each commit is noted here, durably, before anybody h
 number of the last row and its chained digest, which tells a journal from every other of its length.
 
     two slots of a page each, written in turn: one that is cut short leaves the other whole
-
-What must not live here: what a row is, and what a party does that finds itself behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The lock beside a journal: one process holds it, and whoever comes second hears which.
 
-And the mark of one that is being restored. What must not live here: the journal (`store.journal`).
+And the mark of one that is being restored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Rows of a journal: how a record is written into one, and how rows are read and found sound.
-
-What must not live here: who holds a file, and its height (`store.journal`), and what stands for
-rows that are gone (`store.compaction`).
-"""
+"""Rows of a journal: how a record is written into one, and how rows are read and found sound."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@
 
 KIND is one of `store.holder_keys`, the same for all holders of a kit. private/NAME is made by the
 party (`store.party_keys`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
-
-What must not live here: formats of keys (`crypto`), and networks: a kit travels by hand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reads and writes single files of a start-up kit: permissions, size, and what to do about both.
-
-What must not live here: which files a kit has (`store.keyring`, `store.tls_files`).
-"""
+"""Reads and writes single files of a start-up kit: permissions, size, and what to do about both."""
 
 from __future__ import annotations
 

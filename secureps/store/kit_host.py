@@ -1,8 +1,7 @@
 """The host that a kit is for, as its CA has signed it: a native run, or Flower's engine.
 
 Inside Flower the run ships the code that reads a client's keys. A native run's kit would not be its
-party's alone any more if it served there too, and one of Flower's never was. What must not live
-here: making kits (`store.issuing`).
+party's alone any more if it served there too, and one of Flower's never was.
 """
 
 from __future__ import annotations

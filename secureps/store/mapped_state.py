@@ -4,7 +4,7 @@ The system keeps pages of files in memory for as long as it has room for them, m
 disk that fails under a map ends the process (SIGBUS), as a kill does; so a file, or the tensor of
 it that is wanted, is read for its digest before it is mapped, where a disk that fails is an error.
 `Scratch` is room for a version that is being made: a file without a name, which is gone with the
-process that made it. What must not live here: what tensors mean.
+process that made it.
 """
 
 from __future__ import annotations

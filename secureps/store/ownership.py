@@ -4,8 +4,7 @@ Whoever reads it has a client's seed; whoever writes it has a ledger forget what
 only readable by others is closed here; what others could have changed is refused, for nobody can
 say what they did. As root, in a container, a volume may belong to whoever made it: then all in it
 belongs to that one, or to root. Where files have no owners and modes (Windows) nothing is looked
-at. What must not live here: what is in the folder, and private keys, which are never closed in
-silence (`store.keyring`).
+at.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@
 
 Files are made where nothing is, with their mode, and links are refused: no step writes over a key
 that is in use. Each step may be repeated: it makes what is not there yet, and the same request.
-What must not live here: what the issuer does with a request (`store.issuing`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Where a passphrase comes from: a file descriptor, or whoever sits at the terminal.
 
-Never from the environment, an argument or a file's name: others see those. What must not live here:
-what a passphrase does (`crypto.passphrase`), and which files are under one.
+Never from the environment, an argument or a file's name: others see those.
 """
 
 from __future__ import annotations

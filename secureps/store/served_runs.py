@@ -4,8 +4,7 @@ or an older copy of one is missed.
 A coordinator chooses a run's nonce: it could found a run of last month again, bit for bit, before
 holders that began in an empty folder, and have what was recorded then summed in other cohorts. A
 holder with an empty ledger therefore refuses every run of this file, and one whose whole folder
-came back as it was earlier finds in RUN.height that it had come further. What must not live here:
-the ledger itself (`store.journal`), and keys (`store.keyring`).
+came back as it was earlier finds in RUN.height that it had come further.
 """
 
 from __future__ import annotations

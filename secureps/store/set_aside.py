@@ -1,9 +1,7 @@
 """Sets the journal of a superseded coordinator aside, which is the other one's standby then.
 
-    STATE/superseded-N/         its journal as it was: no row of it is lost to whoever looks
-    STATE/superseded-N.moving/  while it is being moved
-
-What must not live here: who is superseded (`roles.coordinator.reign`).
+STATE/superseded-N/         its journal as it was: no row of it is lost to whoever looks
+STATE/superseded-N.moving/  while it is being moved
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A shard spools blocks and sums in one, a client's outbox is another. Keys are paths of
 plain words, such as "update/hospital-1/all/3/0"; on disk each is one file of one flat
-directory ("~" for "/"), so that one directory fsync makes it durable. What must not live
-here: what payloads are, and whether other bytes may come under a known key.
+directory ("~" for "/"), so that one directory fsync makes it durable.
 """
 
 from __future__ import annotations

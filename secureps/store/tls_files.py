@@ -5,7 +5,7 @@
     KIT/private/NAME/tls.key  0600  a party's private key
 
 Certificates end after a year; `renew` signs the same keys anew, and a process that runs takes the
-new files when they are there. What must not live here: what is in a certificate (`crypto.tls`).
+new files when they are there.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@
     InProcessNetwork    both ends in one process, all delays by a clock
 
 Futures are `concurrent.futures.Future`; they end in an answer or in a SecurepsError.
-What must not live here: threads, sockets, and what messages mean.
 """
 
 from __future__ import annotations

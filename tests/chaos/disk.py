@@ -1,7 +1,7 @@
 """Disks that can be full, stop a party in the middle of a write, and forget what was not synced.
 
 A double of the calls by which `secureps.store` makes files durable: `os.fsync` and `os.replace`
-note what a disk would hold, and wait for no disk. What must not live here: when anything fails.
+note what a disk would hold, and wait for no disk.
 """
 
 from __future__ import annotations

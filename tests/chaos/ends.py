@@ -1,7 +1,6 @@
 """How a run may end before its last version, and a client leave it: for what a seed did to them.
 
 An end has to be one of these for its own reason: the run says which, and what it names happened.
-What must not live here: what a run has made (`tests.chaos.check`).
 """
 
 from __future__ import annotations

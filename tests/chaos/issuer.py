@@ -1,7 +1,4 @@
-"""Whoever issues keys: one roster after another while a run trains, with keys anybody can compute.
-
-What must not live here: when a roster changes, and who is told (`tests.chaos.world`).
-"""
+"""Issues one roster after another while a run trains, with keys that anybody can compute."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Rosters that change while a run is played: who comes, who is revoked or replaced, what expires.
 
-The coordinator looks at its kit; others have that with which they were first started. What must not
-live here: keys and signatures (`tests.chaos.issuer`).
+The coordinator looks at its kit; others have that with which they were first started.
 """
 
 from __future__ import annotations

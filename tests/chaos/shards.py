@@ -1,7 +1,4 @@
-"""Shards that come and go while a run is played, by an operator's acts: blocks move between them.
-
-What must not live here: how an operator speaks (`tests.chaos.operator`), and rosters.
-"""
+"""Shards that come and go while a run is played, by acts of an operator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Finds a Flower app in a Python file, in a project's folder, or among a script's objects.
-
-What must not live here: running an app (`client.flower.trainer`), and its ServerApp
-(`client.flower.server`).
-"""
+"""Finds a Flower app in a Python file, in a project's folder, or among a script's objects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Refuses Flower mods that do not work without Flower's server.
 
-All others run as they are, around the app. What must not live here: running them.
+All others run as they are, around the app.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Evaluates a model on the held-out records of all clients, weighted by their number.
 
-For apps that have no other held-out set. What must not live here: which clients there are.
+For apps that have no other held-out set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Converts a model to and from Flower's `ArrayRecord`, and keeps `context.state` on disk.
-
-What must not live here: apps and messages (`client.flower.script`).
-"""
+"""Converts a model to and from Flower's `ArrayRecord`, and keeps `context.state` on disk."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `run_flower` ends a Flower script that joins by itself; `FlowerScript` is what `secureps join`
 and `secureps up` make of a file or a project. Only modules of `client.flower` import flwr, which is
-an extra: pip install 'secureps[flower]'. What must not live here: driving an app
-(`client.flower.trainer`).
+an extra: pip install 'secureps[flower]'.
 """
 
 from __future__ import annotations

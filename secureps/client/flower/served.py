@@ -1,7 +1,6 @@
 """The decisions of a ServerApp, which ran once, as metadata of the file of version 0.
 
-The plan's digest of that file pins them, and nobody else need run the ServerApp. What must not live
-here: flwr (this module must import without it), and running anything.
+The plan's digest of that file pins them, and nobody else need run the ServerApp.
 """
 
 from __future__ import annotations

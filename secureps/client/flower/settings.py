@@ -1,7 +1,4 @@
-"""Translates `--set key=value` into a Flower app's node_config and run_config.
-
-What must not live here: running an app (`client.flower.trainer`).
-"""
+"""Translates `--set key=value` into a Flower app's node_config and run_config."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """`FlowerTrainer` runs an unmodified Flower client app as a `Trainer`.
 
 The app runs in this process, on messages like those of Flower's server; nothing of Flower opens a
-connection. What must not live here: finding an app (`client.flower.app`), and rounds, clipping and
-encryption, which are the same for every trainer.
+connection.
 
 An app draws from the global generators of random, NumPy and torch, so these are seeded for
 every call from `FitConfig.seed`, and restored: a client that was killed repeats its bits. An

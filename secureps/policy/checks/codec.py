@@ -1,6 +1,6 @@
 """What a group's codec and feedback cannot be combined with: refused with the reason.
 
-Pure functions of sections. What must not live here: what the stages do (`codec`).
+Pure functions of sections.
 """
 
 from __future__ import annotations

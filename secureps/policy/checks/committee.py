@@ -1,7 +1,4 @@
-"""Key holders that a plan's cipher has no use for, or that could not be asked: refused with why.
-
-What must not live here: what a committee withstands (`policy.explain`).
-"""
+"""Key holders that a plan's cipher has no use for, or that could not be asked: refused with why."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ each metric, divided by its largest magnitude, under the rule, weighting and pri
 other group. Reports travel beside the metrics, each weighted by examples of its own: a client
 weighs as much as the largest count n of its parts, a part of n_p examples has the share n_p / n,
 which is a value too, and what it says is multiplied by it. Sums of both, divided, are the mean that
-is weighted by n_p, and one opening of one vector gives all. What must not live here: when rounds
-open (`roles`), best and stop (`policy.early_stopping`).
+is weighted by n_p, and one opening of one vector gives all.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ itself, is done within the target,
 
 and never less than the plan's least. Tasks that differ in their local steps are the systems
 heterogeneity of Li et al. 2020 ("Federated Optimization in Heterogeneous Networks", FedProx,
-section 3.2: partial work is taken, not dropped). Nothing that is measured goes anywhere else. What
-must not live here: clocks.
+section 3.2: partial work is taken, not dropped). Nothing that is measured goes anywhere else.
 """
 
 from __future__ import annotations

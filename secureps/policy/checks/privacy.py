@@ -4,8 +4,7 @@ Beside it what a plan may have and its clients are warned of.
 
 An epsilon is about sums under noise. Whatever else follows from a client's data (how often it
 counts, how large it says an update is, which rows it sends) must not depend on it, or nothing is
-covered. Pure functions of sections. What must not live here: what anything costs
-(`policy.spending`), and numbers that clash (`policy.rules.registry`).
+covered. Pure functions of sections.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ what it does not open nobody does; of more it is not, and what they sent waits u
 is missing, has been replaced. With t = n from the beginning each is believed whatever it says.
 
 Safety hangs on none of this: no key is touched for it, no cohort is smaller for it, and what a
-holder does not open it gives no share of. What must not live here: what becomes of a submission
-(`roles.coordinator.envelope_checks`).
+holder does not open it gives no share of.
 """
 
 from __future__ import annotations

@@ -8,9 +8,7 @@
 A cohort that did not open has somebody in it who spoilt it, and not among those who are cleared:
 such a set is one of suspects, and what opens later is taken off it. The only one of a set is an
 offender. That is sound of offenders that spoil whatever they are in; one that behaves at times can
-have another client suspected in its place. Pure functions of the state; what must not live here:
-whether it was clients who spoilt a cohort (`roles.coordinator.opening`), rounds and records
-(`roles`), I/O.
+have another client suspected in its place. Pure functions of the state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a group's codec sends, and what clients keep of the rest, in words.
-
-What must not live here: bytes on the wire (`policy.explain.explanation`).
-"""
+"""What a group's codec sends, and what clients keep of the rest, in words."""
 
 from __future__ import annotations
 

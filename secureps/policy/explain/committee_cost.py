@@ -1,9 +1,7 @@
 """What a committee of key holders costs, and which ring its plan's sums lie in.
 
 Seeds, envelopes and answers belong to a key, whose length is the ring's degree whatever the
-model's: a holder's traffic grows with the clients of a cohort and not with the model. What must not
-live here: who must collude (`policy.explain.visibility`), and what updates cost
-(`policy.explain.explanation`).
+model's: a holder's traffic grows with the clients of a cohort and not with the model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a plan means: who sees what, who must collude, what it spends and what it costs.
 
 Computed from the plan and the number of values in each group, by the same code that the
-parties run. What must not live here: how it looks (`run.check`), and any measurement.
+parties run.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ An estimate: not all of it falls together, and allocators keep some of what was 
 covered: the page cache of files, the operating system, other processes, and shards of unequal
 weight. `benchmarks.memory` sets it beside what is measured;
 `tests/processes/test_shard_memory.py` asserts that they agree within half, and for a client
-`tests/federation/test_sealing_memory.py` within a quarter. What must not live here: measuring,
-and limits that servers keep (they are arguments).
+`tests/federation/test_sealing_memory.py` within a quarter.
 """
 
 from __future__ import annotations

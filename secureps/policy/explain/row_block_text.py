@@ -1,8 +1,6 @@
 """Which row-blocks of a table no cohort will ever be made of, in words, before a run has ended.
 
-How many are said, and of which table: who touches what stays where it is known. What must not live
-here: asking clients (`run.script.scoring`), and what becomes of such a row-block
-(`roles.coordinator.termination`).
+How many are said, and of which table: who touches what stays where it is known.
 """
 
 from __future__ import annotations

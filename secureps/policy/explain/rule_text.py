@@ -1,7 +1,4 @@
-"""A group's rule in sentences, for `secureps check`: from the numbers that all parties rely on.
-
-What must not live here: formulas (each rule's module has its own), and what anything costs.
-"""
+"""A group's rule in sentences, for `secureps check`: from the numbers that all parties rely on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Who sees what under a plan, and who must work together to open a single update.
-
-What must not live here: how much privacy's noise hides (`policy.explain.explanation`).
-"""
+"""Who sees what under a plan, and who must work together to open a single update."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 there, `enter` at which clock a member begins. Time is an argument: seconds of the run's
 journalled clock. A rule has rounds (whoever is asked together is summed together), or it is
 driven by arrivals: members are asked one by one, whenever they are free, and what is not
-summed waits. What must not live here: any single rule, any I/O, any payload.
+summed waits.
 
 Examples:
     >>> state = ps.rules.RuleState(version=3, live=frozenset({"north", "south"}))

@@ -3,8 +3,7 @@
 Sums of values at other places mean nothing, nor do those of keys that different holders share: all
 members of a cohort have one support and one committee, those of their base versions. At the border
 of two periods the older cohort closes first if it has the minimum; else what is left of it is
-dropped, as updates that are too stale are. What must not live here: which values they are
-(`policy.block_codes`), who the committees are (`roles.coordinator.committees`), and rules.
+dropped, as updates that are too stale are.
 """
 
 from __future__ import annotations

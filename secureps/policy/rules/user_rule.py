@@ -1,9 +1,7 @@
 """A rule of the user's: imported at the coordinator, and never believed.
 
 Whatever its class does, what comes out is an answer of `policy.rules.rule` or a `RuleFailed` that
-says what is wrong with it, on which the run ends in order. What must not live here: what a cohort
-may be (`policy.rules.registry.refuse_close`, which holds for every rule), and any rule of our
-own.
+says what is wrong with it, on which the run ends in order.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A shard's time is the bytes that come for its blocks at once, in a round of each
 costs it. Placement spreads blocks by number; where clients touch some of them more than others, one
 shard is late and every version waits for it. The largest blocks move first, each to where it takes
 the longest time down most, until that is near to what an even spread would have (the greedy rule of
-longest processing time first: Graham 1969, "Bounds on multiprocessing timing anomalies"). What must
-not live here: how load is measured, and the move itself (`roles.coordinator`).
+longest processing time first: Graham 1969, "Bounds on multiprocessing timing anomalies").
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What an operator has had the coordinator do: folded from the journal.
 
-A pause costs nobody time: what waited when it began has waited as long when it is over. What must
-not live here: whether an act may be done, and what it says to others (`roles.coordinator.acts`).
+A pause costs nobody time: what waited when it began has waited as long when it is over.
 """
 
 from __future__ import annotations

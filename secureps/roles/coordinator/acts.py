@@ -1,7 +1,6 @@
 """What an operator has the coordinator do: pause, a checkpoint, who is left out, no scaling.
 
-An act that is done already changes nothing, so that it may be said again. What must not live here:
-what follows from one that is on record (`roles.coordinator.acted`).
+An act that is done already changes nothing, so that it may be said again.
 """
 
 from __future__ import annotations

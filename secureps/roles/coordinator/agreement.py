@@ -1,8 +1,7 @@
 """Shards that hold the same block come to the same bytes, or nothing is made of it.
 
 All that they compute is of integers and single IEEE operations: two digests of one block are a
-fault of one of the machines, and which of them is for its operator to find out. What must not live
-here: what follows where they agree (`roles.coordinator.commit`).
+fault of one of the machines, and which of them is for its operator to find out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What shards and key holders answer in the six steps of a version: to which cohort, and if right.
 
 An answer may come late, come twice, or be about a cohort of another run: what is past changes
-nothing. What must not live here: what follows from an answer (`roles.coordinator.commit`), and
-who may give one (`roles.coordinator.coordinator`).
+nothing.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ While a cohort is made into a version, members go on sending: what is not in it 
 client whose cohort was burnt, or in whose envelopes a flaw was found, sits out until the next
 version: it is not asked, and what it has sent waits. If too few others are here to make that one,
 sets of a burnt cohort may (`roles.coordinator.recovery`); if nobody is left, the group is given
-up. What must not live here: the steps of a version (`roles.coordinator.commit`), rules.
+up.
 """
 
 from __future__ import annotations

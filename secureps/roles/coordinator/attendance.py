@@ -2,9 +2,7 @@
 
 With very many clients nobody looks at all of them at every event: only at those of whom something
 was written, or whose lease began or ended, since the group was looked at last. All of it follows
-from the coordinator's state and the leases, and a restart begins without it. What must not live
-here: who is asked (`roles.coordinator.asynchronous`, `roles.coordinator.synchronous`), and leases
-(`roles.coordinator.sessions`).
+from the coordinator's state and the leases, and a restart begins without it.
 """
 
 from __future__ import annotations

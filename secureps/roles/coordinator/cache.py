@@ -1,7 +1,6 @@
 """What was worked out and still holds: kept beside the coordinator's state, and no part of it.
 
-Whatever is in here follows from the state and the time; a restart begins without it. What must
-not live here: anything that does not say what it depends on.
+Whatever is in here follows from the state and the time; a restart begins without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the coordinator knows of a checkpoint, in the making or complete.
-
-What must not live here: when one is begun (`roles.coordinator.checkpointing`).
-"""
+"""What the coordinator knows of a checkpoint, in the making or complete."""
 
 from __future__ import annotations
 

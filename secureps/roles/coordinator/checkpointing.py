@@ -1,8 +1,4 @@
-"""Checkpoints, as the coordinator orders them: when, whose parts, and what they make durable.
-
-What must not live here: files (`store.checkpoint`), and the steps of a version
-(`roles.coordinator.commit`).
-"""
+"""Checkpoints, as the coordinator orders them: when, whose parts, and what they make durable."""
 
 from __future__ import annotations
 

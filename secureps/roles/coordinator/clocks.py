@@ -2,8 +2,7 @@
 
 Folded from the journal, shown to the rule. A member takes part from the moment at which it
 is live until its lease runs out; what it sent waits on, and what it is training may
-still come. What must not live here: receipts and cohorts (`roles.coordinator.state`), and
-decisions.
+still come.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A cohort from its close to its end: what shards and key holders have said of it.
-
-What must not live here: whose fate it decides (`roles.coordinator.group`), what the answers of a
-committee come to (`roles.coordinator.opening`).
-"""
+"""A cohort from its close to its end: what shards and key holders have said of it."""
 
 from __future__ import annotations
 

@@ -1,15 +1,11 @@
 """The six steps of a version, as the coordinator drives them.
 
-    1 close    cohort and weights journalled before any message names them
-    2 hold     every shard verifies and sums; what is missing leads to a new close
-    3 open     only when all hold
-    4 prepare  shards average and step; their new blocks are durable
-    5 commit   when all are prepared
-    6 publish  clients are told
-
-What must not live here: when a cohort closes (`roles.coordinator.synchronous`,
-`roles.coordinator.asynchronous`), checks of who may say what (`roles.coordinator.coordinator`),
-what is said again to whom (`roles.coordinator.resubscribe`), rules, I/O.
+1 close    cohort and weights journalled before any message names them
+2 hold     every shard verifies and sums; what is missing leads to a new close
+3 open     only when all hold
+4 prepare  shards average and step; their new blocks are durable
+5 commit   when all are prepared
+6 publish  clients are told
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 When the CA replaces a holder, base versions that are still to come are sealed for the new
 committee, and those before them for the one that they were sealed for already: a client seals one
-base version for one committee alone, and a cohort has one. What must not live here: what is made of
-their answers (`roles.coordinator.opening`).
+base version for one committee alone, and a cohort has one.
 """
 
 from __future__ import annotations

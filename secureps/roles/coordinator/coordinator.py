@@ -1,7 +1,7 @@
 """The coordinator: who may say what, and when; decides on receipts, never on payloads.
 
 It checks requests and turns them into records; `roles.coordinator.commit` drives the steps that
-follow, `roles.coordinator.state` is the state. What must not live here: I/O, payloads, rules.
+follow, `roles.coordinator.state` is the state.
 """
 
 from __future__ import annotations

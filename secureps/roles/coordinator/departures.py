@@ -3,8 +3,7 @@
 A shard leaves when it was away for the plan's `shards_wait`, and each of its blocks lies on another
 one that is here and has what is committed. It is journalled as a placement of the next epoch, by
 which everybody goes from then on: blocks of that shard are taken in by whoever is next in order,
-and nobody takes from it what others are to hold. What must not live here: how placements are made
-(`messages.run`), and shards that come back in time (`roles.coordinator.registration`).
+and nobody takes from it what others are to hold.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What holders of a committee find in the envelopes of a submission, and what comes of it.
-
-What must not live here: how a cohort is opened (`roles.coordinator.opening`,
-`roles.coordinator.commit`).
-"""
+"""What holders of a committee find in the envelopes of a submission, and what comes of it."""
 
 from __future__ import annotations
 

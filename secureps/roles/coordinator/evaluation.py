@@ -2,8 +2,7 @@
 
 An evaluation begins before anybody may train from its version: the round that follows a
 version to be evaluated opens when the evaluation has begun, and goes on beside it. One
-that cannot begin or comes to nothing is skipped, on record, and holds nobody up. What must
-not live here: rounds and cohorts (`roles.coordinator.commit`), which are those of any group.
+that cannot begin or comes to nothing is skipped, on record, and holds nobody up.
 """
 
 from __future__ import annotations

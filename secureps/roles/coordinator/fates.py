@@ -3,8 +3,7 @@
 A fate is told on the client's stream of orders, or again when it subscribes anew, and before any
 version that is newer than the fate. So a client that sends an update of a version which was
 committed after a fate was final has journalled that fate, and never asks for it again. What is
-left of it then is its number: an update of that name is over, whoever sends it once more. What must
-not live here: who decides on a fate (`roles.coordinator.commit`), and rounds.
+left of it then is its number: an update of that name is over, whoever sends it once more.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The first model's schema decides (the plan's file of version 0, or the first client's); before
 all shards and holders are up nothing is pinned. Where no file gives version 0, one client that is
-here does. What must not live here: the values of version 0, which shards make
-(`roles.coordinator.commit.found`).
+here does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One group's life at the coordinator: its version, its round or its stream, its cohort.
-
-What must not live here: records of the whole federation (`roles.coordinator.state`), and decisions.
-"""
+"""One group's life at the coordinator: its version, its round or its stream, its cohort."""
 
 from __future__ import annotations
 

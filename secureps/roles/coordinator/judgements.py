@@ -1,7 +1,4 @@
-"""What became of the versions of a model that were to be evaluated: folded from the journal.
-
-What must not live here: when a version is evaluated, and by whom (`roles.coordinator.evaluation`).
-"""
+"""What became of the versions of a model that were to be evaluated: folded from the journal."""
 
 from __future__ import annotations
 

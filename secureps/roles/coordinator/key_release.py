@@ -3,7 +3,7 @@
 A key is needed while a submission that can still be opened is sealed for it, or somebody was asked
 for one before the next key was announced. What holders erase all the same, after a day, opens no
 more: where too few of them are left, a submission is dropped as stale, and nobody is accused for
-it. What must not live here: when holders take another key (`roles.holder.key_rotation`).
+it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Measured by the coordinator itself from its own records, but for how long models and updates are on
 their way, which clients say, of whom the median counts; nothing but `[scaling]` goes by it. None of
-it is journalled: a restart measures anew, and what was decided is on record. What must not live
-here: decisions (`roles.coordinator.scaling`).
+it is journalled: a restart measures anew, and what was decided is on record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Who takes part, and what clients say beside their submissions: join, decline, withdraw, retire.
-
-What must not live here: what is asked of a receipt (`roles.coordinator.submissions`).
-"""
+"""Clients that take part, and what they say of it: join, decline, withdraw, retire."""
 
 from __future__ import annotations
 

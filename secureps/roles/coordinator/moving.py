@@ -1,8 +1,7 @@
 """Where blocks are placed, and on their way to: folded from the journal.
 
 Blocks move in two placements. By the first they lie at their old shards and at the new ones too,
-which are filled meanwhile; by the second, the target, at the new ones. What must not live here:
-when which is journalled, and who hears of it (`roles.coordinator.resharding`).
+which are filled meanwhile; by the second, the target, at the new ones.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Any t - 1 holders may lie about their shares: subsets of answers are tried one after another, and
 who is off the polynomial of the others is named. A sum of keys that is too large is not tried
 at all. If nothing opens, the cohort is burnt: it is charged, and none of its submissions is ever
-part of another. Pure functions of the state; what must not live here: orders, records, shards.
+part of another. Pure functions of the state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The receipts of a group whose fate is open: whose they are, and who found them in order.
 
 What is asked for at every event follows each receipt as it comes and goes, so that nobody looks
-through all of them. What must not live here: what comes of it (`roles.coordinator.opening`,
-`roles.coordinator.synchronous`).
+through all of them.
 """
 
 from __future__ import annotations

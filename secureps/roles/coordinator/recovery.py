@@ -7,10 +7,7 @@ and others make that one; if too few others are here, the sets follow one after 
 exactly the clients of a set seal the same updates anew, and these alone make the cohort, with the
 weights that they had.
 
-All that groups and clients are told of it is decided here. What must not live here: which sets
-these are (`policy.cohorts.suspicion`), whether clients spoilt a cohort
-(`roles.coordinator.opening`), what is written of a set (`roles.coordinator.synchronous`,
-`roles.coordinator.asynchronous`).
+All that groups and clients are told of it is decided here.
 """
 
 from __future__ import annotations

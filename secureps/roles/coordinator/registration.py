@@ -3,8 +3,7 @@
 Journals are kept apart, and each can be lost or come back older than it was. What others remember
 is compared here, before anything is made of it: a coordinator without its journal founds no second
 run over the first, one that is behind its shards makes no version twice, and a key holder that
-forgot what it opened opens nothing more. What must not live here: clients
-(`roles.coordinator.membership`), and the journals themselves (`store.journal`).
+forgot what it opened opens nothing more.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ not gone on without it. Once a coordinator has passed the fence, every shard tel
 
 A shard whose disk is lost has forgotten whom it obeyed, and so is asked last: another one knows. If
 all shards have lost theirs, the key holders know: any two sets that are large enough have an honest
-one in common. A key holder alone is not believed, for it may lie; it counts as away. What must not
-live here: how a standby takes over (`roles.coordinator.standby`).
+one in common. A key holder alone is not believed, for it may lie; it counts as away.
 """
 
 from __future__ import annotations

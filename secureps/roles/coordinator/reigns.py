@@ -1,8 +1,7 @@
 """What a coordinator's journal says of coordinators: which ones there were, and who may take over.
 
 A reign is the time of one coordinator, however often it starts; a standby that takes over begins
-the next one, in a line of numbers of its own. What must not live here: what follows from that
-(`roles.coordinator.reign`, `roles.coordinator.standby`).
+the next one, in a line of numbers of its own.
 """
 
 from __future__ import annotations

@@ -9,9 +9,6 @@ version that is committed. When all say that they have it, the second is in forc
 the new shards, and the old ones delete what is theirs no more. Before that a checkpoint is made
 where a new shard alone would have a block: a run without copies goes on from the newest checkpoint
 and the outboxes, whichever disk is lost.
-
-What must not live here: which blocks go where (`model.placement`), and who leaves because it is
-away (`roles.coordinator.departures`).
 """
 
 from __future__ import annotations

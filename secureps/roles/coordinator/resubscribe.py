@@ -1,7 +1,6 @@
 """What is said again to a party that (re)subscribes: everything that still concerns it.
 
-Orders may be lost with the stream that they were on; all are idempotent. What must not live
-here: decisions and records (`roles.coordinator.commit`).
+Orders may be lost with the stream that they were on; all are idempotent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What has followed from measured load: folded from the journal.
-
-What must not live here: measuring, and deciding (`roles.coordinator.load`,
-`roles.coordinator.scaling`).
-"""
+"""What has followed from measured load: folded from the journal."""
 
 from __future__ import annotations
 

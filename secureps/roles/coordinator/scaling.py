@@ -4,7 +4,6 @@ Row-blocks move as soon as it is known that shards have unlike much to do, and e
 passed since the last decision; once enough versions were made too, the plan's policy decides. Each
 decision is journalled with its reason before anything is done about it, and never made again: a
 restart measures anew. A shard comes and goes by the act by which an operator has it come and go.
-What must not live here: measuring (`roles.coordinator.load`), any policy (`policy.scaling`).
 """
 
 from __future__ import annotations

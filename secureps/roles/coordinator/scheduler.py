@@ -1,9 +1,7 @@
 """Moves every group as far as it can go now: the one loop that all events of a coordinator end in.
 
 Every step returns what its group waits for. Here alone that is stored, beside the fold of the
-journal: a step without a reason leaves the words of its records. What must not live here: what any
-step does (`roles.coordinator.synchronous`,
-`roles.coordinator.asynchronous`, `roles.coordinator.commit`).
+journal: a step without a reason leaves the words of its records.
 """
 
 from __future__ import annotations

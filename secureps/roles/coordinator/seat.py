@@ -1,8 +1,7 @@
 """The seat of the coordinator: what whoever rules and its standby have alike.
 
 Both have the coordinator's name, keys and plan, go by the rosters of its journal, and are asked the
-same things by the same parties. What must not live here: who of the two rules
-(`roles.coordinator.reign`), and what either does.
+same things by the same parties.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ It obeys the command if it has everything that was acknowledged, as far as its j
 journals a new incarnation, and this process goes on as the coordinator, which acts on nothing
 before all shards and enough key holders obey it (`roles.coordinator.reign`). They know if the
 coordinator went on without this standby, and have it end. A plan's `take_over_after` gives the same
-command when the coordinator has been silent for so long. What must not live here: rows and files.
+command when the coordinator has been silent for so long.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the coordinator knows: the fold of its journal.
 
 `CoordinatorState.apply` takes one record; nothing else changes this state, so a restarted
-coordinator knows exactly what the killed one had journalled. What must not live here:
-decisions (`roles.coordinator.coordinator`), leases and watchers (they do not survive a restart).
+coordinator knows exactly what the killed one had journalled.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """All that is asked of a receipt before it is journalled: in one place, in order.
 
-    1  who      a client on the roster signed it
-    2  what     it is of this run, and of a group of it
-    3  again    it is not known yet; the same changes nothing
-    4  plan     its sizes, shared key, declared size and privacy charge are those of the plan
-    5  now      it was asked for: as the founding model, in a round, in a stream, or once more
-
-What must not live here: what follows from a receipt (`roles.coordinator.commit`), headers and
-payloads (`roles.validation`), and what key holders ask of receipts (`roles.holder.ledger`).
+1  who      a client on the roster signed it
+2  what     it is of this run, and of a group of it
+3  again    it is not known yet; the same changes nothing
+4  plan     its sizes, shared key, declared size and privacy charge are those of the plan
+5  now      it was asked for: as the founding model, in a round, in a stream, or once more
 """
 
 from __future__ import annotations

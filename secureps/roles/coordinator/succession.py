@@ -4,8 +4,7 @@ Nobody opens what was sent for them: it is given up, nothing of it was opened. T
 are due from the newest version on then, not from the next. Who has sealed an update of that version
 already seals no other (`roles.member.committees`): it declines, and sits out until the next. If
 holders were asked to open one of that version, nobody knows what they made of it, and nobody
-opens another: the group is given up. What must not live here: who is due when all are there
-(`roles.coordinator.committees`).
+opens another: the group is given up.
 """
 
 from __future__ import annotations

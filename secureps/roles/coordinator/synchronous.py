@@ -1,8 +1,4 @@
-"""Groups whose rule has rounds: who is invited to the next one, and when it closes.
-
-What must not live here: the steps of a version (`roles.coordinator.commit`), groups without rounds
-(`roles.coordinator.asynchronous`), rules.
-"""
+"""Groups whose rule has rounds: who is invited to the next one, and when it closes."""
 
 from __future__ import annotations
 

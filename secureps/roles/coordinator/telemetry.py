@@ -4,7 +4,6 @@ Parties report seconds and bytes of their own. The coordinator adds how many byt
 has, when it published a version and with which clip, and of every client that was invited to its
 round how long after the opening its update arrived, or how long it was waited for in vain. All of
 it is for people: nothing is decided on it, none of it is journalled, and a restart forgets it.
-What must not live here: the status (`roles.coordinator.status`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A run ends after the plan's versions, or earlier and in order: a reason is journalled (`Ending`),
 no group opens another round, those that are open come to their ends, and the last checkpoint
-holds what was made. What must not live here: checkpoints (`roles.coordinator.checkpointing`),
-rules.
+holds what was made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """When each step of the newest cohorts was done: a fold of the coordinator's records.
 
-The coordinator keeps one for its status, and a page that has the journal makes one of that. What
-must not live here: what else a journal tells (`dashboard.course`).
+The coordinator keeps one for its status, and a page that has the journal makes one of that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One transaction of the coordinator: the state, the time, and the step that is being built.
 
 `write` journals a fact and folds it at once; `order` speaks to whoever watches now (a
-party that does not is told when it subscribes). What must not live here: decisions.
+party that does not is told when it subscribes).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A bfv key holder: decrypts one sum per cohort, by its own rules and its own ledger.
 
-It fetches the sums from their shards, and hands the numbers back to these. What must not
-live here: the conditions under which it does (`roles.holder.ledger`), the secret key and the
-decryption (`service.holder.bfv_worker`).
+It fetches the sums from their shards, and hands the numbers back to these.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
 
 It takes another envelope key whenever the plan wants (`roles.holder.key_rotation`). It talks to the
 coordinator alone and sees neither ciphertexts nor models; what it answers opens one cohort's sums,
-together with the answers of the others. What must not live here: the conditions that all holders
-make (`roles.holder.ledger`), envelopes and shares (`service.holder.committee_worker`).
+together with the answers of the others.
 """
 
 from __future__ import annotations

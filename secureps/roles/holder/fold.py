@@ -1,7 +1,4 @@
-"""What a key holder's ledger has of cohorts and clients, and all of it as one value.
-
-What must not live here: what follows from it (`roles.holder.ledger`).
-"""
+"""What a key holder's ledger has of cohorts and clients, and all of it as one value."""
 
 from __future__ import annotations
 

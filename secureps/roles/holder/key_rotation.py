@@ -3,8 +3,7 @@
 A key serves so many released cohorts and so many seconds as the plan says, by the holder's own
 ledger and calendar. One that was replaced is erased as soon as the coordinator needs it no more,
 and KEPT seconds later whatever it says; all are when the run is over. The kit's own key, which may
-be of any age, is replaced when the run begins. What must not live here: secret keys
-(`service.holder.committee_worker`).
+be of any age, is replaced when the run begins.
 """
 
 from __future__ import annotations

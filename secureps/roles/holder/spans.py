@@ -2,7 +2,7 @@
 
 Whoever has replaced a holder knows nothing of what was opened before: it would open once more what
 it has no record of. Those that stay see to it that a committee opens newer bases than those before
-it. What must not live here: any other condition (`roles.holder.ledger`).
+it.
 """
 
 from __future__ import annotations

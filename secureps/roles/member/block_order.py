@@ -1,7 +1,7 @@
 """In which order a client sends blocks, and asks for them: each client from a place of its own on.
 
 A client has a few payloads on their way at once. If all began with the first block, all would wait
-for its shard while the others had nothing to do. What must not live here: which shard has a block.
+for its shard while the others had nothing to do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What a client lets out: by the plan's budget, by its own, and by what its own one means.
 
-A budget of one's own means that nothing leaves that no epsilon covers. What must not live
-here: what a fact costs (`policy.spending`), and what a client does about it
-(`roles.member.member`).
+A budget of one's own means that nothing leaves that no epsilon covers.
 """
 
 from __future__ import annotations

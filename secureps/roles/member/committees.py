@@ -1,8 +1,7 @@
 """For which key holders a client seals: the CA says who they are, the coordinator from when on.
 
 A holder that replaces another has an empty ledger. So a client seals each base version for one
-committee alone, whatever it is told, and for none whose last roster has expired. What must not live
-here: keys of its own, sealing (`client.sealing`).
+committee alone, whatever it is told, and for none whose last roster has expired.
 """
 
 from __future__ import annotations

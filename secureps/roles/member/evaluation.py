@@ -1,8 +1,7 @@
 """When a client evaluates a published version of the model, and which one.
 
 It evaluates exactly the version that it is asked for, and before it trains from it. One that
-has a newer one already says so, and nobody waits for it. What must not live here: what a budget
-allows (`roles.member.budget`), and evaluating (`client.worker`).
+has a newer one already says so, and nobody waits for it.
 """
 
 from __future__ import annotations

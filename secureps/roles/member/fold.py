@@ -1,7 +1,4 @@
-"""What a client knows: the fold of its journal, and what it has at hand while it runs.
-
-What must not live here: decisions (`roles.member.member`).
-"""
+"""What a client knows: the fold of its journal, and what it has at hand while it runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What a client was asked for: the newest invitation to each group, and those that it follows.
 
-A restart forgets them; the coordinator says again what it still waits for. What must not live here:
-whether one is due (`roles.member.schedule`), and what comes of it (`roles.member.member`).
+A restart forgets them; the coordinator says again what it still waits for.
 """
 
 from __future__ import annotations

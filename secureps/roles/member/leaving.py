@@ -1,7 +1,4 @@
-"""A client that takes part no more, for good or for a while, and what it says of it.
-
-What must not live here: why it goes (`roles.member.terms`, `roles.member.budget`).
-"""
+"""A client that takes part no more, for good or for a while, and what it says of it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A member: one client of a federation. Pulls, has its data holder train, pushes.
 
 It seals at most one contribution per (group, version), sends the outbox's bytes and
-nothing else however often it is asked, and stops at its own privacy budget. What must
-not live here: training, sealing and payloads (`client.runner`).
+nothing else however often it is asked, and stops at its own privacy budget.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The sealed part is the fold of its journal; what is on its way is forgotten by a restart, after
 which the coordinator asks for it again. Of an update that is still being sealed some blocks may be
-on their way: a restart gives it up, and its sequence with it. What must not live here: what is
-sealed, budgets (`roles.member.member`), and payloads.
+on their way: a restart gives it up, and its sequence with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What a client knows and has of what is published: versions, and which blocks are here.
 
-Blocks are named by their digests, so one that did not change is pulled once. What must not
-live here: the values (the worker caches them), and what they are pulled for
-(`roles.member.member`).
+Blocks are named by their digests, so one that did not change is pulled once.
 """
 
 from __future__ import annotations

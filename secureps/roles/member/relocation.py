@@ -1,8 +1,7 @@
 """Where a client's shards are, and which of them hold which block, whenever it is told.
 
 A shard that has left takes nothing in and publishes nothing: what was on its way there goes to the
-next one in order, and what was asked of it is asked again. What must not live here: placements
-themselves (`messages.run`).
+next one in order, and what was asked of it is asked again.
 """
 
 from __future__ import annotations

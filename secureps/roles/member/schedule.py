@@ -3,8 +3,7 @@
 Groups of one rule with rounds move together, or not at all; but row-blocks have rounds of their
 own, for each has other members. Without rounds an invitation is for the newest version that is
 published when training begins. Whatever is due is trained for at once: one pass over the data
-contributes to all of it. What must not live here: pulling, sealing, budgets
-(`roles.member.member`).
+contributes to all of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a client's records come to, as one value: what its compacted journal begins with.
 
-What only this process knows (what is on its way, whose keys it has) is no part of it. What must
-not live here: how records are folded (`roles.member.fold`).
+What only this process knows (what is on its way, whose keys it has) is no part of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a client insists on, whatever a plan says: its own options, and its site's policy.
-
-What must not live here: files (`client.site_policy`), and what a budget means while a run goes on
-(`roles.member.budget`).
-"""
+"""What a client insists on, whatever a plan says: its own options, and its site's policy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """How long a client's contributions take, by its own clock, and when it renews its lease.
 
 Of the last few alone, and in memory: a client that is started again begins with all of its work.
-What must not live here: what follows from it (`policy.checks.local_work`), and from a lease that
-ran out (`roles.coordinator.sessions`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 It asks the other shards for all that they took in of its blocks and that is part of no version yet.
 At the same time, for links may be busy, it fetches from them what it has not itself of the
 committed version. All together make one state file, and only then the blocks are its own. A file
-beside the one before: until the new one is on record, the old one counts. What must not live
-here: which blocks those are (`messages.run.Placement`), and files (`service.shard.states`).
+beside the one before: until the new one is on record, the old one counts.
 """
 
 from __future__ import annotations

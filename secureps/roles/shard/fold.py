@@ -1,7 +1,4 @@
-"""A shard by its journal alone: its run, its roster, and which blocks it takes in by them.
-
-What must not live here: what follows from an event (`roles.shard.shard`).
-"""
+"""A shard by its journal alone: its run, its roster, and which blocks it takes in by them."""
 
 from __future__ import annotations
 

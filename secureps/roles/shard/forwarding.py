@@ -2,8 +2,7 @@
 
 A primary passes on what it takes in: its author hears that a block is stored when all who hold it
 have stored it, and sends it once. A shard that lost blocks is given them by whoever has them. A
-header is signed by its author, so that a shard which passes it on can change nothing. What must not
-live here: which blocks are taken in (`roles.shard.intake`), and payloads.
+header is signed by its author, so that a shard which passes it on can change nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which blocks a shard takes in, and of whom: all that can be said of one without its payload.
-
-What must not live here: payloads, and where a block goes on to (`roles.shard.forwarding`).
-"""
+"""Which blocks a shard takes in, and of whom: all that can be said of one without its payload."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Under which keys a shard's payloads lie, and of what a payload is.
-
-What must not live here: payloads, and which of them are here (`roles.shard.state`).
-"""
+"""Under which keys a shard's payloads lie, and of what a payload is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a shard's process may hold of its versions, and whether that is enough for a run.
-
-What must not live here: what is resident (`service.shard.tiers`), and what a shard says of it
-(`roles.shard.memory_report`).
-"""
+"""What a shard's process may hold of its versions, and whether that is enough for a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What a shard says of its memory with each version that it steps.
 
-A status is shown without pydantic: so is this. What must not live here: limits
-(`roles.shard.memory_limit`).
+A status is shown without pydantic: so is this.
 """
 
 from __future__ import annotations

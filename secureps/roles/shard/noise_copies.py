@@ -6,7 +6,6 @@ is given the same noise again. It is named by its cohort, however many hold a bl
 the cohort's version is made: whoever comes to hold the block meanwhile finds it. Nobody waits for
 it inside a request, nor asks for others' noise before its own is drawn: two shards with many blocks
 would take all places for payloads from each other, and neither could ask what it must know first.
-What must not live here: the drawing, and files (`service.shard.noise`).
 """
 
 from __future__ import annotations

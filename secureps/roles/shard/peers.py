@@ -1,8 +1,7 @@
 """What a shard lacks and other shards may have: they are asked before clients and holders are.
 
 After a lost disk these give back what they hold too: blocks of a cohort, opened sums, a founding
-model. What must not live here: how blocks travel between shards (`roles.shard.forwarding`), states
-of versions (`roles.shard.state_copies`), and what is said to the coordinator of what nobody has.
+model.
 """
 
 from __future__ import annotations

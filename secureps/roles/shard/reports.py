@@ -1,7 +1,4 @@
-"""What a shard tells the coordinator of what is on its record.
-
-What must not live here: when it says so (`roles.shard.shard`).
-"""
+"""What a shard tells the coordinator of what is on its record."""
 
 from __future__ import annotations
 

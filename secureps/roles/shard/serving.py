@@ -1,7 +1,4 @@
-"""What a shard serves: published blocks, sums for a holder, states for other shards.
-
-What must not live here: payloads, and what comes in (`roles.shard.shard`).
-"""
+"""What a shard serves: published blocks, sums for a holder, states for other shards."""
 
 from __future__ import annotations
 

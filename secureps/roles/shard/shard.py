@@ -1,8 +1,7 @@
 """A shard: holds blocks of the model, stores ciphertexts, adds them, opens the sum, steps.
 
 It decides nothing of its own: it takes in blocks that are signed, of the right size and
-for this run, and obeys the coordinator's orders, each of which may come twice. What must
-not live here: payloads and arithmetic (`service.shard.worker`), rules.
+for this run, and obeys the coordinator's orders, each of which may come twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a shard knows: the fold of its journal, and where its payloads lie.
 
-`ShardState.apply` takes one record; nothing else changes this state. What must not live
-here: orders and answers (`roles.shard.shard`), and payloads themselves.
+`ShardState.apply` takes one record; nothing else changes this state.
 """
 
 from __future__ import annotations

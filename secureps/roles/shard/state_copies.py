@@ -1,7 +1,6 @@
 """States of versions that a lost disk had, and that other shards have: fetched block by block.
 
-They are asked for where no part of a checkpoint here has the version. What must not live here:
-files of states (`service.shard.states`), and blocks of cohorts (`roles.shard.peers`).
+They are asked for where no part of a checkpoint here has the version.
 """
 
 from __future__ import annotations

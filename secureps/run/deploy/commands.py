@@ -1,7 +1,6 @@
 """`secureps deploy`: writes what runs a kit's parties on a cluster.
 
-What must not live here: any work; every command imports what it needs when it runs. Errors go up
-to `run.cli`.
+Errors go up to `run.cli`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a plan and a kit on this disk come to, as files for a cluster.
-
-What must not live here: what is in the files (`run.deploy.kubernetes`, `run.deploy.slurm`), and
-writing them (`run.deploy.files`).
-"""
+"""What a plan and a kit on this disk come to, as files for a cluster."""
 
 from __future__ import annotations
 

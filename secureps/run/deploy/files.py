@@ -1,7 +1,4 @@
-"""Writes what `run.deploy` makes: folders of files, which are their owner's alone.
-
-What must not live here: what is in them.
-"""
+"""Writes what `run.deploy` makes: folders of files, which are their owner's alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A plan and a kit as manifests for Kubernetes: a folder for the aggregator, one for each other.
 
 Pure: the same plan, kit and options give the same manifests. Each folder is for a cluster, or a
-namespace, of its own: nobody's Secret is in another party's. What must not live here: reading kits
-(`run.deploy.parties`), and writing (`run.deploy.files`).
+namespace, of its own: nobody's Secret is in another party's.
 """
 
 from __future__ import annotations

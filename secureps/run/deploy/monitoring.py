@@ -1,7 +1,6 @@
 """What Prometheus reads of servers, and what it wakes somebody for.
 
-Metrics are those of `service.metrics`, over mutual TLS with an observer's certificate. What must
-not live here: what a metric means (docs/operations.md).
+Metrics are those of `service.metrics`, over mutual TLS with an observer's certificate.
 
 References: Prometheus Operator, monitoring.coreos.com/v1.
 """

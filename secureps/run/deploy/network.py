@@ -1,7 +1,7 @@
 """Who reaches whom: Services of servers, and NetworkPolicies of every pod.
 
 A server is dialled from anywhere, for who says anything there shows a certificate of the kit;
-nobody dials a key holder or a client. What must not live here: pods.
+nobody dials a key holder or a client.
 
 References: Kubernetes API v1, networking.k8s.io/v1.
 """

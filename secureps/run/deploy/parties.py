@@ -1,7 +1,6 @@
 """Whom a kit has private keys of, and which files of the kit each of them needs elsewhere.
 
-A party's files are its own private ones and public ones: nobody's else. What must not live here:
-what becomes of the files (`run.deploy.kubernetes`, `run.deploy.slurm`).
+A party's files are its own private ones and public ones: nobody's else.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What a pod is given are files: a Secret of its private keys, ConfigMaps of the kit's public part and
 of its configuration, and a volume of its own that outlives it. Its root file system is read-only
-and its user nobody. What must not live here: controllers, networks, and which parties there are.
+and its user nobody.
 
 References: Kubernetes API v1, Pod Security Standards ("restricted").
 """

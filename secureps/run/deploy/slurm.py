@@ -1,8 +1,7 @@
 """A plan and a kit as batch files for Slurm: one for the aggregator, one for each other party.
 
 Pure: texts from values. All state lies in one folder that every node sees, so that a job that is
-preempted, or whose time is over, goes on wherever it is started next. What must not live here:
-reading kits, and writing.
+preempted, or whose time is over, goes on wherever it is started next.
 
 References: sbatch(1) and scontrol(1) of Slurm 22.05.
 """

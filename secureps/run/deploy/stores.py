@@ -1,7 +1,6 @@
 """An object store that pods of servers reach: keys from a Secret, and the way there.
 
 The Secret is the operator's, and is only named here: no key to the store is in what is written.
-What must not live here: what lies at the store (`service.checkpoint_copies`, `files.initial_file`).
 
 References: Kubernetes API v1 (envFrom), networking.k8s.io/v1.
 """

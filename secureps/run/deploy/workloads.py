@@ -1,7 +1,7 @@
 """What keeps pods running: StatefulSets of servers and key holders, Jobs of clients.
 
 Each party has a StatefulSet of its own, of one pod, so that each has its own Secret: pods of one
-template would share one. What must not live here: what is in a pod (`run.deploy.pods`).
+template would share one.
 
 References: Kubernetes API apps/v1, batch/v1, policy/v1.
 """

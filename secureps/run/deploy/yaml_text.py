@@ -1,7 +1,4 @@
-"""Plain values as YAML, for people to read, by PyYAML: blocks, and texts line by line.
-
-What must not live here: what is written.
-"""
+"""Plain values as YAML, for people to read, by PyYAML: blocks, and texts line by line."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 A dozen parties on one machine would each import the same packages, for seconds. Here
 `multiprocessing`'s fork server imports once, and every program is one of its forks
 (`run.processes.fork_host`): with a session, an environment, a folder, stdout, stderr and random
-numbers of its own. Where forks cannot be had, programs start from their beginning. What must not
-live here: which packages are worth it.
+numbers of its own. Where forks cannot be had, programs start from their beginning.
 """
 
 from __future__ import annotations

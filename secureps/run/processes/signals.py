@@ -2,7 +2,7 @@
 
 The handlers of SIGINT, SIGTERM and SIGHUP raise (KeyboardInterrupt, SystemExit), between
 any two instructions of the main thread: also between a fork and the moment at which
-anybody knows of the child. What must not live here: what is done when one has raised.
+anybody knows of the child.
 """
 
 from __future__ import annotations

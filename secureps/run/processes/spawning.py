@@ -1,8 +1,4 @@
-"""Starts single processes, each of which waits until somebody watches over it.
-
-What must not live here: watching, restarting and ending them (`run.processes.supervisor`), and
-forks of a process that has imported already (`run.processes.fork_server`).
-"""
+"""Starts single processes, each of which waits until somebody watches over it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Every process has a session of its own, so that a Ctrl-C on the terminal reaches this
 process alone and this one stops the others, with whatever they started; where this one ends
-without a word, `run.processes.reaper` does. What must not live here: what the processes are for
-(`run.up.up`).
+without a word, `run.processes.reaper` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Ends a process without taking the interpreter apart, which takes most of a second with torch.
-
-What must not live here: what a process has to finish before it ends.
-"""
+"""Ends a process without taking the interpreter apart, which takes most of a second with torch."""
 
 from __future__ import annotations
 

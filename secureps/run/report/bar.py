@@ -1,7 +1,4 @@
-"""Shows how far long work is: a bar on a terminal, plain lines elsewhere.
-
-What must not live here: what the work is (`run.report.moves`, `run.study.study`).
-"""
+"""Shows how far long work is: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

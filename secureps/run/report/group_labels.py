@@ -1,7 +1,7 @@
 """Labels of groups: row-blocks of one table together, and no name for an only group.
 
 A reader wants to know once, not forty times, how far a table is and why it waits: status,
-progress, summaries, lists and pictures share these labels. What must not live here: printing.
+progress, summaries, lists and pictures share these labels.
 """
 
 from __future__ import annotations

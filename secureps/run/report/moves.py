@@ -1,7 +1,4 @@
-"""Shows how far a move of blocks is.
-
-What must not live here: asking for it (`run.shards`), bars and lines (`run.report.bar`).
-"""
+"""Shows how far a move of blocks is."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The only importer of matplotlib, and of its `Figure` alone: no window, no global state.
 Colours are Okabe and Ito's ("Color Universal Design", 2008) and cividis, which nearly
-everybody can tell apart. What must not live here: measuring.
+everybody can tell apart.
 """
 
 from __future__ import annotations

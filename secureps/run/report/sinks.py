@@ -1,8 +1,4 @@
-"""Writes a run's lines while it goes: the Protocol of sinks, and JSON lines.
-
-What must not live here: making lines (`run.report.version_metrics`), and writers that
-need a package of their own (`run.report.trackers`).
-"""
+"""Writes a run's lines while it goes: the Protocol of sinks, and JSON lines."""
 
 from __future__ import annotations
 

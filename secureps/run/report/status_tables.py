@@ -1,7 +1,4 @@
-"""Prints a status as tables or as JSON, whole or as much as fits.
-
-What must not live here: whom to ask, and how often (`run.status`).
-"""
+"""Prints a status as tables or as JSON, whole or as much as fits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Summarizes a run: the tables at its end, and the same as JSON for programs.
 
-Every number was measured in this run. What must not live here: measuring.
+Every number was measured in this run.
 """
 
 from __future__ import annotations

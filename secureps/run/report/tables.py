@@ -1,7 +1,7 @@
 """Tables for a terminal, which lose nothing where it is narrow.
 
 Between words a cell goes on in the next line, a word is never cut. Where whole words do not fit
-beside each other either, cells stand below each other. What must not live here: what is in a table.
+beside each other either, cells stand below each other.
 """
 
 from __future__ import annotations

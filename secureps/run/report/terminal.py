@@ -1,8 +1,4 @@
-"""Shows the progress of a run: a live panel on a terminal, plain lines elsewhere.
-
-What must not live here: watching the run (`run.up.watch`), and the final table
-(`run.report.summary`).
-"""
+"""Shows the progress of a run: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Sinks for programs that draw charts: TensorBoard and MLflow.
 
-Each is an extra of this package, and imported when it is asked for. What must not live
-here: anything that a run needs.
+Each is an extra of this package, and imported when it is asked for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Gathers the metrics of every version, for metrics.jsonl, charts and tables.
 
 A line is known when its version is published; its score and late figures come afterwards.
-What must not live here: where lines are written (`run.report.sinks`) and drawn
-(`run.report.plots`).
 """
 
 from __future__ import annotations

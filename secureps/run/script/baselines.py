@@ -1,7 +1,6 @@
 """Trains the baselines of a federation: every holder alone, and one party with all data.
 
-Trainers come from the data holders' script. What must not live here: processes, and any
-knowledge of a data set: the script trains and evaluates.
+Trainers come from the data holders' script.
 """
 
 from __future__ import annotations

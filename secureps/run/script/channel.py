@@ -1,7 +1,6 @@
 """Connects a command with the process of a script: it carries JSON records and tensors.
 
-Nothing is pickled: a script's process is trusted no more than a file that somebody sent. What
-must not live here: the meaning of records (`run.script.process`, `run.script.host`).
+Nothing is pickled: a script's process is trusted no more than a file that somebody sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A trainer whose script runs in a process without a network (`run.script.no_network`).
 
 Every call of the client's goes there as a JSON record with tensors, and its answer comes back so:
-nothing is pickled, and what comes is judged as any trainer's answer is. What must not live here:
-leaving the network.
+nothing is pickled, and what comes is judged as any trainer's answer is.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It answers `run.script.process`, and names every function of the script before calling it: if this
 process dies, the other one knows where. While nothing is asked, holders are trained alone, ahead of
-the run's end. What must not live here: what follows from a failure.
+the run's end.
 """
 
 from __future__ import annotations

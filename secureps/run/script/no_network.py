@@ -3,9 +3,7 @@
 It leaves the network before it imports anything of the script's, in user and network namespaces
 of its own, whose only interface is down; then it makes the trainer that it is told, and calls what
 it is asked for (`run.script.cut_off`, which starts it). It has no key, no connection, and of the
-client's open files none but its output, which may be a socket, and FD. What must
-not live here: anything imported beside the standard library before `leave_network`, for a process
-of several threads cannot leave.
+client's open files none but its output, which may be a socket, and FD.
 """
 
 from __future__ import annotations

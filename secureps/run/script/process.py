@@ -1,8 +1,7 @@
 """Starts a process for a data holder's script, and asks it.
 
 A script may do anything: abort in native code, exit, run out of memory. In a process of its own
-it ends nobody else, and its failure is told in one line that names its function. What
-must not live here: answering (`run.script.host`).
+it ends nobody else, and its failure is told in one line that names its function.
 """
 
 from __future__ import annotations

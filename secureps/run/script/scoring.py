@@ -1,7 +1,6 @@
 """Scores models on held-out records, also models with local tensors.
 
-A script that fails here is noted once and ends nothing. What must not live here: training
-(`run.script.baselines`), and the process that a script runs in (`run.script.process`).
+A script that fails here is noted once and ends nothing.
 """
 
 from __future__ import annotations

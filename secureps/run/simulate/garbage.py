@@ -2,7 +2,6 @@
 
 What clients keep goes into the millions of objects, all of it in use, and nearly everything else
 goes when its last reference does: to look for cycles as often as by default is time for nothing.
-What must not live here: what is played.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Of very many clients few train. One that was asked for nothing yet is what it ha
 messages, which it shares with all others. As soon as anything more happens to it than that a
 version is published, that it is told of key holders, or that the run ends, its machine is made,
 hears all of that again, at the times at which it came, and comes to the same decisions, for a
-machine is a function of its events. What must not live here: what a client decides
-(`roles.member`), and how it trains (`client.worker`).
+machine is a function of its events.
 """
 
 from __future__ import annotations

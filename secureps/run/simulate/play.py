@@ -1,8 +1,4 @@
-"""A scenario being played: trains, drops out, comes back and leaves, with a line for every version.
-
-What must not live here: the parties in one process (`run.simulate.simulation`), reports and their
-folder (`run.simulate.simulate`).
-"""
+"""Plays a scenario: clients train, drop out, come back and leave, with a line for every version."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ A training begins as its virtual time does, on whichever core of the cluster is 
 for when its virtual time is over: who trains meanwhile trains beside it. What is sent is bytes: the
 script's path, settings, what is asked, tensors. A worker makes the trainer from them, so script and
 data lie at the same paths on every node. Trainings are functions of what they are given, to the
-last bit: one whose worker died is done again. What must not live here: what a trainer answers
-(`run.script.cut_off`).
+last bit: one whose worker died is done again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A scenario file and what it names: a plan, a script, delays, and who comes and goes.
-
-What must not live here: playing it (`run.simulate.play`).
-"""
+"""A scenario file and what it names: a plan, a script, delays, and who comes and goes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """How many bytes a client's messages have under a plan's own cipher, while sums are in the clear.
 
 What is sealed is as long as its plan says, whatever is in it. So a simulation that plays in the
-clear takes the virtual time of encryption without its work, and comes to the same model. What must
-not live here: links (`scenario.links`), and which plans are played in the clear
-(`run.study.trial`).
+clear takes the virtual time of encryption without its work, and comes to the same model.
 """
 
 from __future__ import annotations

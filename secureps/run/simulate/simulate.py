@@ -7,8 +7,7 @@
     OUT/checkpoints/        as a coordinator and its shards write them
     OUT/model.safetensors   the final model, by tensor name
 
-The same scenario gives the same metrics and the same model, bit for bit. What must not live here:
-the parties in one process (`run.simulate.simulation`).
+The same scenario gives the same metrics and the same model, bit for bit.
 """
 
 from __future__ import annotations

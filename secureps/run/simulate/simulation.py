@@ -2,8 +2,7 @@
 
 The machines, workers and executors are those of the real processes; only the transport,
 the clock and most stores are in memory. `kill`, `start` and `lose` do to a party what
-SIGKILL, a service manager and a dead disk do. What must not live here: scenarios and reports
-(`run.simulate.simulate`).
+SIGKILL, a service manager and a dead disk do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sums up the trials of a study in rows, a table and curves.
-
-What must not live here: playing trials, and files.
-"""
+"""Sums up the trials of a study in rows, a table and curves."""
 
 from __future__ import annotations
 

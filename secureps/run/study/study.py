@@ -7,8 +7,7 @@
 
 Tuning is the same for every rule: all its candidates under one seed, one after another, each
 given up once it is later than the best before it; then the soonest under seeds that tuning has
-not seen. What must not live here: playing (`run.study.trial`), processes (`run.study.workers`),
-adding up (`run.study.results`).
+not seen.
 """
 
 from __future__ import annotations

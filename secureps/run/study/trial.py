@@ -2,8 +2,7 @@
 
 Trials are played in the clear: under a cipher they come to the same models at the same virtual
 times, which a `Comparison` checks on the first versions. Where bytes take time, those of the plan's
-own cipher do; and unless versions are compared, that cipher is played. What must not live here:
-which trials there are (`run.study.study`), and what they come to together (`run.study.results`).
+own cipher do; and unless versions are compared, that cipher is played.
 """
 
 from __future__ import annotations

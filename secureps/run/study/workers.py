@@ -1,7 +1,6 @@
 """The processes that play a study's trials: how they begin, say how far they are, and end.
 
-None outlives the process that began it, however that ends. What must not live here: which trials
-there are (`run.study.study`), and playing them (`run.study.trial`).
+None outlives the process that began it, however that ends.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@ What a client sends nothing for is told at once: in one line for all that say th
 range that cuts most of an update off is told by its client alone, for no noise covers
 it. Under `up` all clients are one user's, whose terminal this is: so the first such line is
 repeated, with the client's name, and the furthest one under the final tables. A line may tell of
-both, because a range is measured after the clip. What must not live here: what is a cut
-(`client.clipping`), and anything that would leave this machine, as a run's summary does where it
-goes to a tracker.
+both, because a range is measured after the clip.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tells which processes of a run died, without the same log again for each that died alike.
-
-What must not live here: starting them again (`run.processes.supervisor`).
-"""
+"""Tells which processes of a run died, without the same log again for each that died alike."""
 
 from __future__ import annotations
 

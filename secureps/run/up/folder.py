@@ -1,17 +1,15 @@
 """Lays out and makes the folder of a run of `up`: kit, configuration files, logs and results.
 
-    RUN/plan.toml            a copy of the plan: what the coordinator reads
-    RUN/origin.json          where the plan came from, and what else the run was started with
-    RUN/lock                 held by whoever plays the run
-    RUN/kit/                 the CA and every party's keys
-    RUN/config/NAME.toml     what `secureps serve` reads
-    RUN/state/NAME/          a party's journal and payloads
-    RUN/logs/NAME.log        its stdout and stderr; script.log has those of the script that is asked
-                             for the model, scores and baselines, and up.log why a play failed
-    RUN/checkpoints/         written by coordinator and shards
-    RUN/report/              metrics.jsonl, summary.json at the end, sofar.json until then
-
-What must not live here: processes (`run.up.up`).
+RUN/plan.toml            a copy of the plan: what the coordinator reads
+RUN/origin.json          where the plan came from, and what else the run was started with
+RUN/lock                 held by whoever plays the run
+RUN/kit/                 the CA and every party's keys
+RUN/config/NAME.toml     what `secureps serve` reads
+RUN/state/NAME/          a party's journal and payloads
+RUN/logs/NAME.log        its stdout and stderr; script.log has those of the script that is asked
+                         for the model, scores and baselines, and up.log why a play failed
+RUN/checkpoints/         written by coordinator and shards
+RUN/report/              metrics.jsonl, summary.json at the end, sofar.json until then
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Brings another shard into a run of `up`: its keys, and the file that its process reads.
 
-Whoever plays the run sees the file, and starts the process as those of the plan's shards. What must
-not live here: that process (`run.up.programs`), and the blocks that move to it (`run.shards`).
+Whoever plays the run sees the file, and starts the process as those of the plan's shards.
 """
 
 from __future__ import annotations

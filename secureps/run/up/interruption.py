@@ -1,8 +1,4 @@
-"""Handles the interruption or failure of a run of `up`: what is printed and what is kept.
-
-What must not live here: the processes (`run.processes.supervisor`), and how signals wait
-(`run.processes.signals`).
-"""
+"""Handles the interruption or failure of a run of `up`: what is printed and what is kept."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`secureps log`: what the parties of a run on this machine have written, in the order of time.
 
-It reads RUN/logs alone. What must not live here: what is worth a line (`service.logs`).
+It reads RUN/logs alone.
 """
 
 from __future__ import annotations

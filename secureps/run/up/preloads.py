@@ -1,7 +1,4 @@
-"""What the processes of a run are likely to import, so that one of them does it for all.
-
-What must not live here: importing and forking (`run.processes.fork_host`).
-"""
+"""What the processes of a run are likely to import, so that one of them does it for all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The programs of a run's processes, and the order in which they start.
-
-What must not live here: what comes before and after them (`run.up.up`).
-"""
+"""The programs of a run's processes, and the order in which they start."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """sofar.json: the state that `secureps resume` needs besides the parties' journals.
 
-No party journals how long the run was played, and the metrics that its watch has gathered. What
-must not live here: going on with a run (`run.up.up`).
+No party journals how long the run was played, and the metrics that its watch has gathered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`secureps runs`: lists the folders that `secureps up` made, and the state of each.
 
-It reads folders alone; no server has to run. What must not live here: going on with a run
-(`run.up.up`).
+It reads folders alone; no server has to run.
 """
 
 from __future__ import annotations

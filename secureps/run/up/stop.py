@@ -1,7 +1,4 @@
-"""`secureps stop`: ends the play of a run that was started in another terminal, in order.
-
-What must not live here: how a play ends (`run.processes.supervisor`).
-"""
+"""`secureps stop`: ends the play of a run that was started in another terminal, in order."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 It makes keys and configuration, starts coordinator, shards, key holders and clients, shows
 how the run goes, and ends with what the run came to against training alone and centrally.
 `secureps resume` goes on with a run that was stopped, with the same processes.
-What must not live here: the parties' work; nothing is trained, summed or opened here.
 """
 
 from __future__ import annotations

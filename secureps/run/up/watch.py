@@ -1,7 +1,6 @@
 """Watches a run to its end: processes, status, telemetry, and the newest model's score.
 
-It only looks: the run goes on, or not, without it. What must not live here: starting
-processes (`run.up.up`), and tables (`run.report.summary`).
+It only looks: the run goes on, or not, without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The worker of a bfv key holder: takes in sums, decrypts them, and signs the results.
 
-The secret key is used nowhere else. What must not live here: whether a cohort may
-be opened (`roles.holder.bfv`).
+The secret key is used nowhere else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The worker of a committee's key holder: opens envelopes, checks seeds, and derives shares.
 
 Its envelope keys are used nowhere else; seeds and shares are in memory alone, and only a
-cohort's sum of shares leaves it. What must not live here: whether a cohort may be opened
-(`roles.holder.committee`), and when a key is replaced or erased (`roles.holder.key_rotation`).
+cohort's sum of shares leaves it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Where a shard's files lie: its versions, and its parts of checkpoints.
-
-What must not live here: what is in them (`service.shard.states`).
-"""
+"""Where a shard's files lie: its versions, and its parts of checkpoints."""
 
 from __future__ import annotations
 

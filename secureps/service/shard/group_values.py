@@ -1,8 +1,4 @@
-"""A group's own blocks at one version, and as the tensors of a state file.
-
-What must not live here: where versions lie (`service.shard.states`), and how they are made
-(`service.shard.stepping`).
-"""
+"""A group's own blocks at one version, and as the tensors of a state file."""
 
 from __future__ import annotations
 

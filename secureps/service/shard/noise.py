@@ -1,9 +1,7 @@
 """Draws the aggregator's own noise, keeps it sealed, and gives it to a sum and to other shards.
 
 It protects clients against everyone who sees the opened sum or the model, but not against
-anybody who knows this shard's seed. What must not live here: how much noise
-(`privacy.client_level`), who draws it and when (`roles.shard.noise_copies`), and sums
-(`service.shard.worker`).
+anybody who knows this shard's seed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A version comes from memory, from its state file, from this shard's part of any checkpoint that
 holds it, or is computed again from the version before it; in each case its state file has the
-digest on record afterwards. What must not live here: sums, how a version is made
-(`service.shard.worker`), and which are resident (`service.shard.tiers`).
+digest on record afterwards.
 """
 
 from __future__ import annotations

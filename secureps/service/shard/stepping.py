@@ -1,8 +1,7 @@
 """Steps blocks of a group from a cohort's opened sums: their mean, and the optimizer's step.
 
 It is done in pieces that stay in the processor's cache: of a large block neither the integers nor
-what is made of them on the way to new values is in memory as a whole. What must not live here:
-opening sums (`service.shard.worker`), and files.
+what is made of them on the way to new values is in memory as a whole.
 """
 
 from __future__ import annotations

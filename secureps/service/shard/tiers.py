@@ -2,8 +2,7 @@
 
 Every version has its state file, durable and with its digest on record, before anybody hears of
 it. So memory is a copy that can be let go of at any time: a shard that is killed has lost
-nothing, whatever was resident. Which pages of files are in memory the system decides. What must
-not live here: the versions themselves, and their files (`service.shard.states`).
+nothing, whatever was resident. Which pages of files are in memory the system decides.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Blocks are taken one at a time, or as many as there are threads, so that memory does not grow with
 the number of members. Nothing on the disk is trusted: a payload is used if it has the digest on
-record, else it is made again from others that have theirs, or asked for again. What must not live
-here: decisions, and files of versions (`service.shard.states`).
+record, else it is made again from others that have theirs, or asked for again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where servers are: some, such as a coordinator with a standby, are at one of several addresses.
 
-A list is as its setting has it (`messages.run.each_address`). What must not live here: connections.
+A list is as its setting has it (`messages.run.each_address`).
 """
 
 from __future__ import annotations

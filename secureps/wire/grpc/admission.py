@@ -2,8 +2,7 @@
 
 Everything here runs on the server's loop. A caller whom nobody knows is told so from its
 metadata, and takes nothing; one who is known has CALLS under way, no more, and no message of
-its own may keep the server waiting for longer than STALLED. What must not live here: what
-messages mean, and who may say which (`roles.permissions`).
+its own may keep the server waiting for longer than STALLED.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A claim names who asks, whom, and in which run; it covers the method and the dig
 that follows, and a challenge of the server's with a number that is used once under it. So a request
 that somebody recorded is worth nothing: not again, not to another server, not in another run. The
 first request on a way to a server carries no challenge: it is refused with one (NotFresh), and
-signed anew. What must not live here: whose signatures hold, and which challenges do
-(`wire.grpc.admission`, `wire.grpc.challenges`).
+signed anew.
 """
 
 from __future__ import annotations

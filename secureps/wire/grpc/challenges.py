@@ -4,8 +4,7 @@ Giving one out costs the server nothing, it keeps none that nobody has used: a c
 own time and a MAC under a key of this process. What it keeps is which numbers an authenticated
 party used under it: those of the last WINDOW, as a bitmap (as RFC 4303, section 3.4.3, does for
 packets), and nothing older than LIFETIME. Whatever else is asked is not fresh, and its sender signs
-it anew: that costs a round trip, and is no error. What must not live here: signatures, and who is
-known.
+it anew: that costs a round trip, and is no error.
 """
 
 from __future__ import annotations

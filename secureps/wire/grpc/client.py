@@ -3,7 +3,7 @@
 Small messages go as `wire.grpc.tells` sends them. Payloads go and come in pieces, by a small pool
 of threads, as many at once as the link carries (`wire.grpc.pacing`); one that moves is left to
 move, and goes on where it was when its connection breaks. A watch has a daemon thread at the
-watcher, none at the coordinator. What must not live here: what messages mean, and retries.
+watcher, none at the coordinator.
 """
 
 from __future__ import annotations

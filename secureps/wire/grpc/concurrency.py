@@ -2,7 +2,7 @@
 
 Whoever has a copy of a party's key has the party's places too. So they are shared out among its
 connections: one whose calls come to their end is trusted more than one that leaves them undone,
-and does not wait for it. What must not live here: who a caller is, and what it says.
+and does not wait for it.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ the envelope, so that a shard judges it before it takes any payload; a Get's ans
 of the payload in it. What is sent of a payload begins at its message's offset and goes on to its
 end.
 
-Who speaks stands, signed, in a request's metadata (`wire.grpc.authentication`). What must not
-live here: connections and threads.
+Who speaks stands, signed, in a request's metadata (`wire.grpc.authentication`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """grpc.health.v1: whether a server is ready for work, for load balancers and orchestrators.
 
 Its requests need no signature: a probe learns one bit, over a connection that shows any certificate
-of the kit. It never reaches an endpoint. What must not live here: when a party is ready
-(`service.snapshot`).
+of the kit. It never reaches an endpoint.
 
 Its messages are protobuf of a field each, written here as they lie; the asyncio servicer of
 grpcio-health-checking forgets watchers when another one leaves (1.81).

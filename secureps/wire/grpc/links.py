@@ -2,8 +2,7 @@
 
 Under TLS both ends show a certificate of the kit's CA. Who dials knows under which name the other
 one must be certified; a server compares the name in the caller's certificate with the one that
-signed the request. References: RFC 8446; gRPC's authentication guide. What must not live here: keys
-and files (`store.tls_files`), and who may call (`wire.grpc.admission`).
+signed the request. References: RFC 8446; gRPC's authentication guide.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Sees whether gRPC still does its own work in this process: a call to nobody has to end.
 
 Threads that gRPC could not start when memory or threads were used up are missing for good, and it
-says so to nobody: from there on no call ends, not even at its deadline, and nobody connects. What
-must not live here: what follows (`service.process`).
+says so to nobody: from there on no call ends, not even at its deadline, and nobody connects.
 """
 
 from __future__ import annotations

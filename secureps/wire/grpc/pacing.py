@@ -1,7 +1,6 @@
 """How fast a link is: how long its pieces are, how many payloads it carries at once, and stalls.
 
-Nothing here has a limit on how long a payload takes: one that moves is left to move. What must
-not live here: gRPC, and what is sent.
+Nothing here has a limit on how long a payload takes: one that moves is left to move.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One payload as it comes, piece by piece, in memory that costs little to take.
 
 Fresh memory in pages of 4 KiB costs a server more than all that gRPC does with the bytes in it: a
-large payload comes into a buffer that another one had before, or into huge pages, of 2 MiB. What
-must not live here: who sends it, and how much memory there is.
+large payload comes into a buffer that another one had before, or into huge pages, of 2 MiB.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A refused request changes nothing, and no machine hears of most of them; people ask all the same.
 What is counted is bounded whoever asks how often: names are of the roster, errors of one tree, and
-above MOST of both together the others are one. What must not live here: what becomes of the counts
-(`store.dated_journal`).
+above MOST of both together the others are one.
 """
 
 from __future__ import annotations

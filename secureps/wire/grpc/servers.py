@@ -2,8 +2,7 @@
 
 Both authenticate the sender of every request before they take any of it, hand the message to an
 `Endpoint`, and send back its answer or its SecurepsError; health alone (`wire.grpc.health`) needs
-no signature. A call that waits, for its sender or for the endpoint, holds no thread. What must not
-live here: what messages mean, keys, and the dialling side (`wire.grpc.client`).
+no signature. A call that waits, for its sender or for the endpoint, holds no thread.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 What is said to a server while a call to it is under way goes together in the next one
 (`framing.bundle`), and so does what a party says in one breath: a thread of its own begins the
 calls. Each message has an answer of its own. One whose answer waits for other messages has a call
-of its own beside these. What must not live here: signatures, connections, payloads, and what
-messages mean.
+of its own beside these.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ many are read at once as there is memory for when they are whole, because of mor
 be. A turn begins when a piece is here, and ends when nothing came for SILENT seconds. One sender
 has a share of the memory, a third, so that two senders together leave as much to all others. An
 upload that breaks keeps what came, so that its sender goes on from there; where memory runs short,
-what is not being read goes first, the oldest before all others. What must not live here: gRPC,
-threads that wait, whether a block is wanted, and what becomes of one that is whole.
+what is not being read goes first, the oldest before all others.
 """
 
 from __future__ import annotations

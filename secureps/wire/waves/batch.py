@@ -7,7 +7,7 @@
 
 Numbers are little endian. An envelope is that of `wire.msgpack`. The server's batch has a
 challenge that no other has, and the party's answer repeats it: a batch that somebody recorded is
-worth nothing in another wave. What must not live here: what messages mean, and who performs them.
+worth nothing in another wave.
 """
 
 from __future__ import annotations

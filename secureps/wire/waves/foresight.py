@@ -3,7 +3,7 @@
 A wave costs seconds: a process, and two polls. So nobody waits for what follows anyway. A party
 takes a block for stored that travels before its receipt, in order; the server gives the receipt to
 the coordinator only once that is true (`wire.waves.relay`), and what was not is sent again after
-the next subscription, as after a crash. What must not live here: messages on their way.
+the next subscription, as after a crash.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 For every party a `Relay` keeps its calls and its stream of orders open while no process of the
 party is there. What a batch has is performed in its order; a receipt is handed on only once shards
-have stored all blocks of it that came in the same batch. What must not live here: signatures, and
-what messages mean.
+have stored all blocks of it that came in the same batch.
 """
 
 from __future__ import annotations

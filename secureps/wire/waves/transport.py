@@ -2,7 +2,7 @@
 
 Whatever the party says is collected until somebody takes it (`out`); what its server said comes all
 at once (`take`): answers, and orders of the stream. An answer may come before its request: whoever
-asks for it later, has it at once. What must not live here: signatures, and who carries batches.
+asks for it later, has it at once.
 """
 
 from __future__ import annotations
