@@ -136,13 +136,9 @@ def test_an_id_that_is_not_the_runs_is_refused() -> None:
         load(dump(b"", other, [], end(0, 1), ME))
 
 
-def test_ends_say_how_many_there_are() -> None:
-    with pytest.raises(DamagedStore, match="ends 2 entries, and there are 1"):
-        load(dump(b"", BEGIN, [], End(0, 1, b"", None), ME)[:0] + _short())
-
-
-def _short() -> bytes:
-    data = dump(b"", BEGIN, [entry(2), entry(3)], end(2, 3), ME)
-    first, one, _, _ = lines_of(data)
-    again = dump(first + one, BEGIN, [], end(2, 3), ME)
-    return first + one + again
+@pytest.mark.parametrize("kept", [1, 3])
+def test_ends_say_how_many_there_are(kept: int) -> None:
+    data = dump(b"", BEGIN, [entry(2), entry(3), entry(4)], end(3, 4), ME)
+    before = b"".join(lines_of(data)[: 1 + kept])
+    with pytest.raises(DamagedStore, match=f"ends 2 entries, and there are {kept}"):
+        load(before + dump(before, BEGIN, [], end(2, 3), ME))

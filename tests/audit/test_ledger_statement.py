@@ -75,6 +75,10 @@ def test_it_counts_what_left_without_privacy(tmp_path: Path) -> None:
         "without_privacy": 2,
     }
     assert summary(told).endswith(" says, and at most 2 updates with no privacy")
+    expose(BudgetLedger(ledger.path, clock=clock), b"\4" * 32, [0])
+    told = json.loads(statement(ledger, "one", ME))
+    assert [run["without_privacy"] for run in told["runs"]] == [0, 0, 2, 1]
+    assert told["without_privacy"] == 3
     del before["without_privacy"]  # as 0.1.0 wrote it
     assert summary(before).endswith(" says")
 

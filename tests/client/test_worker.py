@@ -26,6 +26,7 @@ from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import Figure, GetBlock
 from secureps.messages.submission import BlockHeader
 from secureps.policy.block_deltas import block_delta
+from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.tensor_kinds import Kind
@@ -75,6 +76,25 @@ def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path
         made = [worker(plan, tmp_path, seed, nonce) for nonce in (1, 2)]
         first, second = (drawn(each, aim, update, 1) for each in made)
         assert np.array_equal(first, second) is not seed.private
+
+
+def test_no_two_updates_have_one_noise(tmp_path: Path) -> None:
+    """Else the difference of two that leave would tell what changed."""
+    own = worker(make_plan(**CLIENT_PRIVACY), tmp_path, SecretSeed(bytes(32)))
+    moved = SMALL.copy()
+    moved[7] += 0.5
+    one, other = (drawn(own, Aim("all", 1, 4), made_of(each), 1) for each in (SMALL, moved))
+    assert np.count_nonzero(one - other) > VALUES // 2
+
+
+def test_no_two_blocks_are_rounded_by_the_same_words(tmp_path: Path) -> None:
+    own = worker(plan := make_plan(), tmp_path, SecretSeed(bytes(32)))
+    layout = own._layout().group("all")
+    halves = np.full(VALUES, plan.grid("all", layout.sent).step / 2, np.float32)
+    made = drawn(own, Aim("all", 1, 4), made_of(halves), bound(plan.group("all")))
+    blocks = [made[slice(*layout.sent_span(block))] for block in range(layout.blocks)]
+    shortest = min(block.size for block in blocks)
+    assert len({block[:shortest].tobytes() for block in blocks}) == len(blocks)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -16,6 +16,7 @@ from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Acted
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.federations import OF_RECORDS, finished, small_federation, small_plan
+from tests.kits.folding import differing
 
 NAME = "client-02"
 
@@ -156,6 +157,7 @@ def test_a_lower_budget_holds_without_a_restart_and_after_one(tmp_path: Path) ->
     assert "the budget is 0.001" in play.parties[NAME].halted.result().reason
     play.run(lambda: finished(play))
     assert play.coordinator.federation.ledger.count(NAME) == charged
+    assert not differing(play, seed=1, points=3), "it holds after a compaction, too"
 
 
 def test_a_budget_under_a_plan_without_privacy_means_to_leave(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from secureps.model.optimizer import (
     Values,
     build_optimizer,
     build_schedule,
+    keeping_exact,
 )
 
 NAMES = ["sgd", "momentum", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad"]
@@ -224,3 +225,14 @@ def test_unsound_settings_are_refused(settings: OptimizerSection, reason: str) -
 def test_numbers_out_of_range_are_no_settings(kind: type[Section], key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=key):
         parse(kind, {key: value}, "plan.toml")
+
+
+def test_what_is_published_coarser_is_stepped_from_what_was_made() -> None:
+    optimizer = keeping_exact(build_optimizer(OptimizerSection(name="sgd", learning_rate=1.0)))
+    made = np.array([0.25, -1.5], np.float32)
+    state = optimizer.init(made)
+    for _ in range(3):
+        published, update = np.round(made), np.array([0.125, 0.25], np.float32)
+        again, state = optimizer.apply(update, published, state)
+        assert np.array_equal(again, made + update)
+        made = again

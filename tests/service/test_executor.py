@@ -56,6 +56,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.service.calls import LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
+from secureps.service.disk_faults import AGAIN_SECONDS
 from secureps.service.environment import Environment
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
@@ -121,6 +122,25 @@ def test_nothing_is_done_when_the_journal_cannot_be_written() -> None:
     stage.play()
     assert not answer.done()
     assert isinstance(executor.halted.exception(), OSError)
+
+
+def test_what_comes_while_the_disk_is_full_is_journalled_after_what_it_refused() -> None:
+    stage = Stage(lambda s, e: Step([Incarnated(int(s))]))
+
+    class Full(Recording):
+        full = True
+
+        def append(self, at: float, records: Sequence[Any]) -> None:
+            if self.full:
+                self.full = False
+                raise DiskFailed("full")
+            super().append(at, records)
+
+    executor = stage.build(Full(stage.log))
+    executor.heard("1", Tick())
+    stage.loop.call_later(AGAIN_SECONDS / 2, lambda: executor.heard("2", Tick()))
+    stage.play()
+    assert stage.log.lines == [("journal", (1,)), ("journal", (2,))]
 
 
 def test_a_restart_folds_the_journal() -> None:

@@ -526,11 +526,14 @@ UPDATES = [
 ]
 
 
+@pytest.mark.parametrize("change", [{"update": b"other integers"}, {"model": b"another model"}])
 @pytest.mark.parametrize("one", UPDATES, ids=["record", "client", "nothing", "metrics"])
-def test_a_place_has_one_update_for_ever(one: UpdateReleased, tmp_path: Path) -> None:
+def test_a_place_has_one_update_for_ever(
+    one: UpdateReleased, change: dict[str, bytes], tmp_path: Path
+) -> None:
     """Whatever protects it, for whoever reads the file; another one is neither sent nor charged."""
     path = tmp_path / "own.db"
-    other = dataclasses.replace(one, update=b"other integers")
+    other = dataclasses.replace(one, **change)  # type: ignore[arg-type]
     assert BudgetLedger(path).release([one]) == [""]
     before = last_row(path)
     for ledger in (BudgetLedger(path), BudgetLedger(path)):

@@ -61,6 +61,23 @@ def test_what_an_update_left_over_stays_while_it_may_be_sealed_anew() -> None:
     assert kept not in out.over("all", 4)
 
 
+def test_an_older_update_that_becomes_durable_is_not_carried_once_more() -> None:
+    out = Outbox(keeping=frozenset({"all"}))
+    first, last = (
+        dataclasses.replace(made, receipt=dataclasses.replace(made.receipt, update=name))
+        for made, name in ((sealed("all", 5), bytes([1]) * 32), (sealed("all", 6), bytes([2]) * 32))
+    )
+    for made, outcome in (
+        (first, Outcome.INCLUDED),
+        (last, Outcome.INCLUDED),
+        (first, Outcome.DURABLE),
+    ):
+        if made.receipt.id not in out.sealed:
+            out.add(made)
+        out.settle(made.receipt.id, outcome)
+    assert out.carries("all") == last.receipt.update
+
+
 def test_sequences_never_go_back() -> None:
     out = Outbox()
     out.add(sealed("all", 5))

@@ -8,6 +8,7 @@ from secureps.errors import Conflict, DamagedStore
 from secureps.messages import orders, requests
 from secureps.messages.submission import FOUNDING, OPENED
 from secureps.roles.machine import Answer, Answered, Call, Defer, Failed, Locate, Step
+from secureps.roles.shard.forwarding import Forwarding
 from tests.kits.roles_kit import HOLDER, SHARDS, configure, opened_header
 from tests.kits.shard_kit import DOUBLED, ID, Desk
 
@@ -44,6 +45,14 @@ def test_the_author_hears_of_it_when_the_replica_has_it() -> None:
     step = answered(made, header)
     assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
     assert answered(made, header).effects == []
+
+
+def test_of_several_replicas_all_have_it_before_the_author_hears_of_it() -> None:
+    header, forwarding, step = Desk().header(block=MINE), Forwarding(), Step()
+    forwarding.begin(step, header, (PEER, "shard-c"))
+    assert forwarding.stored(PEER, header).effects == []
+    told = Answer(requests.Stored(header.digest), ticket=header.key)
+    assert forwarding.stored("shard-c", header).effects == [told]
 
 
 def test_who_sends_it_again_meanwhile_waits_for_the_same() -> None:

@@ -9,18 +9,19 @@ import pytest
 
 from secureps.errors import Malformed, NotReady, Refused, SecurepsError, UnknownParty
 from secureps.messages import requests
-from secureps.messages.orders import Hold
+from secureps.messages.orders import Discard, Hold
 from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
-from secureps.roles.machine import Answer, Call, Say, Step, Work
+from secureps.roles.machine import WORKER, Answer, Call, Say, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.noise_copies import AGAIN, NoiseCopies
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn
+from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn, SumCohort
 from secureps.roles.tasks import Prune
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
+from tests.kits.shard_kit import Desk
 
 OWN, PEER = SHARDS
 MINE, THEIRS = (0, 2), (1, 3)
@@ -304,3 +305,16 @@ def test_when_another_shard_has_left_it_begins_anew() -> None:
     begun(made)
     made.left()
     assert len(begun(made).effects) == 2
+
+
+@pytest.mark.parametrize("ruler", [1, 2])
+def test_an_order_that_waited_is_forgotten_once_another_coordinator_rules(ruler: int) -> None:
+    desk, cohort = Desk(), make_cohort()
+    desk.plan = make_plan("plain", privacy=PRIVACY, group=[GROUP])
+    desk.run = make_run(desk.plan).id
+    desk.founded()
+    desk.put_all(tuple(member.id for member in cohort.members))
+    assert works(desk.order(desk.hold(cohort))) == [DrawNoise(cohort, MINE)]
+    desk.order(Discard(ruler, ()))
+    begun = works(desk.give(WORKER, NoiseDrawn(cohort, MINE)))
+    assert [type(task) for task in begun] == ([SumCohort] if ruler == 1 else [])

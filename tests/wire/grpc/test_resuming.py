@@ -389,6 +389,17 @@ def test_what_there_is_no_memory_for_takes_no_room(monkeypatch: pytest.MonkeyPat
     assert intake.taken == 10
 
 
+def test_what_an_endpoint_fails_to_take_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(EchoServer, "request", fail)
+    intake, message = Uploads(100, 100), put(bytes(60))
+    with pytest.raises(MemoryError):
+        sent(intake, message, message.payload)
+    assert intake.taken == 0
+
+
 def test_a_pull_that_has_to_wait_goes_on_where_it_was(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
