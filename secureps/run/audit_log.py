@@ -240,6 +240,8 @@ def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
 
 def demand_ledger(ledger: Path) -> None:
     """ConfigError unless there is one: reading one that is not there would make it."""
+    if found := sorted(ledger.rglob("ledgers/*.db")) if ledger.is_dir() else []:
+        raise ConfigError(f"{ledger} is a folder: name one of its ledgers, such as {found[0]}")
     if not ledger.is_file():
         raise ConfigError(f"{ledger}: no ledger; a client makes it when it first spends")
 

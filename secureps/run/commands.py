@@ -355,10 +355,13 @@ def show(
     own = BudgetLedger(ledger)
     for run in (runs := own.spent()):
         typer.echo(f"run {run.run.hex()[:16]}  {run.told}")
-    facts = [fact for _, fact in own.facts()]
-    told = f"epsilon {epsilon_of(facts, OWN_DELTA):.3f} at delta {OWN_DELTA:g}, of {unit_of(facts)}"
-    exact = without_privacy(sum(run.exact for run in runs))
-    typer.echo(f"together  {told}{exact and f', and {exact}'}")
+    told = list[str]()
+    if facts := [fact for _, fact in own.facts()]:
+        spent = f"epsilon {epsilon_of(facts, OWN_DELTA):.3f} at delta {OWN_DELTA:g}"
+        told.append(f"{spent}, of {unit_of(facts)}")
+    if exact := without_privacy(sum(run.exact for run in runs)):
+        told.append(exact)
+    typer.echo(f"together  {', and '.join(told) or 'nothing'}")
 
 
 @budget.command("export")

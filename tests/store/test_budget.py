@@ -417,6 +417,13 @@ def test_it_is_shown(tmp_path: Path) -> None:
         said(app, "budget", "show", tmp_path / "none")
 
 
+def test_of_a_folder_its_ledgers_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "ledgers" / "client-00.db"
+    charge(BudgetLedger(path), ONE, spent(0))
+    with pytest.raises(ConfigError, match=rf"is a folder: name one of its ledgers, such as {path}"):
+        said(app, "budget", "show", tmp_path / "run")
+
+
 # --- updates with no privacy -------------------------------------------------------
 
 
@@ -483,6 +490,13 @@ def test_another_kind_of_run_counts_both(tmp_path: Path) -> None:
     assert second == f"run {TWO.hex()[:16]}  2 updates  epsilon {cost(2):.3f}"
     assert total.startswith(f"together  epsilon {cost(2):.3f} at delta 1e-05, of one record")
     assert total.endswith(" as the plan of each run says, and at most 3 updates with no privacy")
+
+
+def test_without_privacy_no_epsilon_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    expose(BudgetLedger(path), ONE, range(3))
+    total = said(app, "budget", "show", path).splitlines()[-1]
+    assert total == "together  at most 3 updates with no privacy"
 
 
 def test_a_budget_says_what_it_does_not_bound(tmp_path: Path) -> None:

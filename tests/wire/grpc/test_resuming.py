@@ -396,7 +396,7 @@ def test_what_an_endpoint_fails_to_take_takes_no_room(monkeypatch: pytest.Monkey
     monkeypatch.setattr(EchoServer, "request", fail)
     intake, message = Uploads(100, 100), put(bytes(60))
     with pytest.raises(MemoryError):
-        sent(intake, message, message.payload)
+        sent(intake, message, bytes(message.payload))
     assert intake.taken == 0
 
 
