@@ -61,6 +61,8 @@ class DataHolders:
         if name in world.down:  # whatever becomes of its disk is over then
             world.loop.call_later(LATER, partial(self._note, name, what, budget))
             return
+        if budget is not None:
+            world._ledgers[name].lower(budget)
         with patch.object(world, "_acting", ""):
             folder.mkdir(parents=True, exist_ok=True)
             ActLines(folder, name, me, world.loop.now).note(act_text(what, budget))

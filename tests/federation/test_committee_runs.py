@@ -218,7 +218,7 @@ def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
         cheats(simulation, client, spoil_all)
     ends_as_unharmed(simulation)
     (given_up,) = journalled(simulation, coordinator_records.RoundGivenUp)
-    assert "the minimum cohort is 5" in given_up.reason
+    assert "a cohort needs 5" in given_up.reason
     assert "found a flaw in what client-0" in given_up.reason
     everybody = frozenset(HOLDERS)
     assert set(simulation.coordinator.federation.accused.values()) == {everybody}

@@ -26,7 +26,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles import permissions
-from secureps.roles.coordinator import registration
+from secureps.roles.coordinator.reigns import MOST_AHEAD
 from secureps.roles.machine import WORKER, Answer, Order, Tick
 from secureps.roles.validation import check_part
 from secureps.wire import msgpack
@@ -241,7 +241,7 @@ def _floats(value: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("party", ["shard-a", HOLDER])
-@pytest.mark.parametrize("seen", [-1, registration.MOST_AHEAD + 2, 2**63 - 2, 2**63 - 1])
+@pytest.mark.parametrize("seen", [-1, MOST_AHEAD + 2, 2**63 - 2, 2**63 - 1])
 def test_an_incarnation_that_cannot_have_been_is_not_believed(party: str, seen: int) -> None:
     """One holder's word was journalled, and no order could be encoded from then on."""
     world = collecting("bfv")

@@ -164,7 +164,7 @@ def test_what_a_shards_memory_holds_is_said_before_a_run(tmp_path: Path) -> None
     assert tight.files == free.files
     inside = plan.read_text() + '[federation]\nscript = "x.py"\nclients = 6\nmemory = "9 MB"\n'
     assert service(load_plan(write(tmp_path, inside))).memory == 9_000_000
-    with pytest.raises(ConfigError, match='it works with "8 MiB" or more'):
+    with pytest.raises(ConfigError, match='it works with "2 MiB" or more'):
         check(write(tmp_path), 1_000_000, "1 MiB")
     with pytest.raises(ConfigError, match="--memory: 'much' is not a number with kB"):
         check(plan, 1_000_000, "much")

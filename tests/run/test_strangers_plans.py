@@ -40,9 +40,6 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "check --values": ("PLAN", "--values", "10"),
     "check --run-script": ("LOCAL", "--run-script"),
     "check --fetch": ("PLAN", "--fetch"),
-    "profile": ("PLAN", "--values", "10"),
-    "profile --run-script": ("LOCAL", "--run-script"),
-    "profile --fetch": ("PLAN", "--values", "10", "--fetch"),
     "up": ("PLAN", "--out", "up"),
     "resume": ("RUN",),
     "simulate": ("scenario.toml", "--out", "simulated"),
@@ -72,7 +69,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
 """Words after each command that is given a plan, or a folder or file that holds or names one."""
 
 SUCCEEDS = {
-    *("check", "check --site", "check --values", "check --fetch", "profile", "profile --fetch"),
+    *("check", "check --site", "check --values", "check --fetch"),
     *("keys init", "keys request", "preflight", "runs", "log", "stop", "status"),
     *("deploy kubernetes", "deploy kubernetes --fetch", "deploy slurm", "deploy slurm --fetch"),
 }

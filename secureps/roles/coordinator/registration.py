@@ -25,13 +25,11 @@ from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import cohort_digest
 from secureps.roles.coordinator import founding, reign
+from secureps.roles.coordinator.reigns import MOST_AHEAD
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Halt, Say
 from secureps.roles.pinned_run import PinnedRun
 
-MOST_AHEAD = 1 << 20
-"""Starts of a coordinator that its journal may have lost. What is journalled of one party's word
-must leave room for all starts to come: an order carries 63 bits of incarnation."""
 LONGEST_ADDRESS = 300
 """Letters of HOST:PORT; a host's name has 253 at most."""
 
@@ -50,6 +48,11 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         Fenced: it is another coordinator, and this one rules.
     """
     party, federation, moved = event.party, tx.federation, False
+    if not federation.reigns.can_be(event.seen):  # a damaged server must not end this coordinator
+        raise Malformed(
+            f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
+            f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
+        )
     if away := reign.meet(tx, event):
         return away
     if party == COORDINATOR:
@@ -63,12 +66,6 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         raise Malformed(f"{party}: a group has one newest cohort of which there are sums")
     if elsewhere := _elsewhere(tx, event, role):
         return elsewhere
-    ahead = event.seen > federation.incarnation + MOST_AHEAD
-    if event.seen < 0 or (ahead and not federation.reigns.foreign(event.seen)):
-        raise Malformed(
-            f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
-            f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
-        )
     if apart := _apart(tx, event, role):
         return apart
     if role == "shard":

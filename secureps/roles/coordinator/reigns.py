@@ -12,6 +12,10 @@ from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import LINE, REIGN, Incarnated
 from secureps.messages.run import Placement
 
+MOST_AHEAD = 1 << 20
+"""Starts of a coordinator that its journal may have lost, or takeovers. What is journalled of one
+party's word must leave room for all to come: an order carries 63 bits of incarnation."""
+
 
 @dataclass(slots=True)
 class Reigns:
@@ -82,6 +86,12 @@ class Reigns:
         if not self.may_take_over(self.follower):
             return False
         return seen // LINE == self.next_reign(self.follower) // LINE
+
+    def can_be(self, seen: int) -> bool:
+        """Whether some coordinator of this run can have come to this incarnation."""
+        if self.foreign(seen):
+            return 0 <= seen // REIGN <= self.incarnation // REIGN + MOST_AHEAD
+        return 0 <= seen <= self.incarnation + MOST_AHEAD
 
     def foreign(self, seen: int) -> bool:
         """Whether this incarnation is of a coordinator that may have acted on more than is here.
