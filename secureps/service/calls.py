@@ -183,8 +183,9 @@ class Calls:
         if isinstance(error, PeerError) and error.retry_after is not None:
             self._again(each, error, error.retry_after)
             return
-        if isinstance(error, UnknownParty) and call.to != COORDINATOR:
-            # It may follow an older roster: whether a party has left, the coordinator says.
+        if isinstance(error, UnknownParty) and call.to != COORDINATOR and call.attach is None:
+            # It may follow an older roster: whether this party has left, the coordinator says. Of a
+            # block the author may be meant, who was revoked.
             self._again(each, error, AGAIN_SECONDS)
             return
         self._back(call.to)

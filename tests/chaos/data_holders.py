@@ -61,7 +61,7 @@ class DataHolders:
         if name in world.down:  # whatever becomes of its disk is over then
             world.loop.call_later(LATER, partial(self._note, name, what, budget))
             return
-        if budget is not None:
+        if budget is not None and world.plan.section.privacy is not None:
             world._ledgers[name].lower(budget)
         with patch.object(world, "_acting", ""):
             folder.mkdir(parents=True, exist_ok=True)

@@ -396,6 +396,12 @@ def test_a_shard_that_another_does_not_know_yet_asks_again() -> None:
     assert not outcome.complaints, outcome.replay
 
 
+def test_a_block_of_who_was_revoked_is_passed_on_to_no_shard_for_ever() -> None:
+    outcome = play(1065, parsed("revoked:client-04@556+0.8,added:shard-2@624"))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 def test_a_standby_that_takes_over_goes_on_where_the_coordinator_s_clock_was() -> None:
     """That had leapt ahead, and a client's updates are summed in the order of their arrival."""
     faults = (
