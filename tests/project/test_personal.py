@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from tests.kits.nursery import ROOT
 
 PAGE = (ROOT / "docs" / "personal.md").read_text()
 SCRIPT, ADAPTED, LOADED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-LOCAL, FROZEN = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+LOCAL, FROZEN, OF_BERT = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 PLAN = """
 name = "personal"
 versions = 4
@@ -208,3 +210,19 @@ def test_an_adapter_trains_and_its_base_is_never_written(tmp_path: Path) -> None
     assert saved is not None
     assert np.array_equal(saved["base.bias"], base["base.bias"] + 1)
     assert local.load(version) is None, "it is of the next version"
+
+
+def test_the_patterns_of_an_adapted_bert_are_toml_and_leave_what_trains() -> None:
+    frozen = tomllib.loads(OF_BERT)["frozen"]
+    layer = "base_model.model.bert.encoder.layer.0.attention"
+    names = {
+        f"{layer}.self.query.base_layer.weight": True,
+        f"{layer}.self.query.lora_A.default.weight": False,
+        f"{layer}.self.key.weight": True,
+        f"{layer}.output.dense.weight": True,
+        f"{layer}.output.LayerNorm.bias": True,
+        "base_model.model.bert.embeddings.word_embeddings.weight": True,
+        "base_model.model.classifier.original_module.weight": True,
+        "base_model.model.classifier.modules_to_save.default.weight": False,
+    }
+    assert {n: any(fnmatchcase(n, pattern) for pattern in frozen) for n in names} == names
