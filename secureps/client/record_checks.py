@@ -1,4 +1,4 @@
-"""What DP-SGD refuses of a model: what would let a record past its clip, or past the noise."""
+"""Refuses models that would let a record past its clip, or past the noise, under DP-SGD."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ NUMBERS = "fiubc"
 """NumPy's kinds of dtypes that hold numbers."""
 
 LOOK = "look for NaN or infinity in the records, or lower the learning rate"
-"""What a data holder does about a trained model that is not finite."""
+"""Tells a data holder where a trained model is not finite, and what to do about it."""
 
 
 def number(value: object) -> float | None:

@@ -469,7 +469,7 @@ def _ties(module: nn.Module) -> dict[str, str]:
 
 
 def _classifies(outputs: Any, targets: Tensor) -> bool:
-    """Whether a model gives a score of each class, and targets are classes."""
+    """Says whether a model gives a score for each class and its targets are classes."""
     if not isinstance(outputs, Tensor) or outputs.ndim < 2 or not _whole(targets):
         return False
     return targets.shape == outputs.shape[:1] + outputs.shape[2:]

@@ -290,7 +290,7 @@ def _ignored_class(loss: Measure) -> int | None:
 
 
 def _tried(module: nn.Module, like: Tensor) -> Any:
-    """What the model gives for made records when nothing is trained; None if it fails."""
+    """Returns the model's outputs for made records, untrained; None if it fails."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

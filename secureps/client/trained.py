@@ -1,4 +1,4 @@
-"""What an update is made of: a trained model of a group, and what was published and kept of it."""
+"""The inputs of an update: a group's trained values, the published ones, and what was kept."""
 
 from __future__ import annotations
 

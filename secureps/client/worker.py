@@ -146,7 +146,7 @@ def _content(task: Contribute | Evaluate) -> bytes:
 
 
 def _not_finite(layout: GroupLayout, result: FitResult) -> str:
-    """Which trained tensor of a group is not finite, after how many steps; empty if none is."""
+    """Names a group's trained tensor that is not finite, and the steps; empty if all are finite."""
     try:
         layout.flatten(result.parameters)
     except NotFinite as error:

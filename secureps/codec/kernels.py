@@ -1,4 +1,4 @@
-"""Which kernels of codecs this process has, as `crypto.kernels` of `rlwe`."""
+"""Chooses the kernels of codecs: compiled by numba, or plain NumPy, with the same bits."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section
 
 
 FOUND = {"noise_multiplier": "; secureps check PLAN --epsilon 3 finds it, and the budget"}
-"""How to find the value of a key that is missing."""
+"""Hints that tell how to find the value of a missing key."""
 
 WANTED = {
     "int_type": "a whole number",

@@ -1,4 +1,4 @@
-"""What a party shows at its connections: certificate, key, and whose signature it trusts."""
+"""A party's TLS credentials: its certificate, its key, and the CA that it trusts."""
 
 from __future__ import annotations
 

@@ -135,5 +135,5 @@ class ElementOpener:
 
 
 def batch(encoding: Encoding) -> int:
-    """How many elements are worked on at a time: as many as have TOGETHER coefficients."""
+    """Returns how many elements are worked on at a time: those of TOGETHER coefficients."""
     return TOGETHER // encoding.ring.degree

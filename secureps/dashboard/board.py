@@ -1,4 +1,4 @@
-"""What is known now, for all who look: threads put it there, and streams wait for news of it."""
+"""Holds the newest view of a run: threads write it, and streams of browsers wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a privacy officer sees: the plan explained; what was spent, opened, refused, and by whom."""
+"""Builds a privacy officer's page: the plan explained, and what was spent, opened and refused."""
 
 from __future__ import annotations
 
