@@ -54,12 +54,3 @@ def state_key(group: str, version: int, block: int) -> str:
 def model_key(group: str, version: int, block: int, since: int | None = None) -> str:
     """Where a shard's worker finds a published block, or its differences `since` a version."""
     return f"model/{group}/{version}/{block}" + ("" if since is None else f"/{since}")
-
-
-def pulled_under(key: str) -> tuple[str, int, int] | None:
-    """Which (group, version, block) is pulled as it is under a key; None of any other key."""
-    kind, *rest = key.split("/")
-    if kind != "model" or len(rest) != 3:
-        return None
-    group, version, block = rest
-    return group, int(version), int(block)
