@@ -18,16 +18,18 @@ from benchmarks.report import Row, report
 from benchmarks.stopwatch import fastest
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey, seal
-from secureps.crypto.field import Vector, parse_vector, vector_bytes
 from secureps.crypto.sharing import (
     KEY_BOUND,
     Committee,
     HolderShare,
     SharedKey,
+    Vector,
     answer,
     interpolate,
     judge,
+    parse_vector,
     share,
+    vector_bytes,
     weighted_sum,
 )
 

@@ -74,7 +74,7 @@ from secureps.messages.submission import (
     model_digest,
 )
 from secureps.model.layout import GroupLayout, Layout
-from secureps.policy.block_codes import block_codes
+from secureps.policy.block_deltas import block_codes
 from secureps.policy.counting import (
     bound,
     by_public_number,

@@ -17,7 +17,7 @@ from secureps.client.sealing import OutboxSealer, Sealing, draft
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DiskFailed
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
-from secureps.policy.block_codes import block_codes
+from secureps.policy.block_deltas import block_codes
 from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.tasks import Aim, BlockSealed, Contribute, Contributed, SealOn
 from secureps.store.budget import MemoryLedger

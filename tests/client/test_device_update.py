@@ -28,7 +28,7 @@ from secureps.client.trained_update import trained_update
 from secureps.client.update import Update
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.device import bits, norms
+from secureps.device import bits, encoding
 from secureps.errors import NotFinite
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
@@ -264,7 +264,7 @@ def test_tensors_of_every_kind_and_of_many_pieces(
     clip: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Statistics are not clipped; what lies on the host anyway is subtracted there."""
-    for module in (device_update, norms):
+    for module in (device_update, encoding):
         monkeypatch.setattr(module, "TOGETHER", PIECE)
     plan = make_plan(block_size=50_000, group=[{"rule": RULE, "clip": clip}])
     layout = plan.layout(LARGE).group("all")

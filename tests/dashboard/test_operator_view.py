@@ -18,9 +18,7 @@ from secureps.dashboard.operator_view import (
     blocking,
     operator_view,
 )
-from secureps.messages.moves import Move
-from secureps.messages.requests import MemberStatus, ServerStatus, Status
-from secureps.messages.steps import CohortSteps
+from secureps.messages.requests import CohortSteps, MemberStatus, Move, ServerStatus, Status
 from secureps.roles.coordinator.group import Phase
 from tests.kits.dashboards import CLIENTS, STATUS, without
 from tests.kits.federations import small_plan

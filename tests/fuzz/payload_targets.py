@@ -19,7 +19,7 @@ from secureps.client.local_tensors import LocalTensors
 from secureps.crypto.bfv import most_levels
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.field import parse_vector, vector_bytes
+from secureps.crypto.sharing import parse_vector, vector_bytes
 from secureps.crypto.suite import cipher, key_length
 from secureps.flower.trainer import ModelForm
 from secureps.messages.orders import GroupVersion

@@ -10,8 +10,7 @@ import secureps
 from secureps.messages.encoding import canonical, from_plain, to_plain
 from secureps.messages.member_records import SubmissionSettled
 from secureps.messages.orders import Settled
-from secureps.messages.outcome import Outcome
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Outcome, SubmissionId
 from secureps.wire.msgpack import decode, encode
 
 ROOT = Path(secureps.__file__).parent

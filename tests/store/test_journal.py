@@ -45,7 +45,7 @@ from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.store import journal as store
 from secureps.store.journal import Journal, MemoryJournal, SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import START, Mark, height_path

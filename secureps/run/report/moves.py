@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from secureps.messages.moves import Move
+from secureps.messages.requests import Move
 from secureps.run.report.bar import bar_or_lines
 from secureps.wording import printable, size
 

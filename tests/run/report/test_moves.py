@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from secureps.messages.moves import Move
+from secureps.messages.requests import Move
 from secureps.run.report.moves import shown, told
 
 PART = Move("drain-shard", "shard-1", 3, 12, 900_000, 3_100_000)
