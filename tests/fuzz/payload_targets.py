@@ -63,7 +63,7 @@ def _ciphers() -> list[Target]:
     made.append(
         Target(
             "vector",
-            ("crypto.field:parse_vector",),
+            ("crypto.sharing:parse_vector",),
             (vector,),
             lambda data: vector_bytes(parse_vector(data, 64)),
         )
