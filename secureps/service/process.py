@@ -52,7 +52,7 @@ from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import TlsFiles, untimely_certificate
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
-from secureps.wire.grpc.client import GrpcTransport, sleep_until_woken
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from secureps.wire.transport import Endpoint
 
@@ -259,7 +259,6 @@ def _run(
         closing(way) as transport,
     ):
         if party.role != "client":  # a data holder's terminal says what its script does
-            sleep_until_woken()  # and in its process its script may wait for gRPC too
             text = f"runs secureps {__version__}, format {FORMAT}"
             tell(party.name, "Version", text, fields={"version": __version__, "format": FORMAT})
         loop = RealLoop(journal.last)

@@ -447,12 +447,8 @@ ELSEWHERE = {
         "holds no run: is a volume missing?",
     ),
     "... is asked, and this is ...; check the address (the other side's fault)": (
-        "wire/grpc/test_replays.py",
+        "wire/grpc/test_claims.py",
         "; check the address",
-    ),
-    "sign it under this challenge, and send it again (the other side's fault)": (
-        "wire/grpc/test_replays.py",
-        "sign it under this challenge",
     ),
     "... answers for another cohort ... of ... (the sender's fault)": (
         "federation/test_committee_runs.py",
