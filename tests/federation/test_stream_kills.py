@@ -99,8 +99,9 @@ def test_a_server_killed_in_any_phase_changes_nothing(
     ends_as_unharmed(simulation, rule)
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "cipher"), [*((rule, "plain") for rule in RULES), ("buffered", "rlwe")]
+)
 def test_a_client_killed_in_any_phase_loses_nothing_that_was_acknowledged(
     rule: str, cipher: str, tmp_path: Path
 ) -> None:
@@ -126,8 +127,9 @@ def test_all_killed_at_once(rule: str, tmp_path: Path) -> None:
     all_is_somewhere(simulation)
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "cipher"), [*((rule, "plain") for rule in RULES), ("buffered", "rlwe")]
+)
 def test_blocks_that_a_shard_lost_come_again(rule: str, cipher: str, tmp_path: Path) -> None:
     """The cohort is closed anew when they are here: the same one, for nobody else came.
 
