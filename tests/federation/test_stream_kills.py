@@ -13,7 +13,7 @@ from secureps.messages import coordinator_records
 from secureps.roles.coordinator.group import Phase
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.cheats import journalled, until
-from tests.kits.faults_kit import Duplicate, Fault, faulty, seen, to_requests
+from tests.kits.faults_kit import Delay, Drop, DropReply, Duplicate, Fault, faulty, seen
 from tests.kits.federations import Tensors, same
 from tests.kits.streams import seconds, stream, stream_plan
 
@@ -185,7 +185,7 @@ MESSAGES = [
 ]
 
 
-@to_requests
+@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
 @pytest.mark.parametrize("rule", RULES)
 def test_repeated_messages_change_nothing_and_lost_or_late_ones_lose_nothing(
     rule: str, fault: Fault, tmp_path: Path

@@ -99,7 +99,7 @@ def uninterrupted(plan: Path, folder: Path) -> Tensors:
 
 @pytest.mark.timeout(200)
 def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
-    plan, work, runs = stage(tmp_path, pace=2.0), tmp_path / "work", tmp_path / "runs"
+    plan, work, runs = stage(tmp_path, pace=1.0), tmp_path / "work", tmp_path / "runs"
     model = uninterrupted(plan, tmp_path / "straight")
     seeded = ("--unsafe-seed", "5", INSECURE, "--out")
     stopped = secureps("up", str(plan), *seeded, str(runs / "stopped"), cwd=work)

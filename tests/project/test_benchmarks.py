@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import committee, floods, floor, record_level, tiers
+from benchmarks import committee, record_level, tiers
 from benchmarks.ciphers import measure
-from benchmarks.crowd import million_plan
-from benchmarks.deployed import Deployed
 from benchmarks.line import Line, Speed
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.suite import CIPHERS
@@ -61,27 +59,6 @@ def test_every_party_of_every_committee_is_measured() -> None:
             assert all(float(row["ms"]) > 0 for row in of)
     (sealed,) = (r for r in rows if (r["committee"], r["step"]) == ("3 of 4", "seal"))
     assert sealed["bytes"] == 4 * (6 * 32 + OVERHEAD), "three seeds of the key, three of zero"
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's /proc")
-def test_what_goes_on_during_a_flood_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(floods, "SECONDS", 0.5)
-    monkeypatch.setattr(floods, "SHAPE", (30, 7))
-    plan = million_plan(5)
-    with Deployed(tmp_path, "plain", 5, 1000, plan=plan) as processes:
-        kinds = [("without a key", "", 1), ("with a client's key", processes.clients[0], 1)]
-        rows = floods.measured(processes, kinds)
-    assert all(float(row["during"]) > 0 for row in rows)
-    assert all(map(floods.flat, rows))
-    assert not floods.flat({**rows[0], "MB during": float(rows[0]["MB before"]) + 100})
-
-
-def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:
-    wall, cpu = floor.measure(tmp_path, clients=2, values=1000, versions=2)
-    assert wall > 0
-    assert cpu > 0
 
 
 def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_delay(
