@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import committee, record_level, tiers
+from benchmarks import record_level, tiers
 from benchmarks.ciphers import measure
 from benchmarks.line import Line, Speed
-from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.suite import CIPHERS
 
 FEW = 1 << 13
@@ -43,22 +42,6 @@ def test_private_steps_of_every_model_are_measured_beside_plain_ones() -> None:
     rows = record_level.measure(torch.device("cpu"), turns=1, steps=1, narrow=True, share=16)
     assert len(rows) == len(record_level.CASES) * len(record_level.WAYS)
     assert all(float(row["ms a step"]) > 0 < float(row["to plain"]) for row in rows)
-
-
-def test_every_party_of_every_committee_is_measured() -> None:
-    rows = committee.measure(degree=64, tries=1)
-    steps = {
-        "client": {"share", "seal"},
-        "holder": {"make", "open", "check", "derive", "add", "answer"},
-        "shard": {"parse", "interpolate", "judge all"},
-    }
-    for t, n in committee.COMMITTEES:
-        for who, expected in steps.items():
-            of = [r for r in rows if (r["committee"], r["who"]) == (f"{t} of {n}", who)]
-            assert {row["step"] for row in of} == expected
-            assert all(float(row["ms"]) > 0 for row in of)
-    (sealed,) = (r for r in rows if (r["committee"], r["step"]) == ("3 of 4", "seal"))
-    assert sealed["bytes"] == 4 * (6 * 32 + OVERHEAD), "three seeds of the key, three of zero"
 
 
 def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_delay(
