@@ -27,7 +27,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Foldable, Machine
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.service.replay import compact_if_due, replayed
+from secureps.service.executor import compact_if_due, replayed
 from secureps.store.backup import backup
 from secureps.store.journal import Journal, SqliteJournal
 from tests.kits.federations import Walker

@@ -35,7 +35,7 @@ from secureps.store.journal import read_rows
 from secureps.store.journal_height import START, Mark
 from secureps.store.journal_rows import Row
 from secureps.store.keyring import load_public
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from secureps.tracebacks import told
 from secureps.wording import finite
 

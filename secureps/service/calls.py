@@ -24,13 +24,13 @@ from secureps.errors import (
     UnknownParty,
     Unreachable,
 )
+from secureps.exhaustion import is_disk_fault
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Answered, Call, Event, Failed
 from secureps.roles.permissions import check_answer
-from secureps.service.disk_faults import AGAIN_SECONDS, refused
 from secureps.service.environment import Environment
 from secureps.service.logs import tell
 
@@ -45,6 +45,9 @@ SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
 A row-block that moves brings hundreds of small ones: a few at a time would queue anew behind all
 else on a link that is busy, each time.
 """
+
+AGAIN_SECONDS = 1.0
+"""Seconds until a disk that refused is tried once more, and that a sender is asked to wait."""
 
 LONGEST_BACKOFF = 5.0
 """The most seconds between two tries."""
@@ -152,7 +155,7 @@ class Calls:
                 self._landed(each.call)
                 return
             message, error = each.call.message, fetched.exception()
-            if refused(error):  # our own disk: it is read when the disk works again
+            if is_disk_fault(error):  # our own disk: it is read when the disk works again
                 self._landed(each.call)
                 self._caller.later(partial(self._try, each), AGAIN_SECONDS)
                 return
@@ -254,7 +257,7 @@ class Calls:
 
         def finish(kept: Future[bytes | None]) -> None:
             error = kept.exception()
-            if refused(error):  # our own disk: it is kept when the disk works again
+            if is_disk_fault(error):  # our own disk: it is kept when the disk works again
                 again = partial(self._take_in, to, request, reply)
                 self._caller.later(again, AGAIN_SECONDS)
             elif isinstance(error, SecurepsError):

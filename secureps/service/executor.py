@@ -1,14 +1,17 @@
 """The executor: runs any machine over a transport, a loop, a journal and a worker.
 
 Events are handled one at a time; the records of all events that waited together go into
-the journal in one transaction (group commit) before any of their effects is performed.
+the journal in one transaction (group commit) before any of their effects is performed. Beside the
+executor stand what it keeps: streams of orders, requests without an answer, faults of its disk.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
@@ -17,16 +20,21 @@ from typing import Any, TypeVar, assert_never
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
+    DamagedStore,
     DiskFailed,
     InternalError,
     KitError,
     Malformed,
     NotReady,
+    OperatorError,
     PeerError,
     SecurepsError,
+    UnknownParty,
+    Unreachable,
 )
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import exhaustion, is_disk_fault
 from secureps.messages.encoding import payload_digest
+from secureps.messages.orders import AnyOrder
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
@@ -39,6 +47,7 @@ from secureps.roles.machine import (
     Effect,
     Event,
     Failed,
+    Foldable,
     Halt,
     Locate,
     Machine,
@@ -47,6 +56,7 @@ from secureps.roles.machine import (
     Say,
     Step,
     Tick,
+    Unfolds,
     Unwatched,
     Viewed,
     Watch,
@@ -55,20 +65,191 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.tasks import Task, TaskResult
-from secureps.service.calls import Calls
-from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
-from secureps.service.environment import Environment
+from secureps.service.calls import AGAIN_SECONDS, Calls
+from secureps.service.environment import Environment, Worker
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import complain, tell
-from secureps.service.open_requests import OpenRequests, Reception
-from secureps.service.replay import compact_if_due, replayed
-from secureps.service.watchers import Watchers
-from secureps.service.worker import Worker
 from secureps.store.journal import Journal
 from secureps.tracebacks import told, where
-from secureps.wire.transport import Cancel, Deliver
+from secureps.wire.transport import Cancel, Deliver, settle
 
 T = TypeVar("T")
+
+
+def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
+    """Takes a machine to where its journal ends; each record that it applied, when it has.
+
+    Raises:
+        DamagedStore: a row or the fold is damaged.
+        ConfigError: the journal is another party's.
+    """
+    fold = journal.fold
+    if fold is not None:
+        if not isinstance(machine, Unfolds):
+            raise DamagedStore("its journal was compacted, and this party compacts none")
+        machine.unfold(fold)
+        yield from fold.records
+    for at, record in journal.replay():
+        machine.apply(at, record)
+        yield record
+
+
+def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
+    """Compacts a journal that has grown enough; a disk that refuses is told of, and tried later.
+
+    To be called when every record that the machine has folded is in the journal, again and again:
+    each time it does a little of what takes long, until the rest may be done at once.
+
+    Raises:
+        DamagedStore: a row or the archive is damaged: no later try would go better.
+    """
+    if not journal.due or not isinstance(machine, Foldable):
+        return
+    try:
+        if journal.pack():
+            journal.compact(machine.folded())
+    except DamagedStore:
+        raise
+    except OperatorError as error:
+        tell(party, "Complaint", f"its journal is not compacted: {error}", logging.WARNING)
+
+
+class Watchers:
+    """The streams of orders that a party gives, one for each party that watches it.
+
+    `ended` hears of each that this party ends, and whose it was.
+    """
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        self._streams: dict[str, Deliver] = {}
+        self._ended = ended
+
+    def begin(self, party: str, deliver: Deliver) -> None:
+        """Opens a stream, and ends an older one of the party: else that would wait for ever."""
+        if (older := self._streams.get(party)) is not None:
+            text = f"another process with {party}'s kit has taken its orders over: a kit is "
+            older(KitError(f"{text}for one process at a time, end one of them"))
+        self._streams[party] = deliver
+
+    def end(self, party: str, deliver: Deliver) -> None:
+        """Forgets a stream that its other end closed, unless another has taken its place."""
+        if self._streams.get(party) is deliver:
+            del self._streams[party]
+            self._ended(party)
+
+    def refuse(self, party: str, error: SecurepsError) -> None:
+        """Ends a party's stream, if there is one, and says why."""
+        if (deliver := self._streams.pop(party, None)) is not None:
+            deliver(error)
+            self._ended(party)
+
+    def keep_to(self, roster: Roster) -> None:
+        """Ends the streams of parties that are on the roster no more."""
+        for party in [name for name in self._streams if name not in roster]:
+            self.refuse(party, UnknownParty(f"{party} is on the roster no more"))
+
+    def tell(self, party: str, order: AnyOrder) -> None:
+        """Gives an order to a party, if it watches."""
+        if (deliver := self._streams.get(party)) is not None:
+            deliver(order)
+
+
+Reception = Future[Reply] | None
+"""What a request is answered by; None where the event was none."""
+
+
+class OpenRequests:
+    """The requests of other parties that one party has not answered yet.
+
+    A request may be answered later than the event that brought it: it is deferred under a ticket.
+    Safe to use from any thread, but for what is deferred.
+    """
+
+    def __init__(self, party: str) -> None:
+        self._party = party
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._waiting: set[Future[Reply]] = set()
+        self._deferred: dict[str, list[Reception]] = {}
+
+    def gone(self) -> Unreachable:
+        """Makes the error that answers for a party that has ended."""
+        return Unreachable(f"{self._party} is stopping")
+
+    def begin(self, answer: Future[Reply]) -> bool:
+        """Takes a request; False if the party has ended, and has answered it so."""
+        with self._lock:
+            if not self._stopped:
+                self._waiting.add(answer)
+                return True
+        answer.set_exception(self.gone())
+        return False
+
+    def settle(self, answer: Reception, result: Reply | SecurepsError) -> None:
+        """Answers a request, if the event was one, unless `stop` has done so."""
+        with self._lock:
+            if answer is None or answer not in self._waiting:
+                return
+            self._waiting.remove(answer)
+        settle(answer, result)
+
+    def defer(self, ticket: str, answer: Reception) -> None:
+        """Leaves a request for later, with all others of this ticket."""
+        self._deferred.setdefault(ticket, []).append(answer)
+
+    def deferred(self, ticket: str) -> list[Reception]:
+        """Returns the requests that were deferred under a ticket: they are to be answered now."""
+        return self._deferred.pop(ticket, [])
+
+    def stop(self) -> None:
+        """Answers Unreachable to who waits, and to who asks from now on."""
+        with self._lock:
+            self._stopped = True
+            waiting, self._waiting = self._waiting, set()
+        for answer in waiting:
+            answer.set_exception(self.gone())
+
+
+class DiskFaults:
+    """The faults of a party's own disk, for its log and for `secureps status`.
+
+    Such a fault is nobody else's, and passes once there is space again: senders are asked to wait,
+    tasks are done again, and nothing is dropped. To be used on the party's thread.
+
+    `beside` is what else is wrong there, in words that follow its name; `hangs` what does not end.
+    """
+
+    def __init__(self, party: str) -> None:
+        self._party = party
+        self._known: dict[str, str] = {}
+        self.beside = self.hangs = ""
+
+    @property
+    def text(self) -> str:
+        """The present faults in one line; empty if there are none."""
+        return "; ".join(dict.fromkeys(self._known.values()))
+
+    @property
+    def said(self) -> str:
+        """What status says of them and of what is `beside`, to follow the party's name."""
+        own = f"waits for its own disk: {self.text}" if self._known else ""
+        return "; ".join(filter(None, (self.hangs, own, self.beside)))
+
+    def note(self, what: str, error: BaseException | None) -> bool:
+        """Notes that the disk failed to do `what`, or did it (None); returns whether it is news."""
+        before = self.text
+        if is_disk_fault(error):
+            self._known[what] = str(error)
+        else:
+            self._known.pop(what, None)
+        if self.text == before:
+            return False
+        if self.text:
+            line = f"{self.text}: the disk of this process refuses; trying again until it works"
+            tell(self._party, "Trouble", line, logging.WARNING, {"error": type(error).__name__})
+        else:
+            tell(self._party, "TroubleOver", "the disk works again; nothing was lost")
+        return True
 
 
 @dataclasses.dataclass(slots=True)
@@ -225,7 +406,7 @@ class Executor:
         self._disk("payloads", error)
         if error is None:
             self._post(event)
-        elif refused(error):  # not the sender's fault, and not the end of what it sends
+        elif is_disk_fault(error):  # not the sender's fault, and not the end of what it sends
             self._settle(event.answer, self._waits(error))
         elif isinstance(error, SecurepsError):
             self._settle(event.answer, error)
@@ -273,8 +454,8 @@ class Executor:
 
     def _read(self, done: Future[Any]) -> None:
         error = None if done.cancelled() else done.exception()
-        if refused(error) or self._unread:
-            self._unread = refused(error)
+        if is_disk_fault(error) or self._unread:
+            self._unread = is_disk_fault(error)
             self.later(partial(self._disk, "reads", error))
 
     def kept(
@@ -436,7 +617,7 @@ class Executor:
             elif isinstance(error, PeerError):
                 complain(self._party, item.event, error)
                 self._settle(answer, error)
-            elif refused(error):
+            elif is_disk_fault(error):
                 self._settle(answer, self._waits(error))
             else:
                 self._settle(answer, InternalError("a stored payload cannot be read"))
@@ -468,7 +649,7 @@ class Executor:
     def _worked(self, task: Task, done: Future[TaskResult | None]) -> None:
         error = done.exception()
         self._disk(type(task).__name__, error)
-        if refused(error):
+        if is_disk_fault(error):
             again = partial(self._perform, _Event(self._party, Tick()), Work(task))
             self.later(again, AGAIN_SECONDS)
         elif isinstance(error, SecurepsError):

@@ -23,9 +23,8 @@ from secureps.messages.requests import Reply, Request
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.tasks import CaughtUp
 from secureps.roles.machine import WORKER, Halt, Machine, Record, Step
-from secureps.service.environment import Environment
+from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor
-from secureps.service.worker import Worker
 from secureps.store.journal import FollowedJournal
 from secureps.store.journal_height import Mark
 from secureps.wire.transport import told

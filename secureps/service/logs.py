@@ -5,22 +5,25 @@
      "group": "all", "version": 3}
 
 Nothing else sets up logging, and our lines depend on nobody who does: the logger `secureps` has a
-handler of its own.
+handler of its own. A process outlives its own stdout and stderr, closed or on a disk that is full:
+whatever a party computes is in its files, and what it prints is only told.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from secureps.errors import SecurepsError, exit_status
-from secureps.service.limits import limits_named
+from secureps.exhaustion import limits_named
 from secureps.wording import one_line
 
 LogFormat = Literal["text", "json"]
@@ -152,3 +155,41 @@ def _unexpected(error: BaseException) -> None:
 def _of_thread(failed: threading.ExceptHookArgs) -> None:
     if failed.exc_value is not None:
         _unexpected(failed.exc_value)
+
+
+class _Lossy(io.FileIO):
+    """An open file to which every write succeeds: what the system does not take is lost."""
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            if (written := super().write(data)) is not None:
+                return written
+        return memoryview(data).nbytes
+
+
+def ignore_output_errors() -> None:
+    """From now on no print of this process fails; nothing changes where streams are no files."""
+    for number in (0, 1, 2):  # a file that is opened later must not become stdout
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream, first = getattr(sys, name), getattr(sys, f"__{name}__")
+        if stream is first and isinstance(stream, io.TextIOWrapper | None):  # no notebook's
+            lossy = _lossy(number, stream)
+            setattr(sys, name, lossy)
+            setattr(sys, f"__{name}__", lossy)
+
+
+def _lossy(number: int, stream: io.TextIOWrapper | None) -> io.TextIOWrapper:
+    if stream is not None:
+        with suppress(OSError):
+            stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Lossy(number, "w", closefd=False)),
+        encoding=stream.encoding if stream else "utf-8",
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering if stream else True,
+        write_through=stream.write_through if stream else False,
+    )

@@ -4,11 +4,14 @@ A `Metrics` has a registry of its own; nothing is global. Labels are words of th
 (message, record, task and error classes), the plan's groups and steps, rules' reasons and servers'
 names: their number is bounded, and none is a client's. Values are counts, sizes and seconds: no
 secret, no payload, nothing of anybody's data.
+
+Machines belong to their loop's thread: metrics and health checks read the last `Snapshot` instead.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import socket
@@ -18,6 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import IO, TYPE_CHECKING, Any
@@ -37,17 +41,106 @@ from prometheus_client.registry import Collector
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
-from secureps.messages.run import LOOPBACK, on_loopback
-from secureps.policy.spending import adjacency
+from secureps.messages.run import LOOPBACK, STANDBY, on_loopback
+from secureps.policy.plan import Plan
+from secureps.policy.spending import Fact, adjacency, spent
+from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.status import why
+from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import Machine, Record
+from secureps.roles.shard.shard import Shard
 from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
-from secureps.service.host_names import host_names, refuse_host
-from secureps.service.snapshot import Snapshot
 from secureps.store.atomic_file import replace_text
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
+from secureps.wording import named
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The privacy spent: how often each fact by member (`Ledger.tally`) under a plan.
+
+    An `unsafe` seed protects nobody.
+    """
+
+    plan: Plan
+    facts: Mapping[str, Mapping[Fact, int]]
+    unsafe: bool
+
+    def largest_epsilon(self) -> float | None:
+        """The largest epsilon of a member; infinite under an unsafe seed, None without privacy."""
+        if self.plan.section.privacy is None:
+            return None
+        if self.unsafe:
+            return math.inf
+        return max((spent(self.plan, facts) for facts in self.facts.values()), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a machine at one moment.
+
+    Args:
+        ready: it can do its work: a coordinator has read its journal, the others are part
+            of a run as well.
+        groups: (version, step of the commit) by group; only a coordinator has this and the rest.
+        reasons: why each group waits, in words that may name `clients`.
+        joined, live: how many clients ever joined, and how many have a lease that runs.
+        away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
+        follows: whether the coordinator's standby has everything; None if it never had one.
+    """
+
+    ready: bool
+    groups: Mapping[str, tuple[int, str]] | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    clients: frozenset[str] = frozenset()
+    joined: int = 0
+    live: int = 0
+    away: Mapping[str, int] = field(default_factory=dict)
+    follows: bool | None = None
+    finished: bool = False
+    spending: Spending | None = None
+
+    @classmethod
+    def of(cls, machine: Machine, now: float, spending: Spending | None) -> Snapshot:
+        """Takes a snapshot, on the machine's own thread.
+
+        With the `spending` of the last one, if it still holds, the ledger is not read again.
+        """
+        match machine:
+            case Coordinator():
+                return cls._coordinator(machine, now, spending)
+            case Shard():
+                return cls(ready=machine.state.founded)
+            case Holder():
+                return cls(ready=machine.configured)
+        return cls(ready=True)
+
+    @classmethod
+    def _coordinator(cls, machine: Coordinator, now: float, spending: Spending | None) -> Snapshot:
+        federation = machine.federation
+        if spending is None:
+            facts = {name: federation.ledger.tally(name) for name in federation.members}
+            spending = Spending(machine.plan, facts, False)
+        live, servers, groups = machine.live(now), machine.servers, federation.groups.values()
+        return cls(
+            ready=True,
+            groups={g.name: (g.version, g.phase.value) for g in groups},
+            reasons={g.name: why(machine.plan, federation, live, g, servers) for g in groups},
+            clients=frozenset(federation.members),
+            joined=len(federation.members),
+            live=len(live),
+            away={
+                role: sum(s.role == role and not s.live for s in servers)
+                for role in ("shard", "holder")
+            },
+            follows=next((s.live for s in servers if s.name == STANDBY), None),
+            finished=bool(federation.finished),
+            spending=replace(spending, unsafe=bool(federation.unsafe)),
+        )
+
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -467,3 +560,24 @@ def spooled_bytes(spool: Path) -> int:
         with suppress(FileNotFoundError):
             total += path.stat().st_size
     return total
+
+
+def host_names(hosts: Iterable[str], port: int, default: int = 80) -> frozenset[str]:
+    """What a Host header may say: HOST:PORT, and HOST alone where the port is the scheme's."""
+    ends = ("", f":{port}") if port == default else (f":{port}",)
+    return frozenset(f"{host}{end}".lower() for host in hosts for end in ends)
+
+
+def refuse_host(headers: Sequence[str], target: str, names: frozenset[str]) -> str:
+    """Says why a request is not for the server of these names; empty if it is.
+
+    Args:
+        headers: the values of all its Host headers.
+        target: what it asks for: a path, or a whole URL, whose host counts too.
+    """
+    asked = list(headers)
+    if not target.startswith("/"):
+        asked.append(target.partition("://")[2].partition("/")[0])
+    if len(headers) == 1 and names.issuperset(host.lower() for host in asked):
+        return ""
+    return f"this server answers to {named(sorted(names))}, and the request names another host"

@@ -25,29 +25,34 @@ from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
-from secureps.exhaustion import Starved, exhaustion
+from secureps.exhaustion import (
+    FIRST_THREADS,
+    Starved,
+    demand_descriptors,
+    exhaustion,
+    limits_named,
+    probe,
+    starting,
+)
+from secureps.file_access import oldest_wait
 from secureps.messages.format import FORMAT
 from secureps.messages.records import RefusedRequests
 from secureps.messages.requests import Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import Halt
-from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
-from secureps.service.hangs import Hangs
-from secureps.service.kit_watch import KitWatch
-from secureps.service.limits import FIRST_THREADS, demand_descriptors, limits_named, probe, starting
+from secureps.service.kit_watch import ActWatch, KitWatch
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown, before_threads
-from secureps.service.trace_settings import tracing
+from secureps.service.tracing import tracing
 from secureps.store.atomic_file import replace_text
-from secureps.store.dated_journal import DatedJournal
-from secureps.store.journal import SqliteJournal
+from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.journal_height import NO_SPACE
+from secureps.store.kit_files import Passphrases
 from secureps.store.ownership import own
-from secureps.store.passphrases import Passphrases
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import TlsFiles, untimely_certificate
 from secureps.wire.grpc.admission import Authenticate
@@ -55,6 +60,49 @@ from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport, sleep_until_woken
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from secureps.wire.transport import Endpoint
+
+STILL = 20.0
+"""Seconds that one event, or one read or write, may take before the party counts as hanging."""
+
+
+class Hangs:
+    """Looks after one party, on the main thread of its process.
+
+    Args:
+        report: tells the coordinator what is wrong, while the loop cannot.
+    """
+
+    def __init__(
+        self, party: str, loop: RealLoop, executor: Executor, report: Callable[[str], object]
+    ) -> None:
+        self._party, self._loop, self._executor = party, loop, executor
+        self._report = report
+        self._said = ""
+
+    def look(self) -> None:
+        """Says so when the party begins to hang, and when it goes on."""
+        stands = self._executor.begun and self._loop.age > STILL  # a long journal is no hang
+        text = _said(stands, oldest_wait() > STILL)
+        if text != self._said:
+            self._said = text
+            if text:
+                tell(self._party, "Hangs", text, logging.WARNING)
+            else:
+                tell(self._party, "GoesOn", "goes on")
+            self._executor.hangs(text)
+        if text and stands:
+            self._report(text)
+
+
+def _said(stands: bool, waits: bool) -> str:
+    """What hangs, in words that follow the party's name."""
+    if waits:
+        return (
+            f"hangs: a read or write of its disk has not ended in {STILL:g} s; look at its disk or "
+            "its network file system"
+        )
+    return f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
+
 
 CALL_TIMEOUT = 30.0
 """Seconds after which an unanswered call counts as lost, and is tried again."""

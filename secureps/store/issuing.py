@@ -28,11 +28,18 @@ from secureps.errors import ClientError, KitError
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import tls_files
 from secureps.store.atomic_file import make_directory, one_at_a_time
-from secureps.store.holder_keys import BFV, KINDS, KeyKind, kind_for
-from secureps.store.keyring import init_command, load_roster, public_file, roster_file
-from secureps.store.kit_files import make_folder, read, read_secret, write
+from secureps.store.keyring import (
+    BFV,
+    KINDS,
+    KeyKind,
+    init_command,
+    kind_for,
+    load_roster,
+    public_file,
+    roster_file,
+)
+from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write
 from secureps.store.party_keys import make_keys
-from secureps.store.passphrases import Passphrases
 
 HOURS = 24.0
 """For which a roster holds after it was signed, where its kit says nothing else."""
@@ -49,7 +56,7 @@ def create_kit(
 
     Args:
         hours: for which each of its rosters holds after it was signed; 0: for ever.
-        host: of the runs that it is for (`store.kit_host`).
+        host: of the runs that it is for (`store.keyring`).
 
     Raises:
         KitError: there is a kit already, or the directory cannot be written.

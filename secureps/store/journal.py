@@ -4,6 +4,7 @@
     SqliteJournal   one file; every row's digest covers all rows before it, and a second one
                     says how far it has come (`store.journal_height`)
     MemoryJournal   for simulation and tests
+    DatedJournal    around one of them: what day it is, and what was refused
 
 A record is any dataclass of `messages.records`, `messages.*_records` and `messages.charge`, or
 what became of an evaluation.
@@ -14,16 +15,24 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from secureps.errors import ConfigError, DamagedStore, DiskFailed, InternalError, OperatorError
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    DiskFailed,
+    InternalError,
+    OperatorError,
+    SecurepsError,
+)
 from secureps.file_access import BINARY, waiting
 from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
+from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
 from secureps.roles.machine import Fold
 from secureps.store import compaction, durability
 from secureps.store.atomic_file import sync
@@ -33,11 +42,12 @@ from secureps.store.journal_height import (
     Mark,
     full,
     height_path,
+    lock,
     read_height,
     refuse_behind,
     restorable,
+    restoring_path,
 )
-from secureps.store.journal_lock import lock, restoring_path
 from secureps.store.journal_rows import (
     DAMAGED,
     RECORDS,
@@ -528,3 +538,146 @@ def _head(path: Path, base: sqlite3.Connection) -> Mark:
         last = head[0][0] if len(head) == 1 else "?"
         raise DamagedStore(f"{path}: row {last} should be the last and is not")
     return Mark(*head[0])
+
+
+class WrappedJournal:
+    """Passes on to the journal within all that a subclass does not do itself."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def append(self, at: float, records: Sequence[Record]) -> None:
+        """Appends records, all of them or none."""
+        self._journal.append(at, records)
+
+    def replay(self) -> Iterator[tuple[float, Record]]:
+        """All records after the fold, with the time of each."""
+        return self._journal.replay()
+
+    @property
+    def fold(self) -> Fold | None:
+        """What the records before those of `replay` came to."""
+        return self._journal.fold
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be compacted."""
+        return self._journal.due
+
+    def pack(self) -> bool:
+        """Does some more of what a compaction takes."""
+        return self._journal.pack()
+
+    def compact(self, fold: Fold) -> None:
+        """Has a fold stand for all records."""
+        self._journal.compact(fold)
+
+    def close(self) -> None:
+        """Closes the journal; a second call does nothing."""
+        self._journal.close()
+
+    @property
+    def mark(self) -> Mark:
+        """How far the journal has come."""
+        return self._journal.mark
+
+    @property
+    def last(self) -> float:
+        """The newest second on record."""
+        return self._journal.last
+
+
+APART = 60.0
+"""Seconds by which a date on record may be off."""
+EVERY = 3600.0
+"""Seconds of the run's clock between two counts of what was refused."""
+
+
+class DatedJournal(WrappedJournal):
+    """A journal that says what day it is, and what was refused: people ask, and no machine knows.
+
+    The first transaction of a process begins with a `Dated`, and so does one after the calendar and
+    the run's clock came apart (a host that slept, a clock that was set). Requests that were refused
+    are counted in the next transaction, but not sooner than EVERY after the last that had any, and
+    when the journal is closed: a flood of them takes no more of the disk than one.
+
+    None is stamped sooner than what was taken before it: a standby's clock counts from when its
+    own process began, and may be behind the coordinator's, whose rows its own follow.
+
+    Args:
+        unix: reads the calendar, in seconds since 1970.
+        refused: requests that were refused since it was last called.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        unix: Callable[[], float],
+        refused: Callable[[], tuple[RefusedRequests, ...]] = tuple,
+    ) -> None:
+        super().__init__(journal)
+        self._unix, self._refused = unix, refused
+        # Asked once: it reads all that a followed journal has, what is a query too.
+        self._followed = journal if isinstance(journal, FollowedJournal) else None
+        self._began: float | None = None
+        self._at, self._counted, self._taken = 0.0, -EVERY, 0.0
+        self._counts: tuple[RefusedRequests, ...] = ()
+
+    def append(self, at: float, records: Sequence[Record]) -> None:
+        """Appends records, after what is to be said before them; all of them or none."""
+        before: list[Record] = []
+        at = max(at, self._taken)
+        unix = self._unix()
+        began = unix - at
+        dated = self._began is not None and abs(began - self._began) <= APART
+        if records and not dated:
+            before.append(Dated(unix))
+        if records and at - self._counted >= EVERY:
+            before += self._refusals()
+        self._journal.append(at, [*before, *records])
+        self._at = at
+        if records:
+            self._began = self._began if dated else began
+        if any(isinstance(record, RequestsRefused) for record in before):
+            self._counted, self._counts = at, ()
+
+    def _refusals(self) -> list[Record]:
+        """One record of what was refused and is not yet on the disk, if anything was."""
+        self._counts = self._counts or self._refused()
+        return [RequestsRefused(self._counts)] if self._counts else []
+
+    def replay(self) -> Iterator[tuple[float, Record]]:
+        """All records but those that no machine knows, with the time of each."""
+        unknown = (Dated, RequestsRefused)
+        return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
+
+    def close(self) -> None:
+        """Closes the journal; a second call does nothing."""
+        with suppress(SecurepsError):  # a disk that refuses has been told of
+            if rest := self._refusals():
+                self._journal.append(self._at, rest)
+                self._counts = ()
+        self._journal.close()
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """The rows after one of them, all kinds; see `FollowedJournal`."""
+        assert self._followed is not None
+        return self._followed.after(mark, most)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows of another journal, and says nothing of its own; see `FollowedJournal`."""
+        assert self._followed is not None
+        records = self._followed.take(rows)
+        self._taken = max((self._taken, *(row.at for row in rows)))
+        return records
+
+    def copied(self) -> bytes:
+        """The whole of it; see `FollowedJournal`."""
+        assert self._followed is not None
+        return self._followed.copied()
+
+    @property
+    def folded(self) -> Mark:
+        """The last row in the fold; see `FollowedJournal`."""
+        assert self._followed is not None
+        return self._followed.folded

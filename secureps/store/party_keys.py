@@ -21,10 +21,8 @@ from secureps.crypto.key_request import KeyRequest, sign_request
 from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, KitError, UnknownParty
 from secureps.store.atomic_file import make_directory, sync
-from secureps.store.holder_keys import KeyKind
-from secureps.store.keyring import IDENTITY, NEXT, holder_kind, load_private, load_public
-from secureps.store.kit_files import make_folder, read, read_secret, write, write_new
-from secureps.store.passphrases import Passphrases
+from secureps.store.keyring import IDENTITY, NEXT, KeyKind, holder_kind, load_private, load_public
+from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
 from secureps.store.tls_files import KEY
 
 T = TypeVar("T")

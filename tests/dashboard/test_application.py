@@ -15,12 +15,10 @@ import pytest
 from secureps.crypto.identity import ROLES, Identity, Role
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts, RunActs
-from secureps.dashboard.application import HEADERS, KINDS, STREAMS, application
-from secureps.dashboard.board import Board, Facts
+from secureps.dashboard.application import HEADERS, KINDS, STREAMS, application, bound, serving
+from secureps.dashboard.board import Board, Facts, pages
 from secureps.dashboard.holder_view import HolderView
 from secureps.dashboard.observation import Observation
-from secureps.dashboard.pages import pages
-from secureps.dashboard.server import bound, serving
 from secureps.errors import ConfigError
 from secureps.store.act_lines import ActLine
 from tests.kits.dashboards import CLIENTS, STATUS, Browser, without

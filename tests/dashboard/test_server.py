@@ -14,8 +14,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from secureps.dashboard import server
-from secureps.dashboard.server import LONGEST, OPEN, bound, serving
+from secureps.dashboard import application
+from secureps.dashboard.application import LONGEST, OPEN, bound, serving
 from secureps.errors import OperatorError
 
 LIMIT = 20.0
@@ -40,7 +40,7 @@ async def stays(send: Send) -> None:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(server, "PATIENCE", 0.3)
+    monkeypatch.setattr(application, "PATIENCE", 0.3)
     line = bound("127.0.0.1:0")
     with serving(app, line, None):
         yield line.getsockname()[1]
@@ -114,7 +114,7 @@ def test_what_is_no_request_or_too_long_is_refused(port: int, said: bytes) -> No
 def test_the_oldest_connection_goes_for_one_too_many(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PATIENCE", 10 * LIMIT)
+    monkeypatch.setattr(application, "PATIENCE", 10 * LIMIT)
     with ExitStack() as stack:
         lines = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), LIMIT))
@@ -127,7 +127,7 @@ def test_the_oldest_connection_goes_for_one_too_many(
 def test_a_stream_stays_however_many_strangers_come(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PATIENCE", 10 * LIMIT)
+    monkeypatch.setattr(application, "PATIENCE", 10 * LIMIT)
     with ExitStack() as stack:
 
         def connected() -> socket.socket:

@@ -34,17 +34,18 @@ from secureps.store.checkpoint import (
     Tally,
     checkpoint_path,
     load_checkpoint,
+    map_state,
+    map_tensor,
     read_metadata,
     read_state,
+    read_tensors,
     write_state,
 )
-from secureps.store.dated_journal import DatedJournal
 from secureps.store.issuing import create_kit
-from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal import DatedJournal, SqliteJournal, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height
 from secureps.store.journal_rows import RECORDS, body_of, link, read_row
 from secureps.store.kit_files import write
-from secureps.store.mapped_state import map_state, map_tensor, read_tensors
 from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
 from tests.fuzz.target import Target, in_file
@@ -214,7 +215,7 @@ def _checkpoints(folder: Path) -> list[Target]:
         return data if size <= len(data) else b"more than is in the file"
 
     begins = "store.checkpoint:header_end"
-    views = ("store.mapped_state:_filed", "store.mapped_state:_view", begins)
+    views = ("store.checkpoint:_filed", "store.checkpoint:_view", begins)
     opened = ("store.checkpoint:_opened", "store.checkpoint:_check_header")
     return [
         Target(

@@ -18,10 +18,8 @@ from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.shard.tasks import WritePart
 from secureps.run.export import Model, export, newest_model
 from secureps.service import checkpoint_copies
-from secureps.service.checkpoint_copies import CheckpointCopies
-from secureps.store import copied_checkpoints
+from secureps.service.checkpoint_copies import CheckpointCopies, CopiedCheckpoints, parts_at
 from secureps.store.checkpoint import checkpoint_path
-from secureps.store.copied_checkpoints import CopiedCheckpoints, parts_at
 from tests.kits.polling import until
 from tests.run.test_export import SHARDS, write
 
@@ -227,7 +225,7 @@ class Liar(Store):
 def test_of_a_store_that_lies_no_more_is_read_than_a_file_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copied_checkpoints, "MANIFEST_LIMIT", 20_000)
+    monkeypatch.setattr(checkpoint_copies, "MANIFEST_LIMIT", 20_000)
     for number in (1, 2, 3):
         write(tmp_path, number)
     store = Store()

@@ -55,8 +55,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.calls import LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
-from secureps.service.disk_faults import AGAIN_SECONDS
+from secureps.service.calls import AGAIN_SECONDS, LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
 from secureps.service.environment import Environment
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from secureps.file_access import waiting
-from secureps.service import hangs
-from secureps.service.hangs import Hangs
+from secureps.service import process
 from secureps.service.loop import RealLoop
+from secureps.service.process import Hangs
 from tests.kits.executor_kit import Stage
 
 
@@ -46,7 +46,7 @@ class Hung:
 def looking(
     monkeypatch: pytest.MonkeyPatch, loop: RealLoop
 ) -> tuple[Hangs, Stage, list[str], list[bool]]:
-    monkeypatch.setattr(hangs, "STILL", 0.0)
+    monkeypatch.setattr(process, "STILL", 0.0)
     stage, reported, hung = Stage(), list[str](), list[bool]()
     monkeypatch.setattr(stage.meter, "hangs", hung.append)
     stage.executor.start()

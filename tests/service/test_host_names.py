@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secureps.service.host_names import host_names
+from secureps.service.metrics import host_names
 
 
 def test_the_schemes_own_port_may_go_without_saying() -> None:

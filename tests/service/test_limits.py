@@ -15,14 +15,20 @@ from typing import Any
 
 import pytest
 
-from secureps import exhaustion as exhaustion_module
+from secureps import exhaustion as limits
 from secureps.errors import ConfigError, DiskFailed, InternalError, OperatorError
-from secureps.exhaustion import Starved, exhaustion
+from secureps.exhaustion import (
+    Starved,
+    demand_descriptors,
+    exhaustion,
+    is_disk_fault,
+    no_core_dumps,
+    probe,
+    starting,
+)
 from secureps.messages.requests import Heartbeat, PutBlock
 from secureps.roles.machine import Step, Work
-from secureps.service import limits, process
-from secureps.service.disk_faults import refused
-from secureps.service.limits import demand_descriptors, no_core_dumps, probe, starting
+from secureps.service import process
 from secureps.service.loop import RealLoop
 from secureps.service.shutdown import Shutdown
 from tests.kits.executor_kit import TASK, Stage
@@ -41,7 +47,7 @@ def test_a_process_with_keys_is_not_dumped() -> None:
     seen = "(*resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     program = (
         "import ctypes, resource",
-        "from secureps.service.limits import no_core_dumps",
+        "from secureps.exhaustion import no_core_dumps",
         "no_core_dumps()",
         f"print({seen})",
     )
@@ -187,7 +193,7 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
     disk = DiskFailed("spool: cannot write: Too many open files")
     disk.__cause__ = want
     for error in (want, disk):
-        assert not refused(error)
+        assert not is_disk_fault(error)
         stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
         stage.worker.result = error
 
@@ -204,8 +210,7 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
 
 
 def test_where_there_are_no_limits_none_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (limits, exhaustion_module):
-        monkeypatch.setattr(module, "resource", None)
+    monkeypatch.setattr(limits, "resource", None)
     no_core_dumps()
     demand_descriptors(1 << 20)
 
@@ -227,7 +232,8 @@ def test_room_is_made_for_everybody_or_the_limit_is_named(monkeypatch: pytest.Mo
 
 STARVED = """
 import _thread, sys, threading
-from secureps.service import limits, process
+from secureps import exhaustion
+from secureps.service import process
 from secureps.run.cli import main
 process.PROBE_SECONDS = 0.2
 most, start = int(sys.argv.pop(1)), _thread.start_new_thread
@@ -235,7 +241,7 @@ def starved(*args):
     if 1 + _thread._count() > most:
         raise RuntimeError("can't start new thread")
     return start(*args)
-threading._start_new_thread = limits.start_new_thread = starved
+threading._start_new_thread = exhaustion.start_new_thread = starved
 main()
 """
 

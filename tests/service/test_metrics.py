@@ -28,8 +28,7 @@ from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
-from secureps.service.metrics import ASKING, PATIENCE, Metrics, exposed, spooled_bytes
-from secureps.service.snapshot import Snapshot
+from secureps.service.metrics import ASKING, PATIENCE, Metrics, Snapshot, exposed, spooled_bytes
 from secureps.store.issuing import approve, create_kit, issue, renew
 from secureps.store.keyring import load_public
 from secureps.store.party_keys import make_keys

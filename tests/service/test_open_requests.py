@@ -9,7 +9,7 @@ import pytest
 from secureps.errors import Malformed, Unreachable
 from secureps.messages.requests import Heartbeat, Noted, Reply
 from secureps.roles.machine import Answer, Defer, Effect, Step
-from secureps.service.open_requests import OpenRequests
+from secureps.service.executor import OpenRequests
 from tests.kits.executor_kit import Stage
 
 

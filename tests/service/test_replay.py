@@ -12,7 +12,7 @@ import pytest
 from secureps.errors import DamagedStore, DiskFailed
 from secureps.messages.records import Incarnated
 from secureps.roles.machine import Fold, Step
-from secureps.service.replay import compact_if_due, replayed
+from secureps.service.executor import compact_if_due, replayed
 from secureps.store import compaction
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from tests.kits.executor_kit import Puppet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from secureps.errors import KitError, UnknownParty
 from secureps.messages.orders import Finish
-from secureps.service.watchers import Watchers
+from secureps.service.executor import Watchers
 from tests.kits.roles_kit import CLIENTS, ROSTER, STRANGER
 
 END = Finish(1, "over")

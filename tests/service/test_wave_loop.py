@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from secureps.service.wave_loop import PATIENCE, WaveLoop
+from secureps.service.loop import PATIENCE, WaveLoop
 
 
 def never() -> bool:

@@ -40,11 +40,11 @@ from secureps.store.checkpoint import (
     prune,
     read_metadata,
     read_state,
+    read_tensors,
     tensor_name,
     write_manifest,
     write_state,
 )
-from secureps.store.mapped_state import read_tensors
 
 RUN = RunInfo(
     '{"plan":1}',

@@ -15,8 +15,8 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated
 from secureps.roles.machine import Fold
-from secureps.store import compaction, copy_parts
-from secureps.store.copy_parts import CopyParts, begin, has_copy
+from secureps.store import backup, compaction
+from secureps.store.backup import CopyParts, begin_from_copy, has_copy
 from secureps.store.journal import SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import Mark
 from tests.golden.values import full
@@ -52,7 +52,7 @@ def come(state: Path, whole: bytes) -> None:
 def test_a_folder_begins_from_a_copy(whole: bytes, tmp_path: Path) -> None:
     come(tmp_path, whole)
     assert has_copy(tmp_path)
-    assert begin(tmp_path, tmp_path) == ROWS
+    assert begin_from_copy(tmp_path, tmp_path) == ROWS
     assert not (tmp_path / "copy").exists()
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
         assert (journal.fold, journal.folded.seq, journal.mark.seq) == (Fold((), 20), 20, ROWS)
@@ -67,7 +67,7 @@ def test_one_that_is_behind_goes_on_from_a_copy(whole: bytes, tmp_path: Path) ->
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
         journal.append(1.0, [Incarnated(1)])
     come(tmp_path, whole)
-    assert begin(tmp_path, tmp_path) == ROWS
+    assert begin_from_copy(tmp_path, tmp_path) == ROWS
     assert sum(1 for _ in read_rows(tmp_path / "journal.db")) == ROWS
 
 
@@ -79,13 +79,13 @@ def test_one_that_has_more_or_another_run_keeps_what_it_has(whole: bytes, tmp_pa
     with closing(SqliteJournal(more / "journal.db")) as journal:
         journal.append(1.0, [Incarnated(number) for number in range(ROWS + 1)])
     with pytest.raises(DamagedStore, match="has come to row 31"):
-        begin(more, tmp_path)
+        begin_from_copy(more, tmp_path)
     from secureps.messages.records import RunPinned
 
     with closing(SqliteJournal(other / "journal.db")) as journal:
         journal.append(1.0, [full(RunPinned)])
     with pytest.raises(OperatorError, match="another run than the coordinator's: start this"):
-        begin(other, tmp_path)
+        begin_from_copy(other, tmp_path)
 
 
 def test_one_that_is_cut_short_is_begun_again(
@@ -96,14 +96,14 @@ def test_one_that_is_cut_short_is_begun_again(
     def killed(*given: object) -> None:
         raise InterruptedError
 
-    monkeypatch.setattr(copy_parts, "restore", killed)
+    monkeypatch.setattr(backup, "restore", killed)
     with pytest.raises(InterruptedError):
-        begin(tmp_path, tmp_path)
+        begin_from_copy(tmp_path, tmp_path)
     monkeypatch.undo()
     assert has_copy(tmp_path)
     monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(InterruptedError):
-        begin(tmp_path, tmp_path)
+        begin_from_copy(tmp_path, tmp_path)
     monkeypatch.undo()
     assert not has_copy(tmp_path), "it is brought in, and may lack any of its files by now"
     assert last_row(tmp_path / "journal.db").seq == ROWS
@@ -115,7 +115,7 @@ def test_another_copy_begins_anew(whole: bytes, tmp_path: Path) -> None:
         copy.keep(part)
     for part in parts_of(whole):
         copy.keep(part)
-    assert begin(tmp_path, tmp_path) == ROWS
+    assert begin_from_copy(tmp_path, tmp_path) == ROWS
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from secureps.audit.entries import date_of, entries
 from secureps.errors import InternalError
 from secureps.messages.coordinator_records import RoundGivenUp, RoundOpened, StandbyFollows
 from secureps.messages.records import Dated, Incarnated, RefusedRequests, RequestsRefused
-from secureps.store.dated_journal import APART, EVERY, DatedJournal
-from secureps.store.journal import MemoryJournal
+from secureps.store.journal import APART, EVERY, DatedJournal, MemoryJournal
 from secureps.store.journal_height import START
 from secureps.store.journal_rows import Row
 

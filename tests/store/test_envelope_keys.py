@@ -13,10 +13,10 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.errors import KitError
 from secureps.store.envelope_keys import ABANDONED, EnvelopeKeyFiles, EnvelopeKeys, load_keys
-from secureps.store.holder_keys import ENVELOPE
 from secureps.store.issuing import approve, create_kit, issue
+from secureps.store.keyring import ENVELOPE
+from secureps.store.kit_files import Passphrases
 from secureps.store.party_keys import make_keys
-from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import RUNS, ledger_height, run_folder
 
 

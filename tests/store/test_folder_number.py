@@ -9,8 +9,7 @@ import pytest
 
 from secureps.errors import OperatorError
 from secureps.messages.records import Incarnated
-from secureps.store.backup import backup, restore
-from secureps.store.folder_number import BYTES, folder_number
+from secureps.store.backup import NUMBER_BYTES, backup, folder_number, restore
 from secureps.store.journal import SqliteJournal
 
 
@@ -19,7 +18,7 @@ def test_a_folder_keeps_its_number_and_no_other_has_it(tmp_path: Path) -> None:
     one.mkdir()
     two.mkdir()
     number = folder_number(one)
-    assert len(number) == BYTES
+    assert len(number) == NUMBER_BYTES
     assert folder_number(one) == number
     assert folder_number(two) != number
 

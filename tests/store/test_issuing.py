@@ -21,7 +21,6 @@ from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest, sign_requ
 from secureps.crypto.tls import TlsKey, public_key_of
 from secureps.errors import KitError
 from secureps.store import issuing
-from secureps.store.holder_keys import ENVELOPE
 from secureps.store.issuing import (
     approve,
     check_fingerprints,
@@ -34,7 +33,7 @@ from secureps.store.issuing import (
     replace_holder,
     revoke,
 )
-from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.store.keyring import ENVELOPE, load_holder_secret, load_private, load_public
 from secureps.store.kit_files import write
 from secureps.store.party_keys import make_keys, rotate, write_request
 from secureps.store.tls_files import certificate_file, load_credentials

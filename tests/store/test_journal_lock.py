@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import OperatorError
-from secureps.store.journal_lock import lock, restoring_path
+from secureps.store.journal_height import lock, restoring_path
 
 
 def test_who_comes_second_hears_which(tmp_path: Path) -> None:

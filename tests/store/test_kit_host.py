@@ -15,8 +15,7 @@ from secureps.errors import KitError
 from secureps.messages.encoding import to_file
 from secureps.run.serve import serve
 from secureps.store.issuing import create_kit, issue, renew_roster, revoke
-from secureps.store.keyring import load_public
-from secureps.store.kit_host import FLOWER, NATIVE, demand_host
+from secureps.store.keyring import FLOWER, NATIVE, demand_host, load_public
 from tests.kits.federations import Walker
 
 PLAIN = CipherParameters("plain", 8, 14)

@@ -16,14 +16,15 @@ from secureps.errors import DamagedStore, DiskFailed
 from secureps.exhaustion import exhaustion
 from secureps.file_access import _WaitedFile
 from secureps.messages.encoding import payload_digest
-from secureps.store.checkpoint import read_state, write_state
-from secureps.store.mapped_state import (
+from secureps.store.checkpoint import (
     _PIECE,
     Scratch,
     filed_tensors,
     map_state,
     map_tensor,
+    read_state,
     read_tensors,
+    write_state,
 )
 
 TENSORS = {

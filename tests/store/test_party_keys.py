@@ -17,9 +17,15 @@ from secureps.crypto.key_request import KeyRequest
 from secureps.crypto.passphrase import under_passphrase
 from secureps.errors import KitError
 from secureps.store import party_keys
-from secureps.store.holder_keys import BFV, ENVELOPE, KeyKind
 from secureps.store.issuing import approve, create_kit
-from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.store.keyring import (
+    BFV,
+    ENVELOPE,
+    KeyKind,
+    load_holder_secret,
+    load_private,
+    load_public,
+)
 from secureps.store.kit_files import write_new
 from secureps.store.party_keys import make_keys, rotate, write_request
 from secureps.store.tls_files import load_credentials

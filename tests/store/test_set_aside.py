@@ -10,9 +10,8 @@ import pytest
 
 from secureps.errors import OperatorError
 from secureps.messages.records import Incarnated
-from secureps.store.folder_number import folder_number, is_numbered
+from secureps.store.backup import folder_number, half_aside, is_numbered, set_aside
 from secureps.store.journal import SqliteJournal, read_rows
-from secureps.store.set_aside import half_aside, set_aside
 
 
 def ruled(state: Path, number: int = 7) -> None:
