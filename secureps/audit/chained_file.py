@@ -72,7 +72,6 @@ class AuditLog:
 
     @property
     def end(self) -> End:
-        """The last."""
         return self.ends[-1]
 
 

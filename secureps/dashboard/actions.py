@@ -107,7 +107,6 @@ class RunActs:
         return viewer.names
 
     def do(self, what: str, of: Mapping[str, str]) -> str:
-        """As `Acts`; of a client says which, and any act why."""
         with self._lock:
             if what not in self.offered:
                 raise ConfigError(f"{what!r:.40} is nothing that can be done here")
@@ -184,12 +183,10 @@ class OwnActs:
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """All that a client does for its data holder."""
         return tuple(deed.value for deed in SAID)
 
     @property
     def done(self) -> tuple[ActLine, ...]:
-        """All that were begun, oldest first; DamagedStore if the file was changed."""
         return self._lines.done
 
     def may(self, viewer: Viewer) -> bool:
@@ -231,7 +228,4 @@ class OwnActs:
                 f"the plan {view.plan} trains without privacy, and no budget bounds that: leave "
                 "instead"
             )
-        limit = self._ledger.limit
-        if limit is not None and budget >= limit:
-            raise ConfigError(f"the budget is {limit:g} already, and is never raised here")
         return budget

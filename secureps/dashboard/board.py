@@ -62,7 +62,6 @@ class Board:
 
     @property
     def facts(self) -> Facts:
-        """As they are now."""
         return self._facts
 
     def put(self, change: Callable[[Facts], Facts]) -> None:

@@ -132,7 +132,6 @@ class OwnRows:
         self._began: float | None = None
 
     def take(self, row: Row) -> None:
-        """One row more; DamagedStore if it has no facts that can be."""
         match row.record:
             case RunPinned(run) if self._run is None:
                 self._run, self._plan = run, Plan.from_text(run.plan)

@@ -123,7 +123,6 @@ class StatusSource:
             self._client = self._made()
 
     def look(self, board: Board) -> None:
-        """Asks once."""
         try:
             if self._client is None:
                 self._client = self._made()
@@ -378,7 +377,6 @@ class LedgersSource:
         self._said: dict[str, OwnLedger] = {}
 
     def look(self, board: Board) -> None:
-        """Reads what is new in those that have changed."""
         for path in sorted(self._folder.glob("*.db")):
             if path not in self._known:
                 self._known[path] = Changing(path), KnownLedger(path)
@@ -397,7 +395,6 @@ class LogsSource:
         self._changing = Changing(*files)
 
     def look(self, board: Board) -> None:
-        """Verifies them all, if one has changed."""
         if not self._changing.changed():
             return
         with self._changing.again():

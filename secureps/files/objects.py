@@ -99,19 +99,6 @@ class ObjectStore:
             "place of its own"
         )
 
-    def read(self, name: str) -> bytes:
-        """The bytes of an object.
-
-        Raises:
-            DamagedStore: there is none.
-            DiskFailed: as `create`.
-        """
-        with self._asking(name):
-            try:
-                return bytes(self._files.cat_file(self._path(name)))
-            except FileNotFoundError:
-                raise DamagedStore(f"{self.name}/{name}: absent") from None
-
     def bring(self, name: str, path: Path, most: int) -> None:
         """Writes the bytes of an object into a file of this machine, piece by piece.
 

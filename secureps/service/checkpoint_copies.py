@@ -79,7 +79,6 @@ class CheckpointCopies(Meter):
         self._thread.start()
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """Hears that something of a checkpoint was written; see `Meter`."""
         if isinstance(task, WritePart | WriteManifest):
             self._due.set()
 

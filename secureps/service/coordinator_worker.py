@@ -52,7 +52,6 @@ class CoordinatorWorker(Worker):
         self._newest = (-1, -1)
 
     def work(self, task: Task) -> ManifestWritten:
-        """Writes a manifest; see `Worker`."""
         if not isinstance(task, WriteManifest):
             raise InternalError(f"a coordinator's worker does not know a {type(task).__name__}")
         federation = self._machine.federation

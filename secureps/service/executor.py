@@ -465,7 +465,6 @@ class Executor:
         return self._beside(partial(self.worker.keep, request, payload, digest))
 
     def heard(self, sender: str, event: Event) -> None:
-        """Posts an event for the machine."""
         self._post(_Event(sender, event))
 
     # --- events -------------------------------------------------------------------
@@ -545,7 +544,6 @@ class Executor:
         compact_if_due(self._party, self.machine, self._journal)
 
     def _act(self, handled: list[tuple[_Event, Step]]) -> None:
-        """Performs the effects of what is journalled."""
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
@@ -626,7 +624,6 @@ class Executor:
         self.fetched(attach).add_done_callback(finish)
 
     def _beside(self, action: Callable[[], T], seconds: float = 0.0) -> Future[T]:
-        """Has the worker do something."""
         return self._loop.offload(self._alive(action), seconds)
 
     def _alive(self, action: Callable[[], T]) -> Callable[[], T]:

@@ -201,7 +201,6 @@ class Lead(Executor):
             self._settle(answer, Rows(()))
 
     def hear(self, record: Record) -> None:
-        """As `Executor`; what a standby has to have for certain is confirmed (`Reigns`)."""
         super().hear(record)
         self._unconfirmed |= isinstance(record, PlacementMoved | ShardLeft | StandbyFollows)
 

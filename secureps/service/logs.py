@@ -68,7 +68,6 @@ class JsonFormatter(logging.Formatter):
         self._party = party
 
     def format(self, record: logging.LogRecord) -> str:
-        """The JSON of a record, in one line."""
         told: dict[str, Any] = getattr(record, _EXTRA, {})
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

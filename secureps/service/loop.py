@@ -65,11 +65,9 @@ class RealLoop:
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
 
     def now(self) -> float:
-        """Seconds of the run's clock; see `Loop`."""
         return self._begin + time.monotonic() - self._started
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        """Runs `action` in `delay` seconds; see `Loop`."""
         with self._changed:
             if self._stopped:
                 return
@@ -78,7 +76,6 @@ class RealLoop:
             self._changed.notify()
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
-        """Runs `action` on a worker thread; see `Loop`."""
         try:
             return self._workers.submit(action)
         except RuntimeError:
@@ -140,7 +137,6 @@ class _OneThread:
         heapq.heappush(self._heap, (due, next(self._count), action))
 
     def write(self, action: Callable[[], T]) -> Future[T]:
-        """Runs `action` now; see `Loop`."""
         future: Future[T] = Future()
         _perform(action, future)
         return future
@@ -154,11 +150,9 @@ class VirtualLoop(_OneThread):
         self._time = 0.0
 
     def now(self) -> float:
-        """Seconds of virtual time."""
         return self._time
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        """Runs `action` in `delay` virtual seconds."""
         self._push(self._time + max(0.0, delay), action)
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
@@ -190,15 +184,12 @@ class WaveLoop(_OneThread):
         self._passed = 0.0
 
     def now(self) -> float:
-        """Seconds of the run's clock; see `Loop`."""
         return self._begin + self._passed + time.monotonic()
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        """Runs `action` after what is due before; see `Loop`."""
         self._push(self.now() + delay if delay > 0 else 0.0, action)
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
-        """Runs `action` in its turn; see `Loop`."""
         future: Future[T] = Future()
         self.call_later(0.0, partial(_perform, action, future))
         return future

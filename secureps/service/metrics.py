@@ -250,7 +250,6 @@ class Metrics(Meter):
     # --- Meter --------------------------------------------------------------------
 
     def asked(self, message: Request, answer: Future[Reply]) -> None:
-        """Counts a request, its seconds and its outcome; see `Meter`."""
         kind, began = type(message).__name__, time.perf_counter()
         self._carried(message, IN)
 
@@ -261,7 +260,6 @@ class Metrics(Meter):
         answer.add_done_callback(answered)
 
     def called(self, message: Request, answer: Future[Reply]) -> None:
-        """Counts a call and its outcome; see `Meter`."""
         kind = type(message).__name__
         self._carried(message, OUT)
 
@@ -271,21 +269,17 @@ class Metrics(Meter):
         answer.add_done_callback(came_back)
 
     def retried(self, to: str) -> None:
-        """Counts a retry; see `Meter`."""
         self._retries.labels(to).inc()
 
     def journalled(self, records: Sequence[Record]) -> None:
-        """Counts records by class; see `Meter`."""
         for record in records:
             self._records.labels(type(record).__name__).inc()
             self._spent_more |= isinstance(record, Charge | Release)
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """Counts a task's seconds; see `Meter`."""
         self._works.labels(type(task).__name__).observe(seconds)
 
     def stands(self, machine: Machine, now: float) -> None:
-        """Takes a snapshot of the machine; see `Meter`."""
         known, was_ready = self._snapshot.spending, self.ready
         self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
         self._spent_more = False
@@ -294,7 +288,6 @@ class Metrics(Meter):
                 self._tell_ready(self.ready)
 
     def hangs(self, hangs: bool) -> None:
-        """Is not ready while the party hangs; see `Meter`."""
         with self._ready_lock:
             self._hangs = hangs
             self._tell_ready(self.ready)
@@ -482,7 +475,6 @@ class _Port(ThreadingMixIn, WSGIServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers it in a thread of its own."""
         request.settimeout(PATIENCE)
         line = request if self.secured is None else self.secured(request)
         with self._lock:

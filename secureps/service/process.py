@@ -34,7 +34,7 @@ from secureps.exhaustion import (
     probe,
     starting,
 )
-from secureps.file_access import oldest_wait
+from secureps.extras import from_extras
 from secureps.messages.format import FORMAT
 from secureps.messages.records import RefusedRequests
 from secureps.messages.requests import Trouble
@@ -47,8 +47,9 @@ from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown, before_threads
-from secureps.service.tracing import tracing
+from secureps.service.tracing import Tracing
 from secureps.store.atomic_file import replace_text
+from secureps.store.durability import oldest_wait
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.journal_height import NO_SPACE
 from secureps.store.kit_files import Passphrases
@@ -61,12 +62,73 @@ from secureps.wire.grpc.client import GrpcTransport, sleep_until_woken
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from secureps.wire.transport import Endpoint
 
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
+"""OpenTelemetry's own variables, of which one has to be set."""
+
+EXPORTERS = ("otlp", "console")
+
+CALL_TIMEOUT = 30.0
+"""Seconds after which an unanswered call counts as lost, and is tried again."""
+
+GRACE = 1.0
+"""Seconds in which requests under way may end by themselves."""
+
+LAST_RESORT = 3.0
+"""Seconds after a signal, or after a limit was met, at which the process ends, whatever is still at
+work in it."""
+
+
+CERTIFICATE_SECONDS = 1.0
+"""Seconds between two looks whether the certificates are good."""
+
 STILL = 20.0
 """Seconds that one event, or one read or write, may take before the party counts as hanging."""
 
+PROBE_SECONDS = 5.0
+"""Seconds between two probes whether a file can be opened and a thread started."""
+
+
+class Probing:
+    """Probes the limits of one process; a single failure may pass, two in succession do not.
+
+    Args:
+        stalled: says what of its connections is at an end for good; empty if nothing is.
+    """
+
+    def __init__(self, stalled: Callable[[], str] = str) -> None:
+        self._stalled = stalled
+        self._failed = False
+        self._starting = frozenset[threading.Thread]()
+
+    def look(self) -> None:
+        """Probes; raises what is wrong when it is for the second time in a row.
+
+        Raises:
+            OSError, RuntimeError, MemoryError: as `probe`.
+            Starved: as `probe`; calls do not end any more, or a thread never ran.
+        """
+        before, self._starting = self._starting, starting()
+        try:
+            if hung := before & self._starting:  # whoever started it waits for it, for ever
+                raise Starved(f"thread {min(hung, key=id).name} was started, and never ran")
+            probe()
+            if text := self._stalled():  # after SIGCONT it may only look so
+                raise Starved(text)
+        except (OSError, RuntimeError, MemoryError, Starved) as error:
+            if self._failed and exhaustion(error):
+                raise
+            self._failed = True
+        else:
+            self._failed = False
+
 
 class Hangs:
-    """Looks after one party, on the main thread of its process.
+    """Notices when a party hangs: its loop does not go on, or its disk does not answer.
+
+    Such a process answers its connections and looks alive, because gRPC has threads of its own. So
+    the main thread looks, and says it without the loop: in the log, to `secureps health`, and to
+    the coordinator, whose status names the party.
 
     Args:
         report: tells the coordinator what is wrong, while the loop cannot.
@@ -102,58 +164,6 @@ def _said(stands: bool, waits: bool) -> str:
             "its network file system"
         )
     return f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
-
-
-CALL_TIMEOUT = 30.0
-"""Seconds after which an unanswered call counts as lost, and is tried again."""
-
-GRACE = 1.0
-"""Seconds in which requests under way may end by themselves."""
-
-LAST_RESORT = 3.0
-"""Seconds after a signal, or after a limit was met, at which the process ends, whatever is still at
-work in it."""
-
-
-CERTIFICATE_SECONDS = 1.0
-"""Seconds between two looks whether the certificates are good."""
-
-PROBE_SECONDS = 5.0
-"""Seconds between two probes whether a file can be opened and a thread started."""
-
-
-class Probing:
-    """Probes the limits of one process; a single failure may pass, two in succession do not.
-
-    Args:
-        stalled: says what of its connections is at an end for good; empty if nothing is.
-    """
-
-    def __init__(self, stalled: Callable[[], str] = str) -> None:
-        self._stalled = stalled
-        self._failed = False
-        self._starting = frozenset[threading.Thread]()
-
-    def look(self) -> None:
-        """Probes; raises what is wrong when it is for the second time in a row.
-
-        Raises:
-            OSError, RuntimeError, MemoryError: as `limits.probe`.
-            Starved: as `limits.probe`; calls do not end any more, or a thread never ran.
-        """
-        before, self._starting = self._starting, starting()
-        try:
-            if hung := before & self._starting:  # whoever started it waits for it, for ever
-                raise Starved(f"thread {min(hung, key=id).name} was started, and never ran")
-            probe()
-            if text := self._stalled():  # after SIGCONT it may only look so
-                raise Starved(text)
-        except (OSError, RuntimeError, MemoryError, Starved) as error:
-            if self._failed and exhaustion(error):
-                raise
-            self._failed = True
-        else:
-            self._failed = False
 
 
 class Server(Protocol):
@@ -192,7 +202,6 @@ class Party:
         return self.roster.find(self.name).role if self.name in self.roster else "client"
 
     def sign(self, request: bytes) -> bytes:
-        """Signs a request of this party."""
         return self.identity.sign(REQUEST_DOMAIN, request)
 
 
@@ -209,6 +218,32 @@ def link_of(
         KitError: as `load_credentials`.
     """
     return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca, passphrases=passphrases))
+
+
+def tracing(party: str, role: str, environment: Mapping[str, str] | None = None) -> Tracing | None:
+    """The tracing of a party, if OpenTelemetry's variables ask for it; None if they do not.
+
+    They may be those of everything on a machine: what is wrong with them is logged, and stops
+    nobody.
+
+    Args:
+        environment: default: this process's.
+    """
+    asked = os.environ if environment is None else environment
+    exporter = asked.get(EXPORTER, "otlp" if any(map(asked.get, ENDPOINTS)) else "none").strip()
+    if asked.get(DISABLED, "").strip().lower() == "true" or exporter in ("", "none"):
+        return None
+    try:
+        if exporter not in EXPORTERS:
+            known = ", ".join(EXPORTERS)
+            raise ConfigError(f"{EXPORTER}: {exporter!r} is not known here; known are {known}")
+        with from_extras():
+            from secureps.service.spans import OpenTelemetrySpans
+
+            return Tracing(OpenTelemetrySpans.exported(party, role, exporter))
+    except Exception as error:  # of a library, for a value of its own variables
+        tell(party, "NotTraced", f"no traces: {error}", logging.WARNING)
+        return None
 
 
 def await_certificates(kit: Path, name: str) -> None:

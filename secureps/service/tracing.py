@@ -14,15 +14,10 @@ digests of these. So no message carries them: nothing is added to what is sent, 
 from a crash goes on in the same trace, and nobody can bring in an id of his own. Spans are made of
 what is journalled, done and asked: machines know nothing of them. They name groups, versions,
 cohorts and numbers, never a client.
-
-Whether a party is traced OpenTelemetry's own variables say; the library itself is imported when
-they ask for it (`service.spans`).
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +26,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from secureps.errors import ConfigError
-from secureps.extras import from_extras
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
 from secureps.messages.holder_records import CohortReleased
@@ -55,7 +48,6 @@ from secureps.roles.member.tasks import (
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort, WritePart
 from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
-from secureps.service.logs import tell
 
 VERSION = "version"
 """The name of a trace's first span."""
@@ -138,7 +130,6 @@ class Tracing(Meter):
         """What is being made, and since when."""
 
     def add(self, span: Span) -> None:
-        """Sends a span of this party's."""
         self._spans.add(span)
 
     def close(self) -> None:
@@ -156,13 +147,11 @@ class Tracing(Meter):
                 self._cohorts[cohort.group] = cohort
 
     def journalled(self, written: Sequence[Record]) -> None:
-        """Makes spans of the coordinator's steps; see `Meter`."""
         for record in written:
             self.replayed(record)
             self._step(record, self._clock())
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """Makes the span of a task; see `Meter`."""
         end = self._clock()
         begin = end - int(seconds * SECOND)
         match task:
@@ -335,36 +324,3 @@ class Tracing(Meter):
 
     def _facts(self, group: str, version: int) -> dict[str, str | int]:
         return {"run": self._run.hex()[:16], "group": group, "version": version}
-
-
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
-"""OpenTelemetry's own variables, of which one has to be set."""
-
-EXPORTERS = ("otlp", "console")
-
-
-def tracing(party: str, role: str, environment: Mapping[str, str] | None = None) -> Tracing | None:
-    """The tracing of a party, if OpenTelemetry's variables ask for it; None if they do not.
-
-    They may be those of everything on a machine: what is wrong with them is logged, and stops
-    nobody.
-
-    Args:
-        environment: default: this process's.
-    """
-    asked = os.environ if environment is None else environment
-    exporter = asked.get(EXPORTER, "otlp" if any(map(asked.get, ENDPOINTS)) else "none").strip()
-    if asked.get(DISABLED, "").strip().lower() == "true" or exporter in ("", "none"):
-        return None
-    try:
-        if exporter not in EXPORTERS:
-            known = ", ".join(EXPORTERS)
-            raise ConfigError(f"{EXPORTER}: {exporter!r} is not known here; known are {known}")
-        with from_extras():
-            from secureps.service.spans import OpenTelemetrySpans
-
-            return Tracing(OpenTelemetrySpans.exported(party, role, exporter))
-    except Exception as error:  # of a library, for a value of its own variables
-        tell(party, "NotTraced", f"no traces: {error}", logging.WARNING)
-        return None

@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from secureps.file_access import BINARY, open_to_create, set_mode, waiting
+from secureps.file_access import BINARY, set_mode
 from secureps.store import durability, file_lock
+from secureps.store.durability import open_to_create, waiting
 
 PUBLIC = 0o644
 """The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""

@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
-from secureps.file_access import open_to_read
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
     canonical_plain,
@@ -49,6 +48,7 @@ from secureps.messages.format import demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
 from secureps.store.atomic_file import make_directory, write_durably
+from secureps.store.durability import open_to_read
 from secureps.wording import named
 
 MANIFEST = "manifest.json"
@@ -89,7 +89,6 @@ class Filed:
 
     @property
     def nbytes(self) -> int:
-        """Its length."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def pieces(self) -> Iterator[bytes]:
@@ -179,10 +178,8 @@ def write_state(
     that is repeated must have the same digest.
 
     Args:
-        path: the file, replaced if it exists; its directory is made.
-        tensors: arrays of any shape and of numpy's numeric types or bool, by name, in memory or in
-            files.
-        metadata: text by name.
+        path: replaced if it exists; its directory is made.
+        tensors: of any shape and of numpy's numeric types or bool, in memory or in files.
         mode: of the file; None: others may read it, if the umask lets them.
 
     Returns:
@@ -259,7 +256,7 @@ def write_manifest(directory: str | Path, manifest: Manifest) -> None:
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
             raise Malformed(f"not a file name: {part.file!r:.80}")
-    _write(Path(directory) / MANIFEST, [_manifest_text(manifest)], None)
+    _write(Path(directory) / MANIFEST, [_text_of(to_plain(manifest))], None)
 
 
 def load_checkpoint(directory: str | Path) -> Manifest:
@@ -292,9 +289,7 @@ def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> byt
     path = Path(directory) / part.file
     with reading(path) as file:
         data = file.read()
-    hasher = payload_hasher()
-    hasher.update(data)
-    if hasher.digest() != part.digest:
+    if payload_digest(data) != part.digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
     return data
 
@@ -308,7 +303,10 @@ def read_manifest(directory: str | Path) -> Manifest:
     """
     directory = Path(directory)
     path = directory / MANIFEST
-    text = _read_manifest(path)
+    with reading(path, "absent: the checkpoint was never completed") as file:
+        text = file.read(MANIFEST_LIMIT + 1)
+    if len(text) > MANIFEST_LIMIT:
+        raise DamagedStore(f"{path}: longer than a manifest can be")
     try:
         plain = json.loads(text)
         plain.pop("digest")
@@ -411,10 +409,6 @@ def directories(root: Root) -> Iterable[Path]:
     return checkpoint_directories(root) if isinstance(root, str | Path) else root
 
 
-def _manifest_text(manifest: Manifest) -> bytes:
-    return _text_of(to_plain(manifest))
-
-
 def _text_of(plain: dict[str, Any]) -> bytes:
     """A manifest's file: its plain form, which an older format may have named, and its digest."""
     own = digest("secureps-manifest", canonical_plain(Manifest, plain)).hex()
@@ -433,14 +427,6 @@ def reading(path: Path, absent: str = "absent", buffered: bool = True) -> Iterat
         raise DamagedStore(f"{path}: {error.strerror}") from None
 
 
-def _read_manifest(path: Path) -> bytes:
-    with reading(path, "absent: the checkpoint was never completed") as file:
-        text = file.read(MANIFEST_LIMIT + 1)
-    if len(text) > MANIFEST_LIMIT:
-        raise DamagedStore(f"{path}: longer than a manifest can be")
-    return text
-
-
 def digest_of_file(
     path: Path, hasher: Callable[[], Any] = payload_hasher, size: int | None = None
 ) -> bytes:
@@ -454,19 +440,17 @@ def digest_of_file(
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A state file under safetensors' parser; what that complains of is a DamagedStore."""
-    _check_header(path)
+    """A state file under safetensors' parser; what that complains of is a DamagedStore.
+
+    Before the parser sees it: is its header as long as it says, and bounded?
+    """
+    with reading(path, os.strerror(errno.ENOENT)) as file:
+        header_end(path, file.read(HEADER_START), os.fstat(file.fileno()).st_size)
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
-
-
-def _check_header(path: Path) -> None:
-    """Before a parser sees the file: is its header as long as it says, and bounded?"""
-    with reading(path, os.strerror(errno.ENOENT)) as file:
-        header_end(path, file.read(HEADER_START), os.fstat(file.fileno()).st_size)
 
 
 def header_end(path: Path, begin: bytes, size: int) -> int:

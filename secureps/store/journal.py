@@ -28,7 +28,7 @@ from secureps.errors import (
     OperatorError,
     SecurepsError,
 )
-from secureps.file_access import BINARY, waiting
+from secureps.file_access import BINARY
 from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
@@ -36,6 +36,7 @@ from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
 from secureps.roles.machine import Fold
 from secureps.store import compaction, durability
 from secureps.store.atomic_file import sync
+from secureps.store.durability import waiting
 from secureps.store.journal_height import (
     START,
     Height,
@@ -155,7 +156,6 @@ class MemoryJournal:
         self._closed = False
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        """Appends records, all of them or none; InternalError once closed."""
         if self._closed:
             raise InternalError("the journal is closed")
         for record in records:
@@ -163,7 +163,6 @@ class MemoryJournal:
         self.rows.extend((at, record) for record in records)
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records from the first, with the time of each."""
         return iter(tuple(self.rows))
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
@@ -172,7 +171,6 @@ class MemoryJournal:
         return tuple(JournalRow(at, kind_of(each), body_of(each), b"") for at, each in rows)
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
-        """Adds rows; see `FollowedJournal`."""
         taken: list[Record] = [from_plain(RECORDS[row.kind], json.loads(row.body)) for row in rows]
         for row, record in zip(rows, taken, strict=True):
             self.append(row.at, [record])
@@ -184,12 +182,10 @@ class MemoryJournal:
 
     @property
     def folded(self) -> Mark:
-        """No row."""
         return START
 
     @property
     def fold(self) -> Fold | None:
-        """None: all records are there."""
         return None
 
     @property
@@ -198,24 +194,20 @@ class MemoryJournal:
         return False
 
     def pack(self) -> bool:
-        """True: there is nothing to do."""
         return True
 
     def compact(self, fold: Fold) -> None:
         """Does nothing: all records stay."""
 
     def close(self) -> None:
-        """Closes the journal; again does nothing."""
         self._closed = True
 
     @property
     def mark(self) -> Mark:
-        """How far the journal has come."""
         return Mark(len(self.rows), b"")
 
     @property
     def last(self) -> float:
-        """The newest second on record."""
         return max((at for at, _ in self.rows), default=0.0)
 
 
@@ -256,7 +248,6 @@ class SqliteJournal:
 
     @property
     def mark(self) -> Mark:
-        """Its last row."""
         return Mark(self._seq, self._chain)
 
     @property
@@ -271,7 +262,6 @@ class SqliteJournal:
         return max(last or 0.0, 0.0 if self._kept is None else self._kept.last)
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        """Appends records, all of them or none; InternalError once closed."""
         if self._closed:
             raise InternalError("the journal is closed")
         rows = []
@@ -298,21 +288,17 @@ class SqliteJournal:
             raise
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        """The rows after one of them; see `FollowedJournal`."""
         return compaction.after(self._path, self._base, mark, most)
 
     def copied(self) -> bytes:
-        """The whole of it; see `FollowedJournal`."""
         with read_only(self._path) as base:
             return compaction.copied(self._path, base)
 
     @property
     def folded(self) -> Mark:
-        """The last row in the fold."""
         return START if self._kept is None else self._kept.mark
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
-        """Adds rows of another journal; see `FollowedJournal`."""
         chain, columns = self._chain, list[tuple[int, float, str, str, bytes]]()
         taken: list[Record] = []
         for seq, row in enumerate(rows, self._seq + 1):
@@ -335,7 +321,6 @@ class SqliteJournal:
 
     @property
     def fold(self) -> Fold | None:
-        """What the records before those of `replay` came to."""
         return None if self._kept is None else self._kept.fold
 
     @property
@@ -385,7 +370,6 @@ class SqliteJournal:
             raise self._refused(doing, error) from None
 
     def close(self) -> None:
-        """Closes the journal; again does nothing."""
         self._closed = True
         self._open.close()
 
@@ -547,43 +531,34 @@ class WrappedJournal:
         self._journal = journal
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        """Appends records, all of them or none."""
         self._journal.append(at, records)
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records after the fold, with the time of each."""
         return self._journal.replay()
 
     @property
     def fold(self) -> Fold | None:
-        """What the records before those of `replay` came to."""
         return self._journal.fold
 
     @property
     def due(self) -> bool:
-        """Whether it is to be compacted."""
         return self._journal.due
 
     def pack(self) -> bool:
-        """Does some more of what a compaction takes."""
         return self._journal.pack()
 
     def compact(self, fold: Fold) -> None:
-        """Has a fold stand for all records."""
         self._journal.compact(fold)
 
     def close(self) -> None:
-        """Closes the journal; a second call does nothing."""
         self._journal.close()
 
     @property
     def mark(self) -> Mark:
-        """How far the journal has come."""
         return self._journal.mark
 
     @property
     def last(self) -> float:
-        """The newest second on record."""
         return self._journal.last
 
 
@@ -652,7 +627,6 @@ class DatedJournal(WrappedJournal):
         return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
 
     def close(self) -> None:
-        """Closes the journal; a second call does nothing."""
         with suppress(SecurepsError):  # a disk that refuses has been told of
             if rest := self._refusals():
                 self._journal.append(self._at, rest)
@@ -660,7 +634,6 @@ class DatedJournal(WrappedJournal):
         self._journal.close()
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        """The rows after one of them, all kinds; see `FollowedJournal`."""
         assert self._followed is not None
         return self._followed.after(mark, most)
 
@@ -672,12 +645,10 @@ class DatedJournal(WrappedJournal):
         return records
 
     def copied(self) -> bytes:
-        """The whole of it; see `FollowedJournal`."""
         assert self._followed is not None
         return self._followed.copied()
 
     @property
     def folded(self) -> Mark:
-        """The last row in the fold; see `FollowedJournal`."""
         assert self._followed is not None
         return self._followed.folded

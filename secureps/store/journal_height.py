@@ -114,7 +114,6 @@ class Height:
             raise OperatorError(f"{self._path}: cannot write: {error.strerror}") from None
 
     def close(self) -> None:
-        """Releases the file."""
         os.close(self._file)
 
 

@@ -63,7 +63,6 @@ class KeyKind:
 
     @property
     def secret_file(self) -> str:
-        """Name of a holder's private file."""
         return f"{self.name}.key"
 
 

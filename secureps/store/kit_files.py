@@ -17,8 +17,9 @@ from typing import TypeVar
 from secureps.crypto.passphrase import MOST_BYTES, Passphrase, under_passphrase
 from secureps.crypto.secret import Secret
 from secureps.errors import ClientError, ConfigError, KitError
-from secureps.file_access import open_to_others, open_to_read
+from secureps.file_access import open_to_others
 from secureps.store.atomic_file import make_directory, sync, write_durably, written
+from secureps.store.durability import open_to_read
 
 
 class Passphrases(Secret):

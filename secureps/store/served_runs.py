@@ -70,12 +70,10 @@ class ServedJournal(WrappedJournal):
         self._note([*before, *rows])  # killed between the two
 
     def append(self, at: float, records: Sequence[Any]) -> None:
-        """Appends records to the ledger, and notes how far it has come."""
         super().append(at, records)
         self._note(records)
 
     def close(self) -> None:
-        """Closes the ledger and what was noted of it."""
         super().close()
         if self._height is not None:
             self._height.close()

@@ -19,7 +19,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
 from secureps.errors import Malformed
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import digest, file_digest, payload_digest
+from secureps.messages.encoding import digest, file_digest, payload_digest, to_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Dated, Incarnated, RunPinned
@@ -183,12 +183,12 @@ def _checkpoints(folder: Path) -> list[Target]:
         unsafe=("c1",),
         tallies=(Tally(3, full(Charge)), Tally(1, release=full(Release))),
     )
-    text = checkpoint._manifest_text(manifest)
+    text = checkpoint._text_of(to_plain(manifest))
     changed = folder / "state.safetensors"
 
     def load(data: bytes) -> bytes:
         (there / MANIFEST).write_bytes(data)
-        return checkpoint._manifest_text(load_checkpoint(there))
+        return checkpoint._text_of(to_plain(load_checkpoint(there)))
 
     def trusted(data: bytes) -> bytes:
         """As it is: nothing in it is larger than the file."""

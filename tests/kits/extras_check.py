@@ -141,7 +141,8 @@ def ray_is_there() -> None:
 
 def trace_is_there() -> None:
     """Spans are printed."""
-    from secureps.service.tracing import Span, tracing
+    from secureps.service.process import tracing
+    from secureps.service.tracing import Span
 
     said = io.StringIO()
     with redirect_stdout(said):
@@ -244,7 +245,7 @@ def ray_is_missed() -> None:
 
 def trace_is_missed() -> None:
     """A party goes on without, and its log says so."""
-    from secureps.service.tracing import tracing
+    from secureps.service.process import tracing
 
     with captured() as lines:
         assert tracing("shard-0", "shard", {"OTEL_TRACES_EXPORTER": "otlp"}) is None

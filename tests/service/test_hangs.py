@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from secureps.file_access import waiting
 from secureps.service import process
 from secureps.service.loop import RealLoop
 from secureps.service.process import Hangs
+from secureps.store.durability import waiting
 from tests.kits.executor_kit import Stage
 
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import payload_digest, to_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
@@ -331,7 +331,7 @@ def test_file_names_stay_in_the_directory(
     bad = dataclasses.replace(manifest, files=(ShardFile("shard-0", name, bytes(32), 0),))
     with pytest.raises(Malformed):
         write_manifest(tmp_path / "000001", bad)
-    (tmp_path / "000001" / "manifest.json").write_bytes(checkpoint._manifest_text(bad))
+    (tmp_path / "000001" / "manifest.json").write_bytes(checkpoint._text_of(to_plain(bad)))
     with pytest.raises(DamagedStore, match="not a file name"):
         load_checkpoint(tmp_path / "000001")
 

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 
 from secureps.errors import DamagedStore, DiskFailed
 from secureps.exhaustion import exhaustion
-from secureps.file_access import _WaitedFile
 from secureps.messages.encoding import payload_digest
 from secureps.store.checkpoint import (
     _PIECE,
@@ -26,6 +25,7 @@ from secureps.store.checkpoint import (
     read_tensors,
     write_state,
 )
+from secureps.store.durability import _WaitedFile
 
 TENSORS = {
     "all/0000": np.arange(7, dtype=np.float32),
