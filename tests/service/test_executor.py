@@ -43,6 +43,7 @@ from secureps.roles.machine import (
     Answer,
     Answered,
     Call,
+    Defer,
     Effect,
     Failed,
     Halt,
@@ -57,9 +58,10 @@ from secureps.roles.machine import (
 )
 from secureps.service.calls import AGAIN_SECONDS, LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
 from secureps.service.environment import Environment
-from secureps.service.executor import Executor
+from secureps.service.executor import Executor, Watchers
 from secureps.service.loop import RealLoop
 from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, Tape
+from tests.kits.roles_kit import CLIENTS, ROSTER, STRANGER
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
 HEADER = BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32)
@@ -536,3 +538,32 @@ def test_what_else_is_wrong_stands_beside_what_the_disk_refuses_until_it_is_take
     stage.executor.trouble("")
     stage.loop.run(lambda: len(stage.machine.troubles) > 2)
     assert stage.machine.troubles[2] == "waits for its own disk: full"
+
+
+def test_what_is_deferred_is_answered_with_all_of_its_ticket() -> None:
+    later: dict[str, Effect] = {
+        "first": Defer("t"),
+        "second": Defer("t"),
+        "last": Answer(Noted(), ticket="t"),
+    }
+    stage = Stage(lambda sender, event: Step([], [later[sender]] if sender in later else []))
+    first, second = (stage.executor.request(name, Heartbeat(name)) for name in ("first", "second"))
+    stage.play()
+    assert not first.done()
+    last = stage.executor.request("last", Heartbeat("last"))
+    stage.play()
+    assert first.result(0) == second.result(0) == Noted()
+    with pytest.raises(Malformed, match="has no answer to a Heartbeat"):
+        last.result(0)
+
+
+def test_who_is_on_the_roster_no_more_hears_nothing_more() -> None:
+    ended, heard = list[str](), {name: list[Any]() for name in (*CLIENTS, STRANGER)}
+    watchers = Watchers(ended.append)
+    for name, orders in heard.items():
+        watchers.begin(name, orders.append)
+    watchers.keep_to(ROSTER)
+    (gone,) = heard[STRANGER]
+    assert isinstance(gone, UnknownParty)
+    assert ended == [STRANGER]
+    assert not any(heard[name] for name in CLIENTS)

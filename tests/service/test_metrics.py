@@ -28,7 +28,15 @@ from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
-from secureps.service.metrics import ASKING, PATIENCE, Metrics, Snapshot, exposed, spooled_bytes
+from secureps.service.metrics import (
+    ASKING,
+    PATIENCE,
+    Metrics,
+    Snapshot,
+    exposed,
+    host_names,
+    spooled_bytes,
+)
 from secureps.store.issuing import approve, create_kit, issue, renew
 from secureps.store.keyring import load_public
 from secureps.store.party_keys import make_keys
@@ -258,6 +266,12 @@ def test_names_of_this_machine_are_answered(port: int, text: str) -> None:
         status, told = answer(port, request, "/metrics")
         assert status == 200
         assert "secureps_ready" in told
+
+
+def test_the_schemes_own_port_may_go_without_saying() -> None:
+    assert host_names(["127.0.0.1"], 80) == {"127.0.0.1", "127.0.0.1:80"}
+    assert host_names(["Ps"], 443, 443) == {"ps", "ps:443"}
+    assert host_names(["ps"], 80, 443) == {"ps:80"}
 
 
 def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:

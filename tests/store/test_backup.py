@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from pathlib import Path
@@ -17,7 +16,7 @@ from secureps.store.act_lines import FILE as ACTS
 from secureps.store.act_lines import ActLines
 from secureps.store.backup import _copy_journal, backup, restore
 from secureps.store.issuing import create_kit, issue
-from secureps.store.journal import MemoryJournal, SqliteJournal
+from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import height_path, read_height
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
@@ -212,42 +211,6 @@ def test_beside_its_key_a_holder_knows_how_far_it_came(tmp_path: Path) -> None:
         serve(Incarnated(1))
 
 
-def test_a_restore_that_is_cut_short_is_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At every step: before it the folder is as it was, after it no party starts."""
-    state, copy = tmp_path / "state", tmp_path / "copy"
-    grow(state, 4)
-    backup(state, copy)
-    real, left = os.fsync, [0]
-
-    def dies(file: int) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        real(file)
-
-    cut = 0
-    for step in range(100):
-        left[0] = step
-        (state / "journal.db").write_bytes(b"")
-        with monkeypatch.context() as killed:
-            killed.setattr(os, "fsync", dies)
-            try:
-                restore(copy, state, "client", tmp_path)
-            except KeyboardInterrupt:
-                cut += 1
-            else:
-                break
-        if (state / "journal.db.restoring").exists():
-            with pytest.raises(DamagedStore, match="cut short here: run secureps restore again"):
-                SqliteJournal(state / "journal.db")
-        assert restore(copy, state, "client", tmp_path) == 4
-        assert numbers(state) == list(range(4))
-    assert cut > 5
-    assert numbers(state) == list(range(4))
-
-
 def test_no_copy_is_made_within_what_is_copied(tmp_path: Path) -> None:
     """The journal's own copies lie there, and a copy would have itself in it."""
     state = tmp_path / "state"
@@ -290,12 +253,6 @@ def test_nothing_is_restored_under_a_party_that_runs(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="in use by this process"):
         restore(copy, state, "shard", tmp_path)
     journal.close()
-
-
-def test_a_journal_in_memory_counts_its_rows() -> None:
-    journal = MemoryJournal()
-    journal.append(0.0, [Incarnated(1), Incarnated(2)])
-    assert journal.mark.seq == 2
 
 
 def test_by_the_command_line(tmp_path: Path) -> None:

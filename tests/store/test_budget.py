@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -284,22 +283,6 @@ def test_two_clients_at_once_spend_no_more_than_one_after_the_other(tmp_path: Pa
     assert len(BudgetLedger(path).facts()) == 8
 
 
-def test_what_was_charged_survives_kill_9(tmp_path: Path) -> None:
-    path = tmp_path / "own.db"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SPENDER, str(path), "1000", "1"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        heard = [process.stdout.readline() for _ in range(3)]
-    finally:
-        process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate()
-    last = len(heard) + len(rest.split())
-    assert last <= len(BudgetLedger(path).facts()) <= last + 1
-    charge(BudgetLedger(path, math.inf), ONE, spent(0))
-
-
 def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> None:
     from secureps.crypto.identity import Identity
     from secureps.messages.orders import KeyCommittee
@@ -458,24 +441,6 @@ def test_the_updates_of_many_groups_wait_for_the_disk_once(tmp_path: Path) -> No
     for version in (0, 0, 1):
         ledger.release(rows(version))
     assert Counter(at for at, _ in ledger.rows()) == {0: 40, 1: 40}
-
-
-def test_what_is_on_record_without_privacy_survives_kill_9(tmp_path: Path) -> None:
-    path = tmp_path / "own.db"
-    told = SENDER.format(path=str(path))
-    process = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True)
-    assert process.returncode == -signal.SIGKILL, process.stderr
-    assert exact(path) == [(ONE, 0, 3)]
-
-
-SENDER = """
-import os, signal
-from pathlib import Path
-from secureps.store.budget import BudgetLedger
-from tests.kits.ledgers import expose
-expose(BudgetLedger(Path({path!r})), bytes([1]) * 32, range(3))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def test_another_kind_of_run_counts_both(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated
 from secureps.roles.machine import Fold
-from secureps.store import backup, compaction
+from secureps.store import compaction
 from secureps.store.backup import CopyParts, begin_from_copy, has_copy
-from secureps.store.journal import SqliteJournal, last_row, read_rows
+from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_height import Mark
 from tests.golden.values import full
 
@@ -86,27 +86,6 @@ def test_one_that_has_more_or_another_run_keeps_what_it_has(whole: bytes, tmp_pa
         journal.append(1.0, [full(RunPinned)])
     with pytest.raises(OperatorError, match="another run than the coordinator's: start this"):
         begin_from_copy(other, tmp_path)
-
-
-def test_one_that_is_cut_short_is_begun_again(
-    whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    come(tmp_path, whole)
-
-    def killed(*given: object) -> None:
-        raise InterruptedError
-
-    monkeypatch.setattr(backup, "restore", killed)
-    with pytest.raises(InterruptedError):
-        begin_from_copy(tmp_path, tmp_path)
-    monkeypatch.undo()
-    assert has_copy(tmp_path)
-    monkeypatch.setattr(shutil, "rmtree", killed)
-    with pytest.raises(InterruptedError):
-        begin_from_copy(tmp_path, tmp_path)
-    monkeypatch.undo()
-    assert not has_copy(tmp_path), "it is brought in, and may lack any of its files by now"
-    assert last_row(tmp_path / "journal.db").seq == ROWS
 
 
 def test_another_copy_begins_anew(whole: bytes, tmp_path: Path) -> None:

@@ -24,15 +24,6 @@ from secureps.errors import (
     Malformed,
     OperatorError,
 )
-from secureps.messages import (
-    acts,
-    charge,
-    coordinator_records,
-    holder_records,
-    member_records,
-    records,
-    shard_records,
-)
 from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import (
     CheckpointOrdered,
@@ -40,12 +31,9 @@ from secureps.messages.coordinator_records import (
     RoundOpened,
     VersionCommitted,
 )
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
-from secureps.messages.scaling_records import ScalingDecided
 from secureps.store import journal as store
 from secureps.store.journal import Journal, MemoryJournal, SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import START, Mark, height_path
@@ -175,25 +163,6 @@ class TestSqliteJournal(JournalContract):
         assert deployed._base.execute("PRAGMA synchronous").fetchone() == (2,)
         assert deployed._base.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         deployed.close()
-
-
-def test_the_table_holds_every_record_and_nothing_else() -> None:
-    assert "Charge" in RECORDS
-    assert "Received" in RECORDS
-    assert "GroupVersion" not in RECORDS  # only a part of records
-    for kind in RECORDS.values():
-        modules = (
-            coordinator_records,
-            holder_records,
-            member_records,
-            records,
-            shard_records,
-            charge,
-            acts,
-        )
-        own = [module.__name__ for module in modules]
-        beside = (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided)
-        assert kind.__module__ in own or kind in beside
 
 
 def read_all(path: Path) -> list[object]:

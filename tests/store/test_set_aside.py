@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from pathlib import Path
 
@@ -52,31 +51,3 @@ def test_a_journal_in_use_is_left_alone(tmp_path: Path) -> None:
     ):
         set_aside(tmp_path / "state")
     assert not is_numbered(tmp_path / "state")
-
-
-@pytest.mark.parametrize("moves", range(4))
-def test_it_is_done_again_after_a_kill(
-    moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state, left = tmp_path / "state", moves
-    ruled(state)
-    folder_number(state)
-
-    class Killed(Exception):
-        pass
-
-    def replace(source: Path, target: Path) -> None:
-        nonlocal left
-        if not left:
-            raise Killed
-        left -= 1
-        os.rename(source, target)
-
-    monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(Killed):
-        set_aside(state)
-    monkeypatch.undo()
-    assert half_aside(state)
-    kept = set_aside(state)
-    assert kept == state / "superseded-1"
-    check(state, kept)
