@@ -11,8 +11,8 @@ import pytest
 from secureps import file_access
 from secureps.errors import KitError
 from secureps.store import durability
+from secureps.store.atomic_file import own
 from secureps.store.kit_files import make_folder, read, write
-from secureps.store.ownership import own
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
-from secureps.audit.entries import Entry, Json, Moment
-from secureps.audit.spending import Spent
+from secureps.audit.entries import Entry, Json, Moment, Spent
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.errors import DamagedStore, Malformed
 from secureps.messages.encoding import file_digest, from_plain, to_plain
@@ -51,7 +50,7 @@ class End:
     Args:
         entries: how many there are.
         row, journal: the last row of its journal, and the digest of that and all before it.
-        epsilon: what was spent (`audit.spending`); None under a plan without privacy.
+        epsilon: what was spent (`audit.entries`); None under a plan without privacy.
         signature: 64 bytes; empty in what is signed.
     """
 

@@ -50,6 +50,7 @@ from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, ignore_output_errors, logging_as
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, await_certificates, link_of, run_process
+from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import (
     NATIVE,
@@ -61,7 +62,6 @@ from secureps.store.keyring import (
     seed_of,
 )
 from secureps.store.kit_files import Passphrases
-from secureps.store.ownership import own
 from secureps.store.spool import Spool
 from secureps.tracebacks import dump_crashes
 

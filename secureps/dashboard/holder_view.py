@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from secureps.audit.entries import date_of, entries
-from secureps.audit.spending import Spending
+from secureps.audit.entries import Spending, date_of, entries
 from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import Dated, ReceiptSummary, RunPinned, SealedBefore

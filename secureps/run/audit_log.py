@@ -21,10 +21,9 @@ from secureps.audit.chained_file import (
     load,
     verify_end,
 )
-from secureps.audit.entries import Entry, Json, entries
+from secureps.audit.entries import Entry, Json, entries, epsilons
 from secureps.audit.ledger_statement import party_of, statement, verified
 from secureps.audit.page import page
-from secureps.audit.spending import epsilons
 from secureps.crypto.identity import PublicIdentity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned, naming
 from secureps.messages.encoding import file_digest

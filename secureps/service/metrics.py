@@ -156,7 +156,7 @@ PATIENCE = 10.0
 IN, OUT = "in", "out"
 
 
-class Metrics(Meter):
+class Metrics(Meter, Collector):
     """The counters of one executor."""
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class Metrics(Meter):
         )
         for direction in (IN, OUT):
             self._payload.labels(direction)
-        registry.register(_Standing(self.snapshot, lambda: self.ready))
+        registry.register(self)
         ProcessCollector(registry=registry)
 
     def snapshot(self) -> Snapshot:
@@ -305,16 +305,12 @@ class Metrics(Meter):
         self._carried(done.result(), direction)
         return "ok"
 
-
-class _Standing(Collector):
-    """Collects the gauges of the last snapshot."""
-
-    def __init__(self, snapshot: Callable[[], Snapshot], ready: Callable[[], bool]) -> None:
-        self._snapshot, self._ready = snapshot, ready
+    # --- Collector ----------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        now = self._snapshot()
-        yield _gauge("secureps_ready", "1 if this party can do its work.", self._ready())
+        """Collects the gauges of the last snapshot."""
+        now = self._snapshot
+        yield _gauge("secureps_ready", "1 if this party can do its work.", self.ready)
         if now.groups is None:
             return
         groups = now.groups.items()

@@ -23,11 +23,10 @@ from secureps.service.executor import Executor, replayed
 from secureps.service.kit_watch import ActWatch, KitWatch
 from secureps.service.logs import tell
 from secureps.service.loop import WaveLoop
-from secureps.store.atomic_file import one_at_a_time
+from secureps.store.atomic_file import one_at_a_time, own
 from secureps.store.journal import DatedJournal, Journal, SqliteJournal, WrappedJournal
 from secureps.store.journal_rows import Record
 from secureps.store.keyring import PublicKit
-from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
 from secureps.wire.msgpack import encode
 from secureps.wire.waves.batch import (

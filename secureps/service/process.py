@@ -48,12 +48,11 @@ from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown, before_threads
 from secureps.service.tracing import Tracing
-from secureps.store.atomic_file import replace_text
+from secureps.store.atomic_file import own, replace_text
 from secureps.store.durability import oldest_wait
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.journal_height import NO_SPACE
 from secureps.store.kit_files import Passphrases
-from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import TlsFiles, untimely_certificate
 from secureps.wire.grpc.admission import Authenticate

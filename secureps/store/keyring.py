@@ -35,10 +35,9 @@ from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import on_loopback
-from secureps.store.atomic_file import sync
+from secureps.store.atomic_file import own, sync
 from secureps.store.journal_height import refused
 from secureps.store.kit_files import Passphrases, read, read_secret, write
-from secureps.store.ownership import own
 from secureps.wording import named
 
 HolderSecret = BfvSecretKey | EnvelopeKey

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.audit.entries import Entry
-from secureps.audit.spending import Spent, epsilons
+from secureps.audit.entries import Entry, Spent, epsilons
 from secureps.errors import DamagedStore
 from secureps.messages.encoding import to_plain
 from secureps.policy.plan import Plan, load_plan

@@ -180,10 +180,7 @@ class Noted(RunActs):
     def __init__(self) -> None:
         self.asked: list[str] = []
         super().__init__(None, "coordinator", Identity.generate(), lambda act: None)
-
-    @property
-    def offered(self) -> tuple[str, ...]:
-        return ("end",)
+        self.offered = ("end",)
 
     @property
     def done(self) -> tuple[ActLine, ...]:

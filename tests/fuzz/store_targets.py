@@ -12,9 +12,8 @@ import numpy as np
 
 from secureps.audit import chained_file
 from secureps.audit.chained_file import Begin, End, dump
-from secureps.audit.entries import Entry
+from secureps.audit.entries import Entry, Spent
 from secureps.audit.ledger_statement import party_of, statement, verified
-from secureps.audit.spending import Spent
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
 from secureps.errors import Malformed
