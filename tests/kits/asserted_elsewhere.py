@@ -45,7 +45,7 @@ ELSEWHERE = {
     ),
     "left by its data holder's own act": ("roles/member/test_leaving.py", "data holder's own act"),
     "does nothing of what its data holder wants: ...": (
-        "service/test_act_watch.py",
+        "service/test_kit_watch.py",
         "does nothing of what its data holder wants",
     ),
     "acts.jsonl: act ... is not what was signed, or not in its place": (
