@@ -142,7 +142,7 @@ ELSEWHERE = {
     "(the operator's fault)": ("run/test_serve.py", "that it follows is missing"),
     "...: damaged: start this standby with a new state folder, and keep this one "
     "(the operator's fault)": (
-        "store/test_folder_number.py",
+        "store/test_backup.py",
         "damaged: start this standby with a new",
     ),
     "a standby is here: the coordinator rules elsewhere; still trying": (
@@ -155,12 +155,12 @@ ELSEWHERE = {
     ),
     "the coordinator's journal has ... bytes, too many to be sent: begin this standby's state "
     "folder from secureps backup and secureps restore (the other side's fault)": (
-        "store/test_copy_parts.py",
+        "store/test_backup.py",
         "too many to be sent: begin ",
     ),
     "...: it is of another run than the coordinator's: start this standby with a new state folder, "
     "and keep this one (the operator's fault)": (
-        "store/test_copy_parts.py",
+        "store/test_backup.py",
         "another run than the coordinator's: start this",
     ),
     "...: an address has 300 letters, no more (the sender's fault)": (
@@ -170,7 +170,7 @@ ELSEWHERE = {
     "the app that relays runs as user ... and this key holder as ...: code of the run could read "
     "its keys and ledger. Give the key holder a user of its own, its node another that is not "
     "root, and the socket's folder a group of both (chmod 2750) (the operator's fault)": (
-        "service/test_wave_socket_users.py",
+        "service/test_wave_socket.py",
         "and this key holder as ",
     ),
     "...: no file of a checkpoint: ... (the sender's fault)": (
@@ -393,7 +393,7 @@ ELSEWHERE = {
         "store/test_compaction.py",
         "archive up to row ",
     ),
-    "its journal is not compacted: ...": ("service/test_replay.py", "is not compacted: "),
+    "its journal is not compacted: ...": ("service/test_executor.py", "is not compacted: "),
     "... is over since long; begin a new sequence (the sender's fault)": (
         "roles/coordinator/test_fates.py",
         "over since long",
@@ -405,10 +405,13 @@ ELSEWHERE = {
     "...: its journal is gone or an older copy, and no part of a checkpoint has version ... of "
     "...: ...": ("roles/shard/test_adopting.py", "no part of a checkpoint has version "),
     "... belongs to user ..., and this process runs as ...: chown -R ... ..., or run as the user "
-    "whose it is (the operator's fault)": ("store/test_ownership.py", "and this process runs as "),
+    "whose it is (the operator's fault)": (
+        "store/test_atomic_file.py",
+        "and this process runs as ",
+    ),
     "... can be written to by others, who may have changed what this party relies on: if they have "
     "not, chmod -R go-rwx ..., or give it a folder of its own (the operator's fault)": (
-        "store/test_ownership.py",
+        "store/test_atomic_file.py",
         "chmod -R go-rwx ",
     ),
     "... parties take ... file descriptors, and this process may have ...: raise its limit (ulimit "
