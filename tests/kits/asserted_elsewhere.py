@@ -415,10 +415,10 @@ ELSEWHERE = {
         "chmod -R go-rwx ",
     ),
     "... parties take ... file descriptors, and this process may have ...: raise its limit (ulimit "
-    "-n ..., LimitNOFILE=...) (the operator's fault)": ("service/test_limits.py", "parties take "),
+    "-n ..., LimitNOFILE=...) (the operator's fault)": ("test_exhaustion.py", "parties take "),
     "... (ulimit ...: ..., or the container's own limit): this process ends; give it more and "
     "start it again, it goes on where it was (the operator's fault)": (
-        "service/test_limits.py",
+        "test_exhaustion.py",
         "start it again",
     ),
     "another update would bring epsilon to ... over all runs that ... counts, and the budget is "
