@@ -32,13 +32,13 @@ def exhaustion(error: BaseException | None) -> str:
     """Says which limit of the operating system caused an error; empty if none did."""
     while error is not None:
         if isinstance(error, MemoryError):
-            return _told("memory is used up", "-v", "RLIMIT_AS")
+            return _limit_text("memory is used up", "-v", "RLIMIT_AS")
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-            return _told("no new thread can be started", "-u", "RLIMIT_NPROC")
+            return _limit_text("no new thread can be started", "-u", "RLIMIT_NPROC")
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return _told("file descriptors are used up", "-n", "RLIMIT_NOFILE")
+            return _limit_text("file descriptors are used up", "-n", "RLIMIT_NOFILE")
         if isinstance(error, Starved):
-            return _told(f"{error}: there was no memory or thread", "-v", "RLIMIT_AS")
+            return _limit_text(f"{error}: there was no memory or thread", "-v", "RLIMIT_AS")
         error = error.__cause__ or error.__context__
     return ""
 
@@ -56,7 +56,7 @@ def most_files() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _told(what: str, option: str, kind: str) -> str:
+def _limit_text(what: str, option: str, kind: str) -> str:
     by = "the system's own limit"
     if hasattr(resource, kind):
         soft, _ = resource.getrlimit(getattr(resource, kind))

@@ -216,17 +216,17 @@ def demand_agreement(logs: Sequence[AuditLog]) -> None:
                 f"{first.party} of run {first.id.hex()[:16]}"
             )
     for role, told, other, wanted in PAIRS:
-        for log, witness in product(_of(role, logs), _of(other, logs)):
+        for log, witness in product(_logs_of(role, logs), _logs_of(other, logs)):
             known = _digests(witness, wanted)
             for entry in (entry for entry in log.entries if entry.what in told):
                 mine = other != "client" or witness.begin.party == _client(entry)
                 if mine and entry.facts.get("digest") not in known:
-                    raise _lacks(log, entry, witness, wanted)
-    for log, witness in product(_of("coordinator", logs), _of("holder", logs)):
+                    raise _disagreement(log, entry, witness, wanted)
+    for log, witness in product(_logs_of("coordinator", logs), _logs_of("holder", logs)):
         _demand_opener(log, witness)
 
 
-def _of(role: str, logs: Sequence[AuditLog]) -> list[AuditLog]:
+def _logs_of(role: str, logs: Sequence[AuditLog]) -> list[AuditLog]:
     return [log for log in logs if log.begin.role == role]
 
 
@@ -239,10 +239,10 @@ def _demand_opener(log: AuditLog, holder: AuditLog) -> None:
         if not isinstance(named, list) or holder.begin.party not in named:
             continue
         if cohort is None or cohort.facts.get("digest") not in given:
-            raise _lacks(log, entry, holder, "share given")
+            raise _disagreement(log, entry, holder, "share given")
 
 
-def _lacks(log: AuditLog, entry: Entry, witness: AuditLog, wanted: str) -> DamagedStore:
+def _disagreement(log: AuditLog, entry: Entry, witness: AuditLog, wanted: str) -> DamagedStore:
     return DamagedStore(
         f"the log of {log.begin.party} has, in row {entry.row}, {entry.what} "
         f"({entry.facts.get('update') or 'cohort {1} of {0}'.format(*_name(entry))}), and that of "

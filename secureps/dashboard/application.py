@@ -122,7 +122,7 @@ def application(
                 of = dict(request.query_params)
                 text = await asyncio.to_thread(acts.do, request.path_params["what"], of)
             finally:
-                board.put(_done(acts))
+                board.put(_note_done(acts))
         except SecurepsError as error:
             return PlainTextResponse(f"{error}\n", 409)
         return PlainTextResponse(text)
@@ -148,7 +148,7 @@ def application(
     return Guard(Starlette(routes=routes), access)
 
 
-def _done(acts: Acts) -> Callable[[Facts], Facts]:
+def _note_done(acts: Acts) -> Callable[[Facts], Facts]:
     done = acts.done
     return lambda facts: replace(facts, acts=done)
 

@@ -65,7 +65,7 @@ def fed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
     """Looks at all sources while the `with` lasts, each in a thread."""
     over = threading.Event()
     threads = [
-        threading.Thread(target=_go_on, args=(each, board, over), name=each.name, daemon=True)
+        threading.Thread(target=_look_again, args=(each, board, over), name=each.name, daemon=True)
         for each in sources
     ]
     for thread in threads:
@@ -78,7 +78,7 @@ def fed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
             thread.join(SLOWEST)
 
 
-def _go_on(source: Source, board: Board, over: threading.Event) -> None:
+def _look_again(source: Source, board: Board, over: threading.Event) -> None:
     pause = 0.0
     while not over.wait(pause):
         began, trouble = time.monotonic(), ""
@@ -88,11 +88,11 @@ def _go_on(source: Source, board: Board, over: threading.Event) -> None:
             trouble = str(error)
         except Exception as error:  # the next look may go well, and a page that stays says nothing
             trouble = told(error)
-        board.put(_troubled(source.name, trouble))
+        board.put(_note_trouble(source.name, trouble))
         pause = min(max(source.every, SHARE * (time.monotonic() - began)), SLOWEST)
 
 
-def _troubled(name: str, text: str) -> Callable[[Facts], Facts]:
+def _note_trouble(name: str, text: str) -> Callable[[Facts], Facts]:
     def change(facts: Facts) -> Facts:
         others = {of: why for of, why in facts.troubles.items() if of != name}
         return replace(facts, troubles=others | ({name: text} if text else {}))
@@ -135,7 +135,7 @@ class StatusSource:
         else:
             seen = self._observation.take(status, self._clock())
         run = self._run
-        board.put(lambda facts: _founded(replace(facts, seen=seen), run))
+        board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
 
     def _made(self) -> StatusClient:
         target = self._target
@@ -147,16 +147,16 @@ class StatusSource:
         return StatusClient(*who)
 
 
-def _founded(facts: Facts, run: RunInfo | None) -> Facts:
+def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
     """With the run's plan, explained, once it is known."""
     if run is None or facts.planned == run.id:
         return facts
     plan = Plan.from_text(run.plan)
     sizes = {group.name: group.size for group in plan.layout(run.schema).groups}
-    return _explained(replace(facts, planned=run.id), plan, sizes)
+    return _add_explanation(replace(facts, planned=run.id), plan, sizes)
 
 
-def _explained(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
+def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
     try:
         explanation = record(explain(plan, sizes, service(plan)))
     except SecurepsError:  # the run goes by it all the same
@@ -176,7 +176,9 @@ class PlanSource:
             return
         with self._files.again():
             plan = load_plan(self._path)
-        board.put(lambda facts: facts if facts.plan is not None else _explained(facts, plan, None))
+        board.put(
+            lambda facts: facts if facts.plan is not None else _add_explanation(facts, plan, None)
+        )
 
 
 class Changing:
@@ -280,7 +282,7 @@ class CourseSource:
             with self._files.again():
                 courses = [each.read().told for each in journals]
                 found = max(courses, key=lambda each: (each.reign, each.rows))
-            board.put(lambda facts: _founded(replace(facts, course=found), found.run))
+            board.put(lambda facts: _add_plan(replace(facts, course=found), found.run))
         seen = board.facts.seen
         told = seen.status is not None and not seen.over
         if journals and not told and self._standing.changed():

@@ -85,7 +85,7 @@ class ObjectStore:
         path = self._path(name)
         with self._asking(name):
             try:
-                self._written(path, data)
+                self._write_new(path, data)
                 return
             except FileExistsError:
                 there = bytes(self._files.cat_file(path))
@@ -154,7 +154,7 @@ class ObjectStore:
                 return
         raise DiskFailed(f"{self.name}: no bucket {bucket}, or these keys may not read it")
 
-    def _written(self, path: str, data: bytes) -> None:
+    def _write_new(self, path: str, data: bytes) -> None:
         """Writes a new object; FileExistsError if there is one.
 
         A store that has folders is asked for the last one, where it is missing: to ask for all of

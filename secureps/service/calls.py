@@ -144,7 +144,7 @@ class Calls:
         small = header.author != self._party and self._bytes + header.length <= SMALL_BYTES
         return self._flying < (SMALL_IN_FLIGHT if small else PAYLOADS_IN_FLIGHT)
 
-    def _landed(self, call: Call) -> None:
+    def _free_room(self, call: Call) -> None:
         self._flying -= 1
         self._bytes -= _header(call).length
         self._pump()
@@ -152,15 +152,15 @@ class Calls:
     def _send_payload(self, each: _Open, key: str) -> None:
         def dial(fetched: Future[bytes | memoryview]) -> None:
             if not each.live:
-                self._landed(each.call)
+                self._free_room(each.call)
                 return
             message, error = each.call.message, fetched.exception()
             if is_disk_fault(error):  # our own disk: it is read when the disk works again
-                self._landed(each.call)
+                self._free_room(each.call)
                 self._caller.later(partial(self._try, each), AGAIN_SECONDS)
                 return
             if isinstance(error, KeyError):  # settled while it waited, or lost
-                self._landed(each.call)
+                self._free_room(each.call)
                 self._ended(each, Failed(message, DamagedStore(f"{key} is gone")))
                 return
             assert isinstance(message, PutBlock)
@@ -177,7 +177,7 @@ class Calls:
     def _came_back(self, each: _Open, future: Future[Reply]) -> None:
         call = each.call
         if call.attach is not None:
-            self._landed(call)
+            self._free_room(call)
         error = future.exception()
         if error is not None and not isinstance(error, SecurepsError):
             raise error
@@ -191,7 +191,7 @@ class Calls:
             # block the author may be meant, who was revoked.
             self._again(each, error, AGAIN_SECONDS)
             return
-        self._back(call.to)
+        self._note_recovery(call.to)
         if error is not None:
             self._ended(each, Failed(call.message, error))
         else:
@@ -232,7 +232,7 @@ class Calls:
         known: dict[str, str | int] = {"peer": to, "tried": tried, "error": type(error).__name__}
         tell(self._party, "StillTrying", f"{error}; still trying", logging.WARNING, known)
 
-    def _back(self, to: str) -> None:
+    def _note_recovery(self, to: str) -> None:
         """Logs once that a server that was unreachable answers again."""
         if to in self._lost:
             self._lost.discard(to)

@@ -81,7 +81,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def _bare(record: logging.LogRecord) -> bool:
+def _drop_traceback(record: logging.LogRecord) -> bool:
     """What gRPC says of a connection may be no UTF-8, which is a line without a traceback."""
     if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
         record.exc_info = None
@@ -89,7 +89,7 @@ def _bare(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _handled(logger: logging.Logger, handler: logging.Handler, level: int) -> Iterator[None]:
+def _handle_alone(logger: logging.Logger, handler: logging.Handler, level: int) -> Iterator[None]:
     """Has one handler alone show a logger's lines while the `with` lasts."""
     before = logger.handlers, logger.propagate, logger.level
     logger.handlers, logger.propagate = [handler], False
@@ -114,25 +114,27 @@ def logging_as(
         ours: the process runs one of our commands, so that other code's lines look like ours. In a
             script's own process they stay as the script has configured them, if it has.
     """
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_bare)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_drop_traceback)
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(message)s")
     handler.setFormatter(text if form == "text" else JsonFormatter(party))
     with ExitStack() as stack:
-        stack.enter_context(_handled(_LOG, handler, logging.DEBUG if verbose else logging.INFO))
+        stack.enter_context(
+            _handle_alone(_LOG, handler, logging.DEBUG if verbose else logging.INFO)
+        )
         if ours:  # a library may have configured the root when it was imported, as opacus does
-            stack.enter_context(_handled(logging.getLogger(), handler, logging.INFO))
+            stack.enter_context(_handle_alone(logging.getLogger(), handler, logging.INFO))
         else:
             logging.basicConfig(level=logging.INFO, handlers=[handler])
-        with limits_named() if form == "text" else _in_json(party):
+        with limits_named() if form == "text" else _log_errors(party):
             yield
 
 
 @contextmanager
-def _in_json(party: str) -> Iterator[None]:
+def _log_errors(party: str) -> Iterator[None]:
     """Writes warnings, and an error that ends the `with`, as lines too."""
     logging.captureWarnings(True)
-    threading.excepthook = _of_thread
+    threading.excepthook = _log_thread_error
     try:
         with limits_named():
             yield
@@ -142,18 +144,18 @@ def _in_json(party: str) -> Iterator[None]:
         tell(party, "Error", text, logging.ERROR, fields)
         raise SystemExit(exit_status(error)) from None
     except Exception as error:
-        _unexpected(error)
+        _log_unexpected(error)
         raise SystemExit(1) from None
 
 
-def _unexpected(error: BaseException) -> None:
+def _log_unexpected(error: BaseException) -> None:
     fields = {"event": "Error", "error": type(error).__name__}
     _LOG.critical("%s", error, exc_info=error, extra={_EXTRA: fields})
 
 
-def _of_thread(failed: threading.ExceptHookArgs) -> None:
+def _log_thread_error(failed: threading.ExceptHookArgs) -> None:
     if failed.exc_value is not None:
-        _unexpected(failed.exc_value)
+        _log_unexpected(failed.exc_value)
 
 
 class _Lossy(io.FileIO):

@@ -251,7 +251,7 @@ class Metrics(Meter, Collector):
 
     def asked(self, message: Request, answer: Future[Reply]) -> None:
         kind, began = type(message).__name__, time.perf_counter()
-        self._carried(message, IN)
+        self._count_payload(message, IN)
 
         def answered(done: Future[Reply]) -> None:
             self._seconds.labels(kind).observe(time.perf_counter() - began)
@@ -261,7 +261,7 @@ class Metrics(Meter, Collector):
 
     def called(self, message: Request, answer: Future[Reply]) -> None:
         kind = type(message).__name__
-        self._carried(message, OUT)
+        self._count_payload(message, OUT)
 
         def came_back(done: Future[Reply]) -> None:
             self._calls.labels(kind, self._outcome(done, IN)).inc()
@@ -292,7 +292,7 @@ class Metrics(Meter, Collector):
             self._hangs = hangs
             self._tell_ready(self.ready)
 
-    def _carried(self, message: Request | Reply, direction: str) -> None:
+    def _count_payload(self, message: Request | Reply, direction: str) -> None:
         if isinstance(message, PutBlock | Payload):
             self._payload.labels(direction).inc(len(message.payload))
 
@@ -302,7 +302,7 @@ class Metrics(Meter, Collector):
             return "cancelled"
         if (error := done.exception()) is not None:
             return type(error).__name__
-        self._carried(done.result(), direction)
+        self._count_payload(done.result(), direction)
         return "ok"
 
     # --- Collector ----------------------------------------------------------------

@@ -113,7 +113,7 @@ class OneWave:
                 ended = self._ended(halt)
             else:
                 first = tuple(_first(make(stores, around), kept, loop.now()))
-                said = (*_without(said, first), *first)
+                said = (*_drop_repeated(said, first), *first)
             executor.stop()
         answer = Batch(self.name, COORDINATOR, executor.run, batch.challenge, said)
         return Answer(sealed(answer, self._sign), ended)
@@ -180,7 +180,7 @@ def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry
     yield Entry(Kind.WATCH, envelope=encode(machine.subscription()))
 
 
-def _without(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
+def _drop_repeated(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
     """What is said, but for what the next process asks anyway."""
     asked = {about(each.name.decode(), each.envelope) for each in first if each.name}
     for each in said:

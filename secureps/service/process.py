@@ -403,8 +403,8 @@ def _run(
                 shutdown.end_within(LAST_RESORT)
             raise
         finally:
-            # Whoever waits for an answer hears that there is none, before anything waits for
-            # whoever waits. What is not acknowledged may be lost here, as by a kill -9.
+            # Open requests are answered first: the server's end waits for those who wait for them.
+            # What is not acknowledged may be lost here, as by a kill -9.
             executor.stop()
             if server is not None:
                 server.stop(GRACE)

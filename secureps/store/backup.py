@@ -101,7 +101,8 @@ def backup(state: Path, copy: Path) -> int:
                 f"{source}: ends at row {mark.seq}, and {known.seq} rows were written: nothing is "
                 "copied over an older copy"
             )
-        _demand_whole(copy / JOURNAL)
+        for _ in read_rows(copy / JOURNAL):  # DamagedStore unless each follows the one before it
+            pass
         write_height(height_path(copy / JOURNAL), mark)
     except OSError as error:
         raise OperatorError(f"cannot copy {state}: {error}") from None
@@ -192,12 +193,6 @@ def _copy_journal(source: Path, target: Path) -> None:
     sync(target)
 
 
-def _demand_whole(path: Path) -> None:
-    """DamagedStore unless every row is readable and follows from the one before it."""
-    for _ in read_rows(path):  # those before the fold, too
-        pass
-
-
 def run_of(journal: Path) -> bytes | None:
     """The run that a journal is of; None if it is of none yet. DamagedStore if nobody can tell."""
     pinned = pinned_in(journal)
@@ -265,7 +260,7 @@ def set_aside(state: Path) -> Path:
     try:
         held = lock(journal)
         try:
-            moving = _half(state) or _next(state)
+            moving = _find_half(state) or _free_folder(state)
             make_directory(moving, 0o700)
             beside = [journal.with_name(f"{JOURNAL}{end}") for end in ("-wal", "-shm")]
             for path in (journal, *beside, height_path(journal), state / FOLDER_NUMBER):
@@ -285,14 +280,14 @@ def set_aside(state: Path) -> Path:
 
 def half_aside(state: Path) -> bool:
     """Whether a journal was being set aside when its process ended."""
-    return _half(state) is not None
+    return _find_half(state) is not None
 
 
-def _half(state: Path) -> Path | None:
+def _find_half(state: Path) -> Path | None:
     return next(iter(sorted(state.glob(f"superseded-*{_MOVING}"))), None)
 
 
-def _next(state: Path) -> Path:
+def _free_folder(state: Path) -> Path:
     free = (state / f"superseded-{number}" for number in count(1))
     kept = next(path for path in free if not path.exists())
     return kept.with_name(kept.name + _MOVING)

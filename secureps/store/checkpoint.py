@@ -524,10 +524,10 @@ def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
         header = json.loads(bytes(text))
     except (ValueError, RecursionError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
-    return _placed(path, header, end, size)
+    return _place_tensors(path, header, end, size)
 
 
-def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
+def _place_tensors(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
     """The tensors that a header lists, all of which are within the file; nothing is behind them."""
     found: dict[str, Filed] = {}
     try:

@@ -130,13 +130,13 @@ def approve(
     """
     ca = _ca(directory, passphrases)
     with _line(directory, ca) as roster:
-        new = _wanted(directory, ca, roster, requests)
+        new = _select_new(directory, ca, roster, requests)
         if new:
             _grant(directory, ca, roster, new)
     return new
 
 
-def _wanted(
+def _select_new(
     directory: Path, ca: Identity, roster: Roster, requests: Sequence[KeyRequest]
 ) -> tuple[KeyRequest, ...]:
     """The requests to grant, of those that are new; raises as `approve`."""
@@ -150,7 +150,7 @@ def _wanted(
         name = request.name
         if name in new:
             raise KitError(f"{name}: two requests for one name; ask {name} which one is its own")
-        if _has(directory, ca.public, old.get(name), request):
+        if _is_certified(directory, ca.public, old.get(name), request):
             continue
         try:
             _check(directory, request, old.get(name), kind)
@@ -321,7 +321,9 @@ def _check(
         raise KitError(f"{name} has a cipher key, and this kit's cipher knows none: another plan?")
 
 
-def _has(directory: Path, ca: PublicIdentity, old: Certificate | None, request: KeyRequest) -> bool:
+def _is_certified(
+    directory: Path, ca: PublicIdentity, old: Certificate | None, request: KeyRequest
+) -> bool:
     """Whether these very keys are certified; KitError if the identity is, and another key not."""
     if old is None or old.public_key != request.public_key:
         return False
@@ -348,13 +350,11 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
             path = public_file(directory, request.name, kind)
             write(path, request.cipher_key, 0o644)
         tls_files.certify(directory, ca, request.role, request.name, request.tls_key)
-    new = (_certificate(ca, request) for request in requests)
+    new = []
+    for request in requests:
+        cipher = file_digest(request.cipher_key) if request.cipher_key else b""
+        new.append(certify(ca, request.name, request.role, request.public_key, cipher))
     _publish(directory, ca, roster, (*kept, *new))
-
-
-def _certificate(ca: Identity, request: KeyRequest) -> Certificate:
-    cipher = file_digest(request.cipher_key) if request.cipher_key else b""
-    return certify(ca, request.name, request.role, request.public_key, cipher)
 
 
 def _publish(

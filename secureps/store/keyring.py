@@ -251,7 +251,7 @@ def load_private(
             somebody else's.
     """
     path = directory / "private" / name / IDENTITY
-    identity = read_secret(Identity, path, _absent(directory, name), passphrases)
+    identity = read_secret(Identity, path, _missing_text(directory, name), passphrases)
     try:
         known = load_public(directory).roster if roster is None else roster
         certificate = known.find(name)
@@ -409,7 +409,7 @@ def _request_command(directory: Path, name: str, role: str) -> str:
     return f"secureps keys request {directory} --role {role} --name {name}{plan}"
 
 
-def _absent(directory: Path, name: str) -> str:
+def _missing_text(directory: Path, name: str) -> str:
     """The end of "... is missing" for a party's own key: whose keys are here, and who makes it."""
     try:
         there = sorted(each.name for each in (directory / "private").iterdir())

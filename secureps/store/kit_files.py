@@ -60,7 +60,7 @@ class Passphrases(Secret):
                     f"{path} is under a passphrase: give it at a terminal, or by "
                     "--passphrase-fd N, the number of an open file whose first line it is"
                 )
-            self._known = Passphrase(_typed(f"passphrase of {path.parent.name}: "))
+            self._known = Passphrase(_ask(f"passphrase of {path.parent.name}: "))
         try:
             return self._known.open(file)
         except ClientError as error:
@@ -70,8 +70,8 @@ class Passphrases(Secret):
 def _read(descriptor: int, new: bool) -> Passphrase:
     try:
         if os.isatty(descriptor):
-            words = _typed("passphrase: ")
-            if new and _typed("the same again: ") != words:
+            words = _ask("passphrase: ")
+            if new and _ask("the same again: ") != words:
                 raise ConfigError("the two passphrases differ: nothing was made")
             return Passphrase(words)
         line = bytearray()
@@ -86,7 +86,7 @@ def _read(descriptor: int, new: bool) -> Passphrase:
     return Passphrase(bytes(line))
 
 
-def _typed(prompt: str) -> bytes:
+def _ask(prompt: str) -> bytes:
     try:
         return getpass.getpass(prompt).encode()
     except EOFError:
