@@ -60,9 +60,17 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.calls import AGAIN_SECONDS, LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
 from secureps.service.environment import Environment
-from secureps.service.executor import Executor, Watchers, compact_if_due, replayed
+from secureps.service.executor import (
+    AGAIN_SECONDS,
+    LONGEST_BACKOFF,
+    NOTICES,
+    PAYLOADS_IN_FLIGHT,
+    Executor,
+    Watchers,
+    compact_if_due,
+    replayed,
+)
 from secureps.service.loop import RealLoop
 from secureps.store import compaction
 from secureps.store.journal import MemoryJournal, SqliteJournal
