@@ -190,7 +190,6 @@ class MemoryJournal:
 
     @property
     def due(self) -> bool:
-        """Never: a list in memory is short."""
         return False
 
     def pack(self) -> bool:
@@ -331,17 +330,10 @@ class SqliteJournal:
         return self._grown >= enough and not self._closed
 
     def pack(self) -> bool:
-        """Packs some more of the rows up to the fold, for the archive; whether all are packed."""
         self._going = self._going or compaction.Segments(self._path, self._base, self.folded)
         return self._going.pack(self._seq)
 
     def compact(self, fold: Fold) -> None:
-        """Has a fold stand for all rows, and archives those up to the fold before it.
-
-        Raises:
-            OperatorError: the disk refuses; DiskFailed: it is full. Nothing has changed then.
-            DamagedStore: a row or the archive is damaged.
-        """
         if self._closed:
             raise InternalError("the journal is closed")
         self._grown = 0  # first: a disk that refuses is not asked again at the next commit
@@ -599,7 +591,6 @@ class DatedJournal(WrappedJournal):
         self._counts: tuple[RefusedRequests, ...] = ()
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        """Appends records, after what is to be said before them; all of them or none."""
         before: list[Record] = []
         at = max(at, self._taken)
         unix = self._unix()
