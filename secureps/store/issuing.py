@@ -98,7 +98,7 @@ def issue_all(
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
     passphrases = passphrases or Passphrases()
-    with _line(directory, _ca(directory, passphrases)) as roster:
+    with _line(directory, passphrases) as (_, roster):
         taken = {certificate.name for certificate in roster.certificates}
     kind = kind_for(_parameters(directory))
     requests = []
@@ -128,8 +128,7 @@ def approve(
     Raises:
         KitError: a request that is not to be granted, and why; or no CA in this kit.
     """
-    ca = _ca(directory, passphrases)
-    with _line(directory, ca) as roster:
+    with _line(directory, passphrases) as (ca, roster):
         new = _select_new(directory, ca, roster, requests)
         if new:
             _grant(directory, ca, roster, new)
@@ -194,8 +193,7 @@ def revoke(
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
     """
-    ca = _ca(directory, passphrases)
-    with _line(directory, ca) as roster:
+    with _line(directory, passphrases) as (ca, roster):
         gone = [c for c in roster.certificates if c.name in names]
         if absent := set(names) - {certificate.name for certificate in gone}:
             raise KitError(f"nobody named {min(absent)} is on the roster of {directory}")
@@ -244,8 +242,7 @@ def renew(
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
     """
-    ca = _ca(directory, passphrases)
-    with _line(directory, ca) as roster:
+    with _line(directory, passphrases) as (ca, roster):
         wanted = tuple(names) or tuple(c.name for c in roster.certificates)
         return {name: tls_files.renew(directory, ca, roster, name) for name in wanted}
 
@@ -261,8 +258,7 @@ def renew_roster(
         KitError: no CA is in this kit, or the roster holds longer already: parties that have it
             would go by that.
     """
-    ca = _ca(directory, passphrases)
-    with _line(directory, ca) as roster:
+    with _line(directory, passphrases) as (ca, roster):
         end = _end(_holds(directory) if hours is None else _seconds(hours))
         renewed = next_roster(ca, roster, roster.certificates, int(time.time()), end)
         if roster.place > renewed.place:
@@ -274,24 +270,21 @@ def renew_roster(
     return renewed
 
 
-def _ca(directory: Path, passphrases: Passphrases | None) -> Identity:
-    missing = f"; `{init_command(directory)}` makes it"
-    return read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
-
-
 @contextmanager
-def _line(directory: Path, ca: Identity) -> Iterator[Roster]:
-    """The CA's newest roster, while no other process signs one: two of a number are two lines.
+def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Identity, Roster]]:
+    """The CA and its newest roster, while no other process signs one: of a number there is one.
 
     Raises:
-        KitError: it is another CA's, or the kit cannot be written.
+        KitError: no CA is in this kit, the roster is another CA's, or the kit cannot be written.
     """
+    missing = f"; `{init_command(directory)}` makes it"
+    ca = read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
     try:
         with one_at_a_time(directory / "ca" / "turn"):
             public, roster = load_roster(directory)
             if public != ca.public:
                 raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
-            yield roster
+            yield ca, roster
     except OSError as error:
         raise KitError(f"cannot write the kit: {error}") from None
 
