@@ -559,6 +559,10 @@ def host_names(hosts: Iterable[str], port: int, default: int = 80) -> frozenset[
 def refuse_host(headers: Sequence[str], target: str, names: frozenset[str]) -> str:
     """Says why a request is not for the server of these names; empty if it is.
 
+    A page in the operator's browser may point its own name at 127.0.0.1 and read what a server
+    there answers (DNS rebinding). Its requests still carry that page's name, so a server on
+    loopback answers to its own names alone.
+
     Args:
         headers: the values of all its Host headers.
         target: what it asks for: a path, or a whole URL, whose host counts too.

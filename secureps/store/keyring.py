@@ -445,6 +445,10 @@ _FOR = {
 
 
 def demand_host(roster: Roster, kit: Path, host: str = FLOWER) -> None:
-    """KitError unless a roster is for this host."""
+    """KitError unless a roster is for this host, as the CA has signed it.
+
+    Inside Flower's engine the run ships the code that reads a client's keys: a native run's kit
+    would not be its party's alone any more if it served there too, and Flower's never was.
+    """
     if roster.host != host:
         raise KitError(f"{kit} is the kit of {_FOR[host]}")
