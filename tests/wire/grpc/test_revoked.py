@@ -18,8 +18,8 @@ from secureps.crypto.roster import Roster
 from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.messages.run import COORDINATOR
+from secureps.service.executor import Watchers
 from secureps.service.process import authenticator
-from secureps.service.watchers import Watchers
 from secureps.store.issuing import revoke
 from secureps.store.keyring import load_private, load_public
 from secureps.wire.grpc import framing, health
