@@ -19,16 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.ahead import AheadWorker
-from secureps.client.frozen_tensors import digests_of
 from secureps.client.initial_model import initial_digest, initial_parameters, schema_of
+from secureps.client.local_tensors import digests_of
 from secureps.client.returned import whole_number
 from secureps.client.script_errors import blamed
 from secureps.client.script_settings import Asked, refuse_unknown
-from secureps.client.site import Site
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import AheadTrainer, Setting, Trainer, ties_of
-from secureps.client.worker import ClientWorker
+from secureps.client.worker import AheadWorker, ClientWorker, Site
 from secureps.config.sections import toml_value
 from secureps.errors import (
     ConfigError,

@@ -256,7 +256,7 @@ class Trainer(Evaluator, Protocol):
     file, or serves another model as version 0, is refused.
 
     Another is `fit_held(parameters, config)`, asked in the place of `fit`: the same training, whose
-    tensors may be `client.held_tensor.HeldTensor`s, left on the device where they were trained.
+    tensors may be `client.trainer.HeldTensor`s, left on the device where they were trained.
     Their update is made there, with the same bits, and only its integers come to the host.
 
     Two belong together. `follow() -> str | None`, of a process that only helps another one to
@@ -310,7 +310,7 @@ class HoldingTrainer(Trainer, Protocol):
     """A trainer whose trained model may stay on a device."""
 
     def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Trains as `fit`; tensors may be `client.held_tensor.HeldTensor`s."""
+        """Trains as `fit`; tensors may be `client.trainer.HeldTensor`s."""
         ...
 
 
@@ -378,3 +378,28 @@ def check_like(
         if np.shape(array) != shapes[name]:
             return f"tensor {name!r} has shape {np.shape(array)}, the model's has {shapes[name]}"
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class HeldTensor:
+    """A tensor that NumPy takes for an array: `numpy.asarray` copies it to the host.
+
+    Args:
+        tensor: of torch, of floating-point numbers that NumPy has too.
+    """
+
+    tensor: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As an array has it."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's."""
+        return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        own: NDArray[Any] = self.tensor.detach().to("cpu", copy=True).numpy()
+        return own if dtype is None else own.astype(dtype)

@@ -26,12 +26,10 @@ from flwr.supercore.run import Run
 from secureps.client.flower.records import FlowerModel
 from secureps.client.flower.server import flowers_name, optimizer_of
 from secureps.errors import ConfigError, OperatorError, naming
-from secureps.flower.aggregator import Aggregator
+from secureps.flower.aggregator import Aggregator, Holders
 from secureps.flower.federation import Founder, find_plan, simulated_kit
-from secureps.flower.holders import Holders
-from secureps.flower.names import log
 from secureps.flower.node_settings import TOLD_KIT, TOLD_SEED
-from secureps.flower.post import Said
+from secureps.flower.post import Said, log
 from secureps.flower.trainer import FORM, ModelForm
 from secureps.flower.waves import Waves
 from secureps.messages.requests import Status

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
-from secureps.flower.names import log
+from secureps.flower.post import log
 from secureps.messages.orders import Invite, Published
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.policy.groups import together

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.clipping import clip_update, tell_cuts
+from secureps.client.update import clip_update, tell_cuts
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
 from secureps.policy.tensor_kinds import Kind

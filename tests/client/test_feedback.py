@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secureps.client.feedback import add_kept, keep, load_kept
+from secureps.client.update import add_kept, keep, load_kept
 from secureps.roles.member.tasks import Aim, kept_key
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.sealed_blocks import parts_of

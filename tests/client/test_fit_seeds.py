@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from secureps.client.fit_seeds import noise_generators, noise_seeds
+from secureps.client.torch import noise_generators, noise_seeds
 
 
 def test_a_device_that_takes_seeds_gets_four_that_hold_256_bits_of_the_key() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secureps.client.frozen_tensors import Tensors, digests_of, refuse_changed, take_frozen
 from secureps.client.initial_model import schema_of
+from secureps.client.local_tensors import Tensors, digests_of, refuse_changed, take_frozen
 from secureps.errors import WrongShape
 
 BASE: Tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.zeros((), np.int64)}

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from secureps.messages.requests import MemberStatus
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave
 from secureps.roles.member.leaving import LEFT as BY_ITS_HOLDER
+from secureps.roles.member.tasks import Aim, Contributed, SealOn
 from secureps.roles.tasks import Task
 from secureps.service.act_watch import act_text
 from secureps.store.act_lines import ActLines
@@ -422,3 +424,14 @@ def test_what_ended_the_client_is_raised_once(federation: DiskFederation) -> Non
         with pytest.raises(BudgetSpent):
             session.pull()
         assert session.finished == "spent"
+
+
+def test_a_push_waits_for_an_update_that_is_sealed_anew() -> None:
+    """The disk failed between two blocks: no update came of it, and one will."""
+    told, ends = list[Any](), [Contributed((), (), again=(Aim("all", 0, 3),)), Contributed((), ())]
+    other: Any = dict.fromkeys(("take", "keep", "fetch", "seconds", "expect"))
+    worker: Any = SimpleNamespace(work=lambda task: ends.pop(0), **other)
+    exchange: Any = SimpleNamespace(sealed=told.append)
+    for ended in (0, 1):
+        ExchangeWorker(worker, exchange).work(SealOn())
+        assert len(told) == ended

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from secureps.client.local_sgd import LocalSgd
 from secureps.client.torch import TorchTrainer
+from secureps.client.torch_sgd import LocalSgd
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy, Trainer
 from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.clipping import clip_update
-from secureps.client.update import Update, pieces
+from secureps.client.update import Update, clip_update, pieces
 from secureps.errors import NotFinite
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.tensor_kinds import Kind

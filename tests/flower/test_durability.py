@@ -11,9 +11,9 @@ import pytest
 from flwr.app import Message
 
 from secureps.client.flower.records import FlowerModel
-from secureps.flower import holders, post
+from secureps.flower import aggregator, post
+from secureps.flower.aggregator import Holders
 from secureps.flower.federation import simulated_kit
-from secureps.flower.holders import Holders
 from secureps.flower.node_settings import NodeSettings
 from secureps.flower.trainer import FORM, ModelForm
 from secureps.policy.plan import load_plan
@@ -85,7 +85,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
 
         def stop(self) -> None: ...
 
-    monkeypatch.setattr(holders, "Supervisor", Nobody)
+    monkeypatch.setattr(aggregator, "Supervisor", Nobody)
     return found
 
 

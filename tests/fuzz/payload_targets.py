@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.feedback import keep, load_kept
 from secureps.client.flower.records import FlowerModel, States
 from secureps.client.flower.served import Served, Told, read_served, write_served
 from secureps.client.local_tensors import LocalTensors
+from secureps.client.update import keep, load_kept
 from secureps.crypto.bfv import most_levels
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters

@@ -78,7 +78,6 @@ ONLY_IMPORTERS = {
     "zstandard": {"crypto/bfv_seal.py"},
     "torch": {
         "client/device_update.py",
-        "client/fit_seeds.py",
         "client/ghost_clipping.py",
         "client/gradient_norms.py",
         "client/private_sum.py",
@@ -113,12 +112,10 @@ ONLY_IMPORTERS = {
     "flwr": {
         "client/flower/script.py",
         "client/flower/app.py",
-        "client/flower/mods.py",
         "client/flower/records.py",
         "client/flower/server.py",
         "client/flower/trainer.py",
         "flower/mod.py",
-        "flower/names.py",
         "flower/post.py",
         "flower/strategy.py",
         "flower/trainer.py",

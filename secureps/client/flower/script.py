@@ -13,10 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from secureps.client.flower.pooled_evaluation import PooledEvaluation
+from secureps.client.evaluation import PooledEvaluation
 from secureps.client.flower.served import Founded, FoundingOrder, Served, Told
-from secureps.client.flower.settings import Settings
-from secureps.client.global_rng import seeded
 from secureps.client.runner import run
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
@@ -30,10 +28,17 @@ try:
     from flwr.app import ConfigRecord, RecordDict
     from flwr.supercore import telemetry
 
-    from secureps.client.flower.app import FlowerApp, in_module, in_project, loading, of_object
+    from secureps.client.flower.app import (
+        FlowerApp,
+        Settings,
+        in_module,
+        in_project,
+        loading,
+        of_object,
+    )
     from secureps.client.flower.records import FlowerModel, to_plain
     from secureps.client.flower.server import optimizer_of, take
-    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, told
+    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, seeded, told
 except ImportError as missing:
     raise ConfigError(
         f"Flower apps need flwr 1.41 or 1.42: {command('flower')} ({missing})"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secureps.client.flower.pooled_evaluation import PooledEvaluation
+from secureps.client.evaluation import PooledEvaluation
 from secureps.client.trainer import Array, EvaluateResult
 from secureps.errors import WrongShape
 
