@@ -308,7 +308,6 @@ def _copied(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
 
 
 def _placed(values: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Pieces of values, each with its place."""
     return zip(itertools.count(0, TOGETHER), pieces(values), strict=False)
 
 

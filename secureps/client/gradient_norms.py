@@ -36,11 +36,9 @@ class Products:
     rows: int
 
     def __len__(self) -> int:
-        """How many records there are."""
         return len(self.right)
 
     def __getitem__(self, of: slice) -> Products:
-        """The same of these records."""
         return Products(self.left[of], self.right[of], self.rows)
 
     def lengths(self) -> Tensor:
@@ -141,7 +139,6 @@ def _weighted(part: Part, weights: Tensor) -> Tensor:
 
 
 def _values(part: Part) -> int:
-    """The values of a record's gradient."""
     if isinstance(part, Products):
         return part.rows * part.right.shape[2]
     return part[0].numel()

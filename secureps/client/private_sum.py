@@ -189,7 +189,6 @@ class IndicesChecked(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Checks the arguments of a function of torch, and calls it."""
         if check := IN_RANGE.get(func):
             bound = inspect.signature(func).bind(*args, **(kwargs or {}))
             bound.apply_defaults()
@@ -286,7 +285,6 @@ class PrivateSum:
             return self.gradients(*batch(part))
 
     def _passing(self, batch: Batch, part: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of these records for which neither the model nor the loss fails."""
         try:
             self._tried(batch, part)
         except (torch.OutOfMemoryError, PlanRefused):

@@ -85,7 +85,6 @@ def _undecided(loss: Measure) -> tuple[Measure, bool]:
 
 
 def _is_torchs(loss: Measure) -> bool:
-    """Whether a loss is one of torch's, asked for each record's."""
     while isinstance(loss, partial):
         loss = loss.func
     kind: Any = type(loss) if isinstance(loss, _Loss) else loss

@@ -476,7 +476,6 @@ def _classifies(outputs: Any, targets: Tensor) -> bool:
 
 
 def _whole(tensor: Tensor) -> bool:
-    """Whether a tensor holds integers or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -513,7 +512,6 @@ def _tensor(what: str, given: Tensor | Array) -> Tensor:
 
 
 def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Copies the row numbers of `touches`; ScriptFailed if they do not ascend."""
     own = np.array(rows, np.int64)
     if own.ndim != 1 or (own < 0).any() or (np.diff(own) <= 0).any():
         raise ScriptFailed(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")

@@ -269,7 +269,6 @@ def _no_classes(y: Tensor, scores: torch.Size | None) -> str | None:
 
 
 def _out_of_range(y: Tensor, classes: int, ignored: int) -> str | None:
-    """Says which target is no class, if one is."""
     wrong = y[((y < 0) | (y >= classes)) & (y != ignored)]
     if y.is_floating_point() or not len(wrong):
         return None

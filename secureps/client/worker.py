@@ -443,7 +443,6 @@ class ClientWorker(Worker):
         return with_ties(model, ties_of(self._site.trainer))
 
     def _published(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
-        """Pulled blocks by their digests."""
         return [self.pulled[block_key(each)] for each in blocks]
 
     def _check_start(self, task: Contribute | Evaluate) -> None:
@@ -456,7 +455,6 @@ class ClientWorker(Worker):
                 refuse_other_start(group, initial, self._published(pulled[group.name]))
 
     def _blocks(self, task: Contribute | Evaluate) -> dict[str, tuple[bytes, ...]]:
-        """The digests of the pulled blocks, by group."""
         layout, blocks = self._layout(), iter(task.blocks)
         return {
             at.group: tuple(itertools.islice(blocks, layout.group(at.group).blocks))
@@ -506,7 +504,6 @@ class ClientWorker(Worker):
     def _row(
         self, aim: Aim, update: bytes, task: Contribute | Evaluate, spends: Fact | None
     ) -> UpdateReleased:
-        """What the ledger has of an update."""
         return UpdateReleased(
             self._machine.pinned.run.id,
             self._site.name,
@@ -585,7 +582,6 @@ class ClientWorker(Worker):
         return leave, tuple(Unsent(each.aim, objection) for each, objection in both if objection)
 
     def _seal(self, made: _Draft) -> Sealing[SealedUpdate]:
-        """Seals an update that may leave, and puts it into the outbox."""
         with self._sealer.all_or_none() as put:
             blocks, pinned = made.blocks, self._machine.pinned
             sealed = yield from self._sealer.seal(pinned, made.receipt, blocks)

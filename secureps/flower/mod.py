@@ -78,7 +78,6 @@ def secureps_mod(
 
 
 def _allowed(message: Message, context: Context) -> None:
-    """Refuses a message that the policy of a node's site keeps from the app."""
     site = context.node_config.get(SITE)
     if site is None:
         return

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -114,21 +114,21 @@ class SecureFedAvg(FedAvg):
         with naming("SecureFedAvg", ConfigError):
             _refuse_aggregation(self.strategy)
 
+    @property
+    def _flowers(self) -> Strategy:
+        """The strategy that was given, or what Flower's own FedAvg does."""
+        return cast(Strategy, super()) if self.strategy is self else self.strategy
+
     def summary(self) -> None:
         """Logs what the plan and the strategy say."""
         log.info("\t├──> secureps: %s by plan %s", flowers_name(self.strategy), self.plan)
-        if self.strategy is self:
-            super().summary()
-        else:
-            self.strategy.summary()
+        self._flowers.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As the strategy does."""
-        if self.strategy is self:
-            return super().configure_train(server_round, arrays, config, grid)
-        return self.strategy.configure_train(server_round, arrays, config, grid)
+        return self._flowers.configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -136,17 +136,13 @@ class SecureFedAvg(FedAvg):
         """As the strategy does; a round that was made before this start is not judged again."""
         if self._rounds is not None and server_round < self._rounds.first:
             return []
-        if self.strategy is self:
-            return super().configure_evaluate(server_round, arrays, config, grid)
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        return self._flowers.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """As the strategy does."""
-        if self.strategy is self:
-            return super().aggregate_evaluate(server_round, replies)
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        return self._flowers.aggregate_evaluate(server_round, replies)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -210,7 +206,6 @@ class SecureFedAvg(FedAvg):
 
 
 def _refuse_aggregation(strategy: Strategy) -> None:
-    """Refuses a strategy that puts single updates, or their metrics, together itself."""
     flowers_name(strategy)
     aggregate = strategy.aggregate_train
     if not isinstance(strategy, SecureFedAvg) and not aggregate.__module__.startswith("flwr."):
@@ -357,7 +352,6 @@ class _Rounds(Grid):
             )
 
     def _arrays(self) -> ArrayRecord:
-        """The newest version as the app has it."""
         found = self._servers.model()
         tensors = self._model.tensors if found is None else found
         self._metrics = np.asarray(tensors.get(TRAIN_METRICS, np.zeros(0)))

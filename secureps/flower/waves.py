@@ -81,7 +81,6 @@ class _Node:
     """What its app answered last, if nothing of secureps was in it."""
 
     def __str__(self) -> str:
-        """As people read it in a log."""
         return f"node {self.id}" + (f" ({self.name})" if self.name else "")
 
 
@@ -166,7 +165,6 @@ class Waves:
     # --- nodes --------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Sees who is there, and keeps the leases of those that are."""
         now = time.monotonic()
         if now - self._looked >= LOOK:
             self._looked = now
@@ -358,7 +356,6 @@ class Waves:
 
     @property
     def _largest(self) -> int:
-        """Bytes of the largest update that a client can send."""
         return self._servers.update_bytes
 
     def _refuse_failing(self) -> None:
@@ -400,7 +397,6 @@ def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
 
 
 def _words(text: object) -> str:
-    """Another party's own words, as they are logged."""
     line = printable(str(text))
     if len(line) > MOST_WORDS:  # a traceback says at its end what went wrong
         return f"{line[:100]} ... {line[105 - MOST_WORDS :]}"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import secureps as ps
-from secureps.client.exchange import LEFT, Exchange, ExchangeTrainer, ExchangeWorker, LoopSite
+from secureps.client.session import LEFT, Exchange, ExchangeTrainer, ExchangeWorker
 from secureps.client.trainer import RecordPrivacy, Trainer
 from secureps.errors import BudgetSpent, ConfigError, ScriptFailed, WrongRun
 from secureps.messages.member_records import OwnDeed, Sealed
@@ -389,16 +389,15 @@ def test_an_update_that_a_private_plan_refuses_is_not_handed_over(
 
 def test_the_holders_own_function_evaluates() -> None:
     judged = ps.EvaluateResult(0.5, 3, {})
-    site = LoopSite({}, 3, evaluate=lambda parameters: judged)
-    assert ExchangeTrainer(site, Exchange()).evaluate({}) is judged
+    assert ExchangeTrainer(Exchange(), {}, 3, lambda parameters: judged).evaluate({}) is judged
     with pytest.raises(ScriptFailed, match="without evaluate="):
-        ExchangeTrainer(replace(site, evaluate=None), Exchange()).evaluate({})
+        ExchangeTrainer(Exchange(), {}, 3).evaluate({})
 
 
 def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
     """A worker inside `fit` is let go, and blames no script."""
     exchange = Exchange()
-    trainer = ExchangeTrainer(LoopSite({}, 3), exchange)
+    trainer = ExchangeTrainer(exchange, {}, 3)
 
     class Worker:
         take = keep = fetch = seconds = expect = None

@@ -221,7 +221,7 @@ def _feedback(values: Any) -> Target:
         outbox.put(name, data)
         return data if load_kept("c", outbox, aim, 9) is None or data == honest else honest
 
-    return Target("feedback", ("client.feedback:load_kept",), (honest,), taken, cost=8)
+    return Target("feedback", ("client.update:load_kept",), (honest,), taken, cost=8)
 
 
 # --- what a data holder's own program says ------------------------------------------

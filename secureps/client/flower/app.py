@@ -268,7 +268,6 @@ def _only(things: Mapping[str, Any], kind: str, where: str) -> Any:
 
 
 def _load(folder: Path, reference: str, where: str) -> Any:
-    """Imports the object "module:name" of a project."""
     module_name, _, name = reference.partition(":")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -301,7 +301,6 @@ class FlowerTrainer:
         return RecordDict({**said, served.arrays: arrays, served.config: settings})
 
     def _ask(self, kind: str, content: RecordDict, context: Context, seed: int) -> RecordDict:
-        """Sends the app a message, and returns the content of its answer."""
         where = f"{self._app.where}: {kind} failed"
         try:
             with seeded(seed):
@@ -351,7 +350,6 @@ class FlowerTrainer:
     def _evaluate(
         self, parameters: dict[str, Array], versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
-        """Sends an evaluate message; None if the app has no function for it."""
         kind = self._kind("evaluate")
         if not self._app.legacy and not self._app.has(kind):
             return None
@@ -470,7 +468,6 @@ def told(error: Exception) -> str:
 
 
 def _lacks_partition(error: Exception) -> bool:
-    """Returns whether the app read its partition, and no setting gives one."""
     return isinstance(error, KeyError) and bool(error.args) and error.args[0] in NODE.values()
 
 
