@@ -101,11 +101,6 @@ def test_a_range_alone_is_named_with_what_holds_it(caplog: pytest.LogCaptureFixt
     assert caplog.messages == [f"c0: {RANGED}"]
 
 
-def test_a_clip_leaves_running_statistics_as_they_are() -> None:
-    cut = clip_update(PLAN, group(), parts_of(values(900, -900, 6, 8)), None, KINDS)
-    assert cut.whole().tolist() == pytest.approx([900, -900, 3, 4])
-
-
 @pytest.mark.parametrize(
     ("value", "range_"),
     [(4.6, "5"), (1.02, "2"), (0.513, "0.6"), (96, "100"), (1.2e6, "2e+06"), (3e-5, "3e-05")],

@@ -42,10 +42,6 @@ def test_other_devices_than_a_cpu_have_a_generator_of_each_seed(
     assert made == [("cuda", seed) for seed in noise_seeds(key)]
 
 
-def test_a_generator_takes_64_bits_of_seed() -> None:
-    assert torch.Generator().manual_seed((1 << 64) - 1).initial_seed() == (1 << 64) - 1
-
-
 def test_noise_on_the_cpu_is_what_it_was() -> None:
     """Its state is filled with 624 words from the key: 256 bits as they are."""
     (generator,) = noise_generators(bytes(range(32)), torch.device("cpu"))

@@ -126,8 +126,3 @@ def test_batches_are_poisson_samples() -> None:
     assert np.allclose(sizes, np.rint(sizes), atol=1e-3)
     assert np.mean(sizes) == pytest.approx(10, abs=0.8)
     assert np.var(sizes) == pytest.approx(50 * 0.2 * 0.8, rel=0.4)
-
-
-def test_an_empty_batch_is_a_step_of_noise() -> None:
-    noise = drift(rate=1e-9, scale=1.0, seed=3) * (1e-9 * 50)
-    assert noise.std() == pytest.approx(6.0, rel=0.03)

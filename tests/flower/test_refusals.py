@@ -230,7 +230,9 @@ def test_a_node_without_a_metric_takes_no_part(tmp_path: Path) -> None:
 
     trainer = AppTrainer(form, Message(record_dict(), 10, "train"), answers)
     parameters, config = trainer.parameters(0), FitConfig({"all": 0}, 1, {})
-    assert trainer.fit(parameters, config).parameters[TRAIN_METRICS].tolist() == [1.0]
+    for value, part in ((9.0, 1.0), (-9.0, -1.0), (-1.0, -0.5)):  # beyond its magnitude it is cut
+        told["far"] = value
+        assert trainer.fit(parameters, config).parameters[TRAIN_METRICS].tolist() == [part]
     del told["far"]
     with pytest.raises(ScriptFailed, match="train_metrics: far is nan, and must be a finite"):
         trainer.fit(parameters, config)

@@ -143,13 +143,6 @@ def test_a_run_is_called_as_its_plan_and_says_where_it_is(
     assert f"the run's folder is {run}" in caplog.text
 
 
-def test_one_wave_a_round_after_the_founding(tmp_path: Path) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
-    play(tmp_path, grid, rounds=3)
-    # hello, and one for each version
-    assert {len(node.seen) for node in grid.nodes.values()} == {1 + 3}
-
-
 # --- faults: the same bits, whatever is lost or lied ------------------------------
 
 
