@@ -27,7 +27,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from secureps.client.ghost_clipping import (
+    VALUES,
     Layer,
+    Part,
     Sums,
     Use,
     by_parameter,
@@ -38,14 +40,13 @@ from secureps.client.ghost_clipping import (
     watched,
     wide,
 )
-from secureps.client.gradient_norms import VALUES, Part
-from secureps.client.record_checks import refuse_reentrant
-from secureps.client.record_loss import (
+from secureps.client.record_checks import (
     Measure,
     of_tensors,
     record_losses,
     refuse_mixing_loss,
     refuse_other_rows,
+    refuse_reentrant,
     tensors_in,
 )
 from secureps.errors import PlanRefused

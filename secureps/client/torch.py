@@ -28,8 +28,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from secureps.client import torch_ranks as ranks
-from secureps.client.record_checks import refuse_model
-from secureps.client.record_loss import Measure
+from secureps.client.record_checks import Measure, refuse_model
 from secureps.client.torch_sgd import (
     LocalSgd,
     Task,

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client.private_sum import made_records, private_sum, zeros
-from secureps.client.record_checks import Kept, nothing_written, refuse_model
-from secureps.client.record_loss import Measure
+from secureps.client.record_checks import Kept, Measure, nothing_written, refuse_model
 from secureps.client.trainer import RecordPrivacy, Setting
 from secureps.errors import ConfigError, NotFinite, ScriptFailed
 from secureps.wording import meant

@@ -365,7 +365,6 @@ class _Rounds(Grid):
 
     @property
     def sent(self) -> int:
-        """Messages of all waves."""
         return self._waves.sent
 
     @staticmethod
@@ -375,16 +374,13 @@ class _Rounds(Grid):
     # --- Grid ---------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
-        """As the grid does."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Run:
-        """The grid's."""
         return self._grid.run
 
     def create_message(self, *given: Any, **settings: Any) -> Message:
-        """As the grid does."""
         return self._grid.create_message(*given, **settings)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -395,11 +391,9 @@ class _Rounds(Grid):
         return sorted(self._seen)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """As the grid does."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """As the grid does."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(

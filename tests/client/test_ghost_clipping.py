@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client import gradient_norms
+from secureps.client import ghost_clipping
 from secureps.client.ghost_clipping import clipped_sum
 from secureps.client.private_sum import Together, made_records, private_sum, zeros
 
@@ -283,8 +283,8 @@ def test_norms_and_sums_are_those_of_gradients_by_record(
     kind: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of five records, and of one, in double precision, some clipped and some not."""
-    weights = {"ghost": 1e9, "whole": 0.0, "chosen": gradient_norms.WHOLE}
-    monkeypatch.setattr(gradient_norms, "WHOLE", weights[way])
+    weights = {"ghost": 1e9, "whole": 0.0, "chosen": ghost_clipping.WHOLE}
+    monkeypatch.setattr(ghost_clipping, "WHOLE", weights[way])
     for records in (5, 1):
         model, x, y = example(kind, records)
         gradients = by_record(model, x, y)

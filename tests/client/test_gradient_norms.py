@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from secureps.client import gradient_norms
-from secureps.client.gradient_norms import Part, Products, few, norms_and_sum
+from secureps.client import ghost_clipping
+from secureps.client.ghost_clipping import Part, Products, few, norms_and_sum
 
 
 @given(
@@ -64,8 +64,8 @@ def test_no_record_gets_past_its_clip_by_places_that_cancel(
     true = exact.whole().norm(dim=1)
     assert float(true.max()) < 0.1
     assert bool((inner < 0.5 * true).any()), "nothing to guard against"
-    monkeypatch.setattr(gradient_norms, "WHOLE", 1e9)
-    norms = gradient_norms._ghost_norms([products])
+    monkeypatch.setattr(ghost_clipping, "WHOLE", 1e9)
+    norms = ghost_clipping._ghost_norms([products])
     assert norms is not None
     assert bool((norms.sqrt().double() >= true).all())
 
@@ -85,18 +85,18 @@ def test_gradients_in_slices_have_the_same_norms_and_sums(
     parts: list[Part] = [products] if kind in ("products", "words") else [made]
     parts = [products, made] if kind == "both" else parts
     weights = torch.rand(7, dtype=torch.float64)
-    monkeypatch.setattr(gradient_norms, "WHOLE", weight)
+    monkeypatch.setattr(ghost_clipping, "WHOLE", weight)
     squared, added, _ = norms_and_sum(parts, 10**9)
     largest = []
-    own = gradient_norms.Products.whole
+    own = ghost_clipping.Products.whole
 
     def whole(of: Products) -> Tensor:
         found = own(of)
         largest.append(found.numel())
         return found
 
-    monkeypatch.setattr(gradient_norms, "VALUES", 40)
-    monkeypatch.setattr(gradient_norms.Products, "whole", whole)
+    monkeypatch.setattr(ghost_clipping, "VALUES", 40)
+    monkeypatch.setattr(ghost_clipping.Products, "whole", whole)
     again, cut, kept = norms_and_sum(parts, 139)
     assert kept == 0
     assert torch.allclose(again, squared, rtol=1e-9)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client.record_loss import record_losses, refuse_mixing_loss
+from secureps.client.record_checks import record_losses, refuse_mixing_loss
 from secureps.errors import PlanRefused
 
 WEIGHT = torch.tensor([1.0, 1.0, 20.0])

@@ -79,10 +79,8 @@ ONLY_IMPORTERS = {
     "torch": {
         "client/device_update.py",
         "client/ghost_clipping.py",
-        "client/gradient_norms.py",
         "client/private_sum.py",
         "client/record_checks.py",
-        "client/record_loss.py",
         "client/torch.py",
         "client/torch_ranks.py",
         "client/torch_sgd.py",
