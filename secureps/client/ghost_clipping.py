@@ -533,7 +533,7 @@ def by_parameter(
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums and norms are in: float32, or float64."""
+    """The dtype of sums and norms: float32, or float64 where the model is."""
     return torch.promote_types(dtype, torch.float32)
 
 

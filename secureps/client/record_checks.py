@@ -168,7 +168,7 @@ def tensors_in(outputs: Any) -> Iterator[Tensor]:
 
 
 def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
-    """The same tuples, lists and dicts of what is made of each tensor."""
+    """Applies a function to each tensor in tuples, lists and dicts of tensors."""
     if isinstance(outputs, Tensor):
         return made(outputs)
     if type(outputs) in (tuple, list):

@@ -160,7 +160,7 @@ class Script:
 
 @contextmanager
 def own_arguments(path: Path) -> Iterator[None]:
-    """Gives a script the command line that it would have without arguments: ours is not for it."""
+    """Gives a script a command line without arguments: ours are not for it."""
     before, sys.argv = sys.argv, [str(path)]
     try:
         yield

@@ -58,7 +58,7 @@ def leads() -> bool:
 
 
 def order(given: Order | None, parameters: Mapping[str, Array]) -> None:
-    """Tells the other ranks what to train from; None: nothing any more."""
+    """Tells the other ranks what to train from; None dismisses them."""
     head = b"null"
     if given is not None:
         tensors = [(name, str(each.dtype), each.shape) for name, each in parameters.items()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -314,7 +314,6 @@ class HoldingTrainer(Trainer, Protocol):
         ...
 
 
-@runtime_checkable
 class AheadTrainer(Protocol):
     """A trainer elsewhere, which may begin before the answer is wanted: virtual time passes first.
 
@@ -351,7 +350,7 @@ def ties_of(trainer: Trainer) -> Mapping[str, str]:
 
 
 def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResult]:
-    """What trains: `fit_held`, but of who derives a `fit` of its own that one."""
+    """The function that trains: `fit_held`, unless a derived class has a `fit` of its own."""
     for kind in type(trainer).__mro__:
         if "fit_held" in vars(kind):
             return cast(HoldingTrainer, trainer).fit_held
@@ -392,12 +391,12 @@ class HeldTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As an array has it."""
+        """Its shape, as an array has one."""
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's."""
+        """The dtype of the array that NumPy makes of it."""
         return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

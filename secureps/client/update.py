@@ -216,7 +216,7 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
 
 
 def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
-    """A group's difference and what was kept, together."""
+    """Adds what was kept to a group's difference."""
     if kept is None:
         return delta
     return lambda first, last: delta(first, last) + kept[first:last]
@@ -256,7 +256,7 @@ def clip_update(
     hasher, largest = payload_hasher(), 0.0
 
     def counted() -> Iterator[NDArray[np.float32]]:
-        """Without statistics; what of an update is hashed and measured is all of it."""
+        """Yields the values without statistics; hashes and measures all of them."""
         nonlocal largest, hasher
         hasher, largest = payload_hasher(), 0.0
         for start in range(0, layout.size, PIECE):
@@ -363,7 +363,7 @@ def _room(largest: float) -> float:
 
 
 def within(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
-    """What of these slices of a vector lies in its values [first, last), counted from `first`."""
+    """The parts of these slices that lie in values [first, last), counted from `first`."""
     for part in parts:
         start, stop = max(part.start, first), min(part.stop, last)
         if start < stop:
@@ -377,7 +377,7 @@ def pieces(part: Part, first: int, last: int) -> Iterator[NDArray[np.float32]]:
 
 
 def furthest(values: NDArray[np.float32]) -> float:
-    """How far from zero the furthest value is."""
+    """The largest distance of a value from zero."""
     return max(float(values.max(initial=0)), -float(values.min(initial=0)))
 
 

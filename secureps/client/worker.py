@@ -14,6 +14,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -242,6 +243,8 @@ class ClientWorker(Worker):
         self._aims: tuple[Aim, ...] = ()
         self._left = self._between = 0.0
         """When its last block was sealed, and the seconds of other work between its blocks."""
+        trainer: Any = site.trainer
+        self._ahead: AheadTrainer | None = trainer if hasattr(trainer, "begin_fit") else None
         self._noted = set[str]()
         self._buffers = _BUFFERS
         self._frozen: Tensors = {}
@@ -256,8 +259,29 @@ class ClientWorker(Worker):
         )
 
     def seconds(self, task: Task) -> float:
-        """How long a task takes in virtual time; see `Worker`."""
+        """How long a task takes in virtual time; see `Worker`.
+
+        A trainer elsewhere begins before that time has passed: it is given what it will be given
+        later, or nobody asks for it.
+        """
+        if self._ahead is not None:
+            held = self.pulled
+            try:
+                self._begin(self._ahead, task)
+            except SecurepsError:
+                pass  # said when the task is done, which comes to the same
+            finally:
+                self.pulled = held  # what is let go of then may be needed until then
         return self._cost(task)
+
+    def _begin(self, trainer: AheadTrainer, task: Task) -> None:
+        match task:
+            case Contribute():
+                if self._early is None or self._labels(self._early[0]) != self._labels(task):
+                    trainer.begin_fit(*self.ordered(task, self._staying(task)))
+            case Evaluate():
+                model = self._assemble(task, self._staying(task))
+                trainer.begin_evaluate(model, {at.group: at.version for at in task.model})
 
     # --- payloads -----------------------------------------------------------------
 
@@ -685,32 +709,3 @@ class ClientWorker(Worker):
         site, kept = self._site, LocalTensors(self._site.local)
         own = kept.load(task.model) or initial_parameters(site.trainer, site.seed)
         return {spec.name: own[spec.name] for spec in self._layout().local}
-
-
-class AheadWorker(ClientWorker):
-    """Has the trainer begin as soon as a task does, before its virtual time has passed.
-
-    What the trainer is given then is what it will be given later, or nobody asks for it.
-    """
-
-    def seconds(self, task: Task) -> float:
-        """How long a task takes in virtual time, which begins now; see `Worker`."""
-        held = self.pulled
-        try:
-            self._begin(task)
-        except SecurepsError:
-            pass  # said when the task is done, which comes to the same
-        finally:
-            self.pulled = held  # what is let go of then may be needed until then
-        return super().seconds(task)
-
-    def _begin(self, task: Task) -> None:
-        trainer = self._site.trainer
-        assert isinstance(trainer, AheadTrainer)
-        match task:
-            case Contribute():
-                if self._early is None or self._labels(self._early[0]) != self._labels(task):
-                    trainer.begin_fit(*self.ordered(task, self._staying(task)))
-            case Evaluate():
-                model = self._assemble(task, self._staying(task))
-                trainer.begin_evaluate(model, {at.group: at.version for at in task.model})

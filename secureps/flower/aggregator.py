@@ -141,7 +141,7 @@ class Aggregator:
 
     @property
     def roster(self) -> Roster:
-        """The newest that the coordinator goes by."""
+        """The newest roster that the coordinator follows."""
         followed = self._parties[COORDINATOR].roster or self.kit.roster
         return max(self.kit.roster, followed, key=lambda each: each.place)
 
@@ -151,7 +151,7 @@ class Aggregator:
         return self._parties[COORDINATOR].run
 
     def sign(self, domain: bytes, data: bytes) -> bytes:
-        """The coordinator's signature."""
+        """Signs as the coordinator."""
         return self._identity.sign(domain, data)
 
     @property
@@ -161,7 +161,7 @@ class Aggregator:
         return MOST_BYTES_A_VALUE * sum(math.prod(spec.shape) for spec in tensors)
 
     def settled(self) -> None:
-        """Returns when the coordinator has told all that follows from what it has handled."""
+        """Waits until the coordinator has told all that follows from what it has handled."""
         told: Future[None] = Future()
         self._parties[COORDINATOR].later(partial(told.set_result, None))
         self._answered(COORDINATOR, told)
@@ -169,7 +169,7 @@ class Aggregator:
     def foreseen(
         self, client: str, orders: Iterable[object]
     ) -> tuple[list[Entry], dict[bytes, bytes]]:
-        """The answers, and their payloads, to what a client will ask for by these orders."""
+        """Answers, with their payloads, what a client will ask for after these orders."""
         entries, payloads = list[Entry](), dict[bytes, bytes]()
         newest = {order.group: order for order in orders if isinstance(order, Published)}
         for order in newest.values():

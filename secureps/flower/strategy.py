@@ -127,13 +127,13 @@ class SecureFedAvg(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the strategy does."""
+        """Delegates to the strategy."""
         return self._flowers.configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the strategy does; a round that was made before this start is not judged again."""
+        """Delegates to the strategy; skips rounds that were made before this start."""
         if self._rounds is not None and server_round < self._rounds.first:
             return []
         return self._flowers.configure_evaluate(server_round, arrays, config, grid)
@@ -141,7 +141,7 @@ class SecureFedAvg(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """As the strategy does."""
+        """Delegates to the strategy."""
         return self._flowers.aggregate_evaluate(server_round, replies)
 
     def aggregate_train(
@@ -183,7 +183,7 @@ class SecureFedAvg(FedAvg):
         self._rounds = rounds
 
         def judged(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            """Of no round that was made before this start, whose model is not there any more."""
+            """Skips rounds that were made before this start: their models are gone."""
             again = 0 < number < rounds.first
             return None if again or evaluate_fn is None else evaluate_fn(number, arrays)
 
@@ -399,7 +399,7 @@ class _Rounds(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Trains, which has no replies; sends any other message to those nodes that are there."""
+        """Trains, without replies; sends any other message to the nodes that are there."""
         sent = list(messages)
         if sent and sent[0].metadata.message_type.partition(".")[0] == "train":
             self._train(sent)

@@ -122,7 +122,7 @@ class AppTrainer:
 
     @property
     def schema(self) -> Schema:
-        """Of the app's model."""
+        """The schema of the app's model."""
         return schema_of(self._form.tensors)
 
     def parameters(self, seed: int) -> dict[str, Array]:

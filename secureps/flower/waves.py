@@ -300,7 +300,7 @@ class Waves:
             node.foreign = "it answered in the clear"
             raise Malformed(f"answered without secureps; {MOD}")
         node.foreign = ""
-        most = ROOM + 2 * self._largest
+        most = ROOM + 2 * self._servers.update_bytes
         parcel = post.unpacked(reply.content, most)
         if error := parcel.said.get("error"):
             raise NotReady(_words(error))
@@ -353,10 +353,6 @@ class Waves:
         node.waiting = node.heard = False
         if node.name and node.standing:
             self._servers.relay.came(node.name, node.standing)
-
-    @property
-    def _largest(self) -> int:
-        return self._servers.update_bytes
 
     def _refuse_failing(self) -> None:
         """NotReady if no node that is here is asked any more: the run brought their app."""

@@ -136,7 +136,7 @@ def _array(values: NumpyArray) -> Array:
 
 
 def single_bytes(values: NumpyArray) -> memoryview:
-    """The bytes of an array in C's order, where they lie if they lie so."""
+    """The bytes of an array in C order; a copy only where it lies in another one."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 

@@ -407,7 +407,7 @@ def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
 
 
 def made(content: RecordDict, metadata: Metadata) -> Message:
-    """A message with metadata of our own: the constructor does it, and its signature says not."""
+    """Makes a message with our own metadata, which the constructor's signature does not show."""
     found: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
     return found
 
