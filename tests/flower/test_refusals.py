@@ -23,14 +23,7 @@ from secureps.store.keyring import load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
 from tests.flower.test_strategy import CLIENTS, CONFIG, play, record_dict, same, tensors
 from tests.kits.engine_apps import initial, make_app, record, train, write_plan
-from tests.kits.flower_grid import LocalGrid, Reply, a_task
-
-
-@pytest.fixture(autouse=True)
-def task() -> Any:
-    with a_task():
-        yield
-
+from tests.kits.flower_grid import LocalGrid, Reply
 
 OTHER_RUN = bytes(range(32))
 
