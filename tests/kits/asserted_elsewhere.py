@@ -530,7 +530,7 @@ ELSEWHERE = {
         "network = false: this script runs in the client's own process",
     ),
     "--ledger ...: ... has ..., which counts for all runs of this site: leave the option out (the "
-    "operator's fault)": ("client/test_site_policy.py", "counts for all runs of this site"),
+    "operator's fault)": ("client/test_joining.py", "counts for all runs of this"),
     "as many trainings as this site allows (updates_per_hour) have begun within an hour: the next "
     "one may begin in ...": ("federation/test_site_policies.py", "have begun within an hour"),
     "WARNING: the plan's ...": ("policy/checks/test_privacy.py", "WARNING: the plan's "),

@@ -36,7 +36,7 @@ STAYS = {
     "client/integers._digest": "put in order by `ascontiguousarray`",
     "buffers.Buffers._lent": "memory of this process",
     "client/flower/records.from_plain": "bytes as an app gave them",
-    "client/fit_seeds.fit_key": "a digest that this client alone makes",
+    "client/torch.fit_key": "a digest that this client alone makes",
     "client/torch_ranks.hear": "processes of one client, on machines of one kind",
     "client/worker.ClientWorker.ordered": "words of this client's own seed",
     "client/worker.ClientWorker._name": "a name, of random bytes",
