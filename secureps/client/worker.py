@@ -278,9 +278,9 @@ class ClientWorker(Worker):
         match task:
             case Contribute():
                 if self._early is None or self._labels(self._early[0]) != self._labels(task):
-                    trainer.begin_fit(*self.ordered(task, self._staying(task)))
+                    trainer.begin_fit(*self.prepare_fit(task, self._load_staying(task)))
             case Evaluate():
-                model = self._assemble(task, self._staying(task))
+                model = self._assemble(task, self._load_staying(task))
                 trainer.begin_evaluate(model, {at.group: at.version for at in task.model})
 
     # --- payloads -----------------------------------------------------------------
@@ -323,11 +323,11 @@ class ClientWorker(Worker):
             case Offer(group, sequence):
                 return self._offer(group, sequence)
             case Contribute():
-                if unsent := self._repeated(task):
+                if unsent := self._find_repeats(task):
                     return Contributed((), (), unsent)
                 if excess := self._excess(task):
                     return Leave(excess)
-                if (resting := self._rests(task)) is not None:
+                if (resting := self._rest(task)) is not None:
                     return resting
                 self._sealing, self._aims = self._contribute(task), task.aims
                 self._left, self._between = time.perf_counter(), 0.0
@@ -365,8 +365,8 @@ class ClientWorker(Worker):
         pinned = self._machine.pinned
         kinds = kinds_of(self._site.trainer)
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
-        staying = self._staying(task)
-        result, training = self._trained(task, staying)
+        staying = self._load_staying(task)
+        result, training = self._train(task, staying)
         if not result.examples and not by_public_number(pinned.plan.section):
             return Contributed((), (), tuple(Unsent(aim, NO_EXAMPLES) for aim in task.aims))
         trained, made = time.perf_counter(), list[SealedUpdate]()
@@ -414,8 +414,8 @@ class ClientWorker(Worker):
     def _excess(self, task: Contribute | Evaluate) -> str:
         return self._sealer.excess(self._machine.pinned, self._site.name, task)
 
-    def _rests(self, task: Contribute) -> Resting | None:
-        """Whether this site lets no training begin now; one that is done already needs no leave."""
+    def _rest(self, task: Contribute) -> Resting | None:
+        """Rests if the site lets no training begin now; one that was done before needs no leave."""
         pinned, ledger, early = self._machine.pinned, self._site.ledger, self._early
         if ledger.updates_per_hour is None:
             return None
@@ -425,8 +425,8 @@ class ClientWorker(Worker):
         seconds = ledger.begin(pinned.run.id)
         return Resting(seconds, task.aims) if seconds else None
 
-    def _trained(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
-        """The trained model and the seconds of its training, which may have been done before."""
+    def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
+        """Trains, unless that was done before; returns the model, and the seconds it took."""
         self._note(self._sealer.afford(self._machine.pinned, self._site.name, task))
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
@@ -435,8 +435,8 @@ class ClientWorker(Worker):
         result = self._fit(task, staying)
         return result, time.perf_counter() - began
 
-    def _staying(self, task: Contribute | Evaluate) -> Tensors:
-        """The tensors that stay with this client, as they are before the task."""
+    def _load_staying(self, task: Contribute | Evaluate) -> Tensors:
+        """Loads the tensors that stay with this client, as they are before the task."""
         layout = self._layout()
         tensors = self._load_local(task) if layout.local else {}
         if layout.frozen and not self._frozen:
@@ -485,8 +485,8 @@ class ClientWorker(Worker):
             for at in task.model
         }
 
-    def ordered(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
-        """What a trainer is given for a training."""
+    def prepare_fit(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
+        """Makes the model and the order that a trainer is given for a training."""
         site, plan = self._site, self._machine.pinned.plan
         stream = self._stream("fit", site.name, *self._labels(task))
         config = FitConfig(
@@ -501,7 +501,7 @@ class ClientWorker(Worker):
         return self._assemble(task, {n: each.copy() for n, each in staying.items()}), config
 
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
-        given, config = self.ordered(task, staying)
+        given, config = self.prepare_fit(task, staying)
         with blamed("fit", self._site.name):
             result = fit_of(self._site.trainer)(given, config)
         with blamed("what fit returned"):
@@ -519,8 +519,8 @@ class ClientWorker(Worker):
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         return (*labels, _content(task))
 
-    def _repeated(self, task: Contribute) -> tuple[Unsent, ...]:
-        """All aims, if this model was trained from under another version of each of them."""
+    def _find_repeats(self, task: Contribute) -> tuple[Unsent, ...]:
+        """Returns all aims, if each of them had this model before, under another version."""
         rows = [(aim, self._row(aim, b"", task, None)) for aim in task.aims]
         said = [(aim, self._site.ledger.repeats(row)) for aim, row in rows]
         return tuple(Unsent(*each) for each in said) if all(why for _, why in said) else ()
@@ -634,7 +634,7 @@ class ClientWorker(Worker):
     # --- evaluating ---------------------------------------------------------------
 
     def _evaluate(self, task: Evaluate) -> Contributed | Judged:
-        """The metrics of the pulled model on this client's held-out records, sealed or signed."""
+        """Judges the pulled model on held-out records; the metrics are sealed, or signed."""
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
@@ -645,7 +645,7 @@ class ClientWorker(Worker):
             if excess := self._excess(task):
                 raise BudgetSpent(excess)
             self._sealer.afford(pinned, site.name, task)
-            model = self._assemble(task, self._staying(task))
+            model = self._assemble(task, self._load_staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
             judgement = judge(site.trainer, model, section, task.model, of == "uniform")
         except (ConfigError, PlanRefused, ScriptFailed) as error:  # the run is about training

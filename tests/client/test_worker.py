@@ -190,8 +190,8 @@ def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
     own = worker(make_plan(), tmp_path, UnsafeSeed(1))
     own._site = dataclasses.replace(own._site, records=7)
     result = FitResult(Walker(0).parameters(0), 0, {}, 1)
-    monkeypatch.setattr(own, "_staying", lambda task: {})
-    monkeypatch.setattr(own, "_trained", lambda task, staying: (result, 0.0))
+    monkeypatch.setattr(own, "_load_staying", lambda task: {})
+    monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
     made = whole(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
     assert made.updates == ()
     assert [each.reason for each in made.unsent] == [NO_EXAMPLES]
@@ -280,7 +280,7 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
         raise OSError("Read-only file system")
 
     result = FitResult({}, 7, {}, 1)
-    monkeypatch.setattr(own, "_trained", lambda *_: (result, 2.0))
+    monkeypatch.setattr(own, "_train", lambda *_: (result, 2.0))
     drafts_by_rote(own, monkeypatch, seal)
     if not deletes:
         monkeypatch.setattr(own._outbox, "delete", read_only)
@@ -304,7 +304,7 @@ def test_what_is_done_between_two_blocks_is_no_encryption(
             yield header
         return made
 
-    monkeypatch.setattr(own, "_trained", lambda *_: (FitResult({}, 7, {}, 1), 2.0))
+    monkeypatch.setattr(own, "_train", lambda *_: (FitResult({}, 7, {}, 1), 2.0))
     drafts_by_rote(own, monkeypatch, seal)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     task: Contribute | SealOn = Contribute((), (), (Aim("all", 0, 3),))

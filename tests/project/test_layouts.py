@@ -38,7 +38,7 @@ STAYS = {
     "client/flower/records.from_plain": "bytes as an app gave them",
     "client/torch.fit_key": "a digest that this client alone makes",
     "client/torch_ranks.hear": "processes of one client, on machines of one kind",
-    "client/worker.ClientWorker.ordered": "words of this client's own seed",
+    "client/worker.ClientWorker.prepare_fit": "words of this client's own seed",
     "client/worker.ClientWorker._name": "a name, of random bytes",
     "crypto/bfv_seal.BfvOpener.pieces": "bytes already",
     "crypto/cipher.Adder.zero": "a total in memory; `total` orders it",
