@@ -39,12 +39,11 @@ from secureps.roles.machine import WORKER, Halt, Leave, Record
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.member.terms import Terms
 from secureps.roles.tasks import Task, TaskResult
-from secureps.service.environment import Meter, Meters
+from secureps.service.environment import Meter, Meters, Worker
 from secureps.service.executor import Executor
 from secureps.service.pinning import pin_process
-from secureps.service.worker import Worker
 from secureps.store.keyring import default_state
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 
 LEFT = "this client left the run"
 

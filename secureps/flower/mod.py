@@ -38,10 +38,9 @@ from secureps.service.malloc import keep_whole
 from secureps.service.one_wave import Answer, OneWave
 from secureps.service.wave_socket import asked
 from secureps.store import durability
+from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger
-from secureps.store.keyring import load_private, load_public, own_seed
-from secureps.store.kit_host import demand_host
-from secureps.store.ownership import own
+from secureps.store.keyring import demand_host, load_private, load_public, own_seed
 from secureps.wire.waves.batch import MOST_BYTES
 
 log = logging.getLogger("secureps")
