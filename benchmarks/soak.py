@@ -42,12 +42,11 @@ from secureps.messages.records import ReceivedBefore
 from secureps.messages.submission import SubmissionId
 from secureps.run.assemble import Founding, make_coordinator
 from secureps.service.environment import Environment, Stores
+from secureps.service.executor import replayed
 from secureps.service.loop import VirtualLoop
-from secureps.service.replay import replayed
 from secureps.store.compaction import LEAST
-from secureps.store.dated_journal import DatedJournal
 from secureps.store.issuing import create_kit, issue_all
-from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal import DatedJournal, SqliteJournal, read_rows
 from secureps.store.journal_rows import read_only
 from secureps.store.keyring import load_public
 from secureps.store.spool import MemorySpool

@@ -16,8 +16,7 @@ from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.roles.machine import Halt, Leave, Record
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.tasks import Task, TaskResult
-from secureps.service.environment import Meter
-from secureps.service.worker import Worker
+from secureps.service.environment import Meter, Worker
 
 LEFT = "this client left the run"
 

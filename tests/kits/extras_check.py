@@ -140,7 +140,7 @@ def ray_is_there() -> None:
 
 def trace_is_there() -> None:
     """Spans are printed."""
-    from secureps.service.trace_settings import tracing
+    from secureps.service.process import tracing
     from secureps.service.tracing import Span
 
     said = io.StringIO()
@@ -244,7 +244,7 @@ def ray_is_missed() -> None:
 
 def trace_is_missed() -> None:
     """A party goes on without, and its log says so."""
-    from secureps.service.trace_settings import tracing
+    from secureps.service.process import tracing
 
     with captured() as lines:
         assert tracing("shard-0", "shard", {"OTEL_TRACES_EXPORTER": "otlp"}) is None
