@@ -35,7 +35,7 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.steps import CohortSteps
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
-from secureps.run.report.moves import told
+from secureps.run.report.bar import told
 from secureps.run.report.status_tables import STATES, ofwhat, spent
 from secureps.service.metrics import unnamed
 from secureps.wording import counted, named

@@ -106,7 +106,7 @@ ONLY_IMPORTERS = {
     "starlette": {"dashboard/application.py", "dashboard/server.py"},
     "uvicorn": {"dashboard/server.py"},
     "fsspec": {"files/objects.py"},
-    "yaml": {"run/deploy/yaml_text.py"},
+    "yaml": {"run/deploy/deployment.py"},
     "ray": {"run/simulate/ray_cluster.py"},
     "opentelemetry": {"service/spans.py"},
     "pickle": set(),

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from secureps.messages.moves import Move
-from secureps.run.report.moves import shown, told
+from secureps.run.report.bar import shown, told
 
 PART = Move("drain-shard", "shard-1", 3, 12, 900_000, 3_100_000)
 WAITING = Move("add-shard", "shard-2", 0, 4, 0, 1024, "waits for\x1b[2J shard-0")
