@@ -60,7 +60,7 @@ FLOORS = (
     ("flower",),
     ("run/api", "run/preflight", "run/status"),
     ("run/act",),
-    ("dashboard", "run/shards"),
+    ("dashboard",),
     ("run/commands",),
     ("run/cli",),
     ("__init__",),
