@@ -199,11 +199,11 @@ def follow(
         RunOver: the run was over first.
     """
     from secureps.errors import PeerError
-    from secureps.run.report.bar import shown
+    from secureps.run.report.bar import show_moves
 
     last: Move | None = None
     began, silent = time.monotonic(), False
-    with shown(console) as show:
+    with show_moves(console) as show:
         while True:
             try:
                 status, silent = ask(), False

@@ -38,9 +38,7 @@ def health(config: Path) -> bool:
         ConfigError, KitError: the file or its kit is not good.
         OperatorError: nobody answers.
     """
-    section = parse(ServeSection, read_toml(config), str(config))
-    base = config.parent.resolve()
-    kit, state = (base / section.kit).resolve(), (base / section.state).resolve()
+    section, kit, state = _configured(config)
     public = load_public(kit, section.ca_fingerprint)
     if public.roster.find(section.name).role == "holder":
         return _READY in _metrics(section, state)
@@ -51,6 +49,12 @@ def health(config: Path) -> bool:
             return ask(channel, PATIENCE)
         except Unreachable as error:
             raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
+
+
+def _configured(config: Path) -> tuple[ServeSection, Path, Path]:
+    """A server's file, and the folders of its kit and its state that the file names."""
+    section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
+    return section, (base / section.kit).resolve(), (base / section.state).resolve()
 
 
 def _metrics(section: ServeSection, state: Path) -> str:
@@ -95,9 +99,7 @@ def take_over(config: Path, passphrase_fd: int | None = None) -> None:
         Refused: it does not have all that was acknowledged, or is the coordinator already.
         Unreachable: nobody answers.
     """
-    section = parse(ServeSection, read_toml(config), str(config))
-    base = config.parent.resolve()
-    kit, state = (base / section.kit).resolve(), (base / section.state).resolve()
+    section, kit, state = _configured(config)
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
     identity = load_private(kit, section.name, passphrases)
     transport = GrpcTransport(

@@ -54,7 +54,7 @@ class _Lines:
             self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def told(move: Move) -> str:
+def move_text(move: Move) -> str:
     """How far a move is, in a line: "drain-shard shard-1: 3 of 12 blocks, 0.9 MB of 3.1 MB"."""
     what = f"{move.what} {move.shard}".strip() or "copies that were lost"
     blocks = f"{move.moved} of {move.blocks} blocks"
@@ -63,7 +63,7 @@ def told(move: Move) -> str:
 
 
 @contextmanager
-def shown(console: Console) -> Iterator[Callable[[Move], None]]:
+def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
     """Shows each move that it is given, in a `with`."""
     with bar_or_lines(console, "asks the coordinator") as show:
-        yield lambda move: show(told(move), move.moved, move.blocks)
+        yield lambda move: show(move_text(move), move.moved, move.blocks)
