@@ -83,8 +83,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
-from secureps.policy.block_codes import block_codes
-from secureps.policy.block_deltas import block_delta
+from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.counting import (
     bound,
     by_public_number,

@@ -23,16 +23,16 @@ from secureps.dashboard.observation import (
     Seen,
 )
 from secureps.dashboard.scores import Report, ScoresView, costs_of, scores_view
-from secureps.messages.moves import Holding
 from secureps.messages.records import starts
 from secureps.messages.requests import (
+    CohortSteps,
     GroupStatus,
+    Holding,
     MemberStatus,
     ServerStatus,
     Status,
 )
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.messages.steps import CohortSteps
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
 from secureps.run.report.bar import move_text

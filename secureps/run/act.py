@@ -22,8 +22,7 @@ from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunF
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secureps.messages.moves import Move
-    from secureps.messages.requests import Status
+    from secureps.messages.requests import Move, Status
     from secureps.run.status_client import StatusClient
 
 SAID = {

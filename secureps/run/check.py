@@ -41,12 +41,13 @@ from secureps.policy.explain.explanation import (
     GroupCost,
     Link,
     Price,
+    RuleText,
     explain,
+    row_block_words,
+    touched_by_few,
 )
 from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.privacy_choice import Choice, choose, refuse_epsilon
-from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
-from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.run.initial_schema import (

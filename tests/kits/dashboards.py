@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from secureps.messages.moves import Holding
 from secureps.messages.requests import (
     Figure,
     GroupStatus,
+    Holding,
     MemberStatus,
     ServerStatus,
     Status,

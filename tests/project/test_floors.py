@@ -29,7 +29,6 @@ FLOORS = (
     ("policy/checks",),
     ("policy/plan",),
     (
-        "policy/block_codes",
         "policy/groups",
         "policy/scales",
         "policy/scaling",
@@ -87,8 +86,6 @@ ONLY_IMPORTERS = {
         "device/bits.py",
         "device/encoding.py",
         "device/noise.py",
-        "device/norms.py",
-        "device/words.py",
     },
     "opacus": {"client/ghost_clipping.py", "client/record_checks.py", "client/torch_sgd.py"},
     "dp_accounting": {"privacy/accountant.py"},

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from secureps.errors import OperatorError, Refused, UnknownParty, Unreachable
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.moves import Holding, Move
-from secureps.messages.requests import GroupStatus, Status
+from secureps.messages.requests import GroupStatus, Holding, Move, Status
 from secureps.messages.run import ShardAddress
 from secureps.run.act import EVERY, RunOver, follow
 from secureps.run.run_lock import ORIGIN, claimed

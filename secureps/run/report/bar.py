@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from secureps.messages.moves import Move
+from secureps.messages.requests import Move
 from secureps.wording import printable, size
 
 QUIET = 10.0

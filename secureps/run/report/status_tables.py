@@ -17,10 +17,10 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
-from secureps.messages.moves import Holding
 from secureps.messages.records import starts
 from secureps.messages.requests import (
     GroupStatus,
+    Holding,
     MemberStatus,
     ServerStatus,
     Status,

@@ -14,10 +14,10 @@ from typing import Any
 from secureps.client.local_tensors import LocalTensors
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, ScriptFailed, naming
-from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared, Reply, Request
 from secureps.messages.run import COORDINATOR
-from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
+from secureps.messages.submission import Outcome
+from secureps.policy.explain.explanation import row_block_words, touched_by_few
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained

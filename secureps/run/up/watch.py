@@ -24,7 +24,7 @@ from typing import Any
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.requests import FAILED, GroupStatus, MemberStatus, Status
-from secureps.policy.explain.row_block_text import row_block_words
+from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.telemetry import UP

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from secureps.messages.moves import Move
+from secureps.messages.requests import Move
 from secureps.run.report import bar
 from secureps.run.report.bar import bar_or_lines, move_text, show_moves
 
