@@ -24,8 +24,7 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.messages.run import ShardAddress
-from secureps.run.report.sinks import METRICS
-from secureps.run.run_lock import ORIGIN
+from secureps.run.run_lock import METRICS, ORIGIN
 from secureps.run.up.folder import RunFolder
 from secureps.store.issuing import issue
 
