@@ -13,14 +13,14 @@ from typing import Any
 
 from rich.console import Console
 
-from secureps.client.flower.served import KEY, Founded, FoundingOrder, write_served
+from secureps.client.flower.served import KEY, Founded, write_served
 from secureps.client.script import Script, speaks_flower
 from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import PlanSection
 from secureps.config.sections import refuse_misplaced, toml_tables
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, OperatorError
-from secureps.files.initial_file import initial_path
+from secureps.files.objects import initial_path
 from secureps.policy.plan import Plan, load_plan
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import read_metadata
@@ -83,7 +83,7 @@ def found(
         return None
     number = seed.derive("founding").integer(SEED_BITS)
     own = {**settings, **({} if initial is None else {"initial": initial})}
-    founded = Script(path).found(own, FoundingOrder(plan.section.versions, number, clients))
+    founded = Script(path).found(own, plan.section.versions, number, clients)
     if founded is None:
         return None
     section, optimizer = with_optimizer(plan.section, founded.optimizer)

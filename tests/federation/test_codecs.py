@@ -54,10 +54,9 @@ def played(folder: Path, own: Plan) -> Tensors:
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_the_same_bits_under_every_cipher(chain: str, tmp_path: Path) -> None:
+def test_the_same_bits_in_the_clear_and_sealed(chain: str, tmp_path: Path) -> None:
     first = played(tmp_path / "plain", plan(chain=chain))
-    for cipher in ("rlwe", "bfv"):
-        assert same(first, played(tmp_path / cipher, plan(cipher, chain)))
+    assert same(first, played(tmp_path / "rlwe", plan("rlwe", chain)))
 
 
 @pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])

@@ -123,19 +123,11 @@ FEW = 3
 
 REQUESTS = [
     ("client-00", "coordinator", "Submit"),
-    ("client-01", "shard-0", "PutBlock"),
-    ("client-01", "shard-1", "PutBlock"),
     ("shard-0", "coordinator", "Prepared"),
-    ("shard-1", "coordinator", "Prepared"),
-    ("shard-0", "coordinator", "Held"),
-    ("holder-0", "coordinator", "Opened"),
 ]
 ORDERS = [
     ("coordinator", "client-00", "Invite"),
-    ("coordinator", "client-00", "Published"),
-    ("coordinator", "client-00", "Settled"),
     ("coordinator", "shard-0", "Found"),
-    ("coordinator", "shard-1", "Found"),
     ("coordinator", "holder-0", "Open"),
 ]
 
@@ -168,7 +160,7 @@ def test_lost_repeated_and_late_orders_change_nothing(
     survive(order, fault, tmp_path)
 
 
-@pytest.mark.parametrize("party", ["coordinator", "shard-0", "shard-1", "client-00", "client-03"])
+@pytest.mark.parametrize("party", ["coordinator", "shard-0", "client-00"])
 def test_killed_at_any_event_ends_in_the_same_metrics_and_model(party: str, tmp_path: Path) -> None:
     expected, events = unharmed("plain", FEW, FEWER)
     for moment in range(1, events, events // 8):

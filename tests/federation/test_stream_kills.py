@@ -13,7 +13,7 @@ from secureps.messages import coordinator_records
 from secureps.roles.coordinator.group import Phase
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.cheats import journalled, until
-from tests.kits.faults_kit import Duplicate, Fault, faulty, seen, to_requests
+from tests.kits.faults_kit import Delay, Drop, DropReply, Duplicate, Fault, faulty, seen
 from tests.kits.federations import Tensors, same
 from tests.kits.streams import seconds, stream, stream_plan
 
@@ -99,8 +99,9 @@ def test_a_server_killed_in_any_phase_changes_nothing(
     ends_as_unharmed(simulation, rule)
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "cipher"), [*((rule, "plain") for rule in RULES), ("buffered", "rlwe")]
+)
 def test_a_client_killed_in_any_phase_loses_nothing_that_was_acknowledged(
     rule: str, cipher: str, tmp_path: Path
 ) -> None:
@@ -126,8 +127,9 @@ def test_all_killed_at_once(rule: str, tmp_path: Path) -> None:
     all_is_somewhere(simulation)
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "cipher"), [*((rule, "plain") for rule in RULES), ("buffered", "rlwe")]
+)
 def test_blocks_that_a_shard_lost_come_again(rule: str, cipher: str, tmp_path: Path) -> None:
     """The cohort is closed anew when they are here: the same one, for nobody else came.
 
@@ -183,7 +185,7 @@ MESSAGES = [
 ]
 
 
-@to_requests
+@pytest.mark.parametrize("fault", [Drop(), DropReply(), Duplicate(), Delay(3.0)], ids=repr)
 @pytest.mark.parametrize("rule", RULES)
 def test_repeated_messages_change_nothing_and_lost_or_late_ones_lose_nothing(
     rule: str, fault: Fault, tmp_path: Path

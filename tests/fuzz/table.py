@@ -38,8 +38,8 @@ PIPE = "a socket between two processes of one command, of which neither runs any
 TRUSTED: Mapping[str, tuple[str, ...]] = {
     OWN: (
         "buffers:Buffers._lent",
-        "client.fit_seeds:derived",
-        "client.fit_seeds:noise_generators",
+        "client.torch:derived",
+        "client.torch:noise_generators",
         "client.flower.records:to_plain",
         "client.flower.trainer:FlowerTrainer._node_id",
         "client.flower.trainer:bound_seed",
@@ -55,7 +55,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
         "roles.member.block_order:in_own_order",
-        "store.mapped_state:Scratch.vector",
+        "store.checkpoint:Scratch.vector",
         "run.simulate.simulation:Simulation.model.values",
         "run.script.cut_off:answer",
         "scenario.delays:generator",
@@ -64,7 +64,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "service.tracing:trace_of",
     ),
     CHECKED: (
-        "client.pulled_block:published_block",
+        "client.worker:ClientWorker.keep",
         "flower.aggregator:Aggregator.model.values",
         "run.status_client:_values",
         "service.shard.worker:ShardWorker._block",
@@ -76,7 +76,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     FOLDER: (
         "dashboard.scores:read_report",
         "store.act_lines:read_acts",
-        "store.folder_number:folder_number",
+        "store.backup:folder_number",
         "run.api:RunResult.read",
         "run.study.study:_claim",
         "run.study.study:_read",

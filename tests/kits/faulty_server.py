@@ -48,7 +48,7 @@ from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.tasks import ShareDerived
 from secureps.roles.machine import Answered
 from secureps.run.cli import main
-from secureps.service import hangs, process
+from secureps.service import process
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.journal import SqliteJournal
@@ -153,7 +153,7 @@ def hang_at(point: str, version: int, action: str) -> None:
         before(os, "fstat", reading)
     else:
         before(SqliteJournal, "append", journalling)
-    process.PROBE_SECONDS, hangs.STILL = 0.1, 1.0
+    process.PROBE_SECONDS, process.STILL = 0.1, 1.0
 
 
 def summed(done: Any, worker: ShardWorker, task: Any) -> Any:

@@ -36,9 +36,9 @@ STAYS = {
     "client/integers._digest": "put in order by `ascontiguousarray`",
     "buffers.Buffers._lent": "memory of this process",
     "client/flower/records.from_plain": "bytes as an app gave them",
-    "client/fit_seeds.fit_key": "a digest that this client alone makes",
+    "client/torch.fit_key": "a digest that this client alone makes",
     "client/torch_ranks.hear": "processes of one client, on machines of one kind",
-    "client/worker.ClientWorker.ordered": "words of this client's own seed",
+    "client/worker.ClientWorker.prepare_fit": "words of this client's own seed",
     "client/worker.ClientWorker._name": "a name, of random bytes",
     "crypto/bfv_seal.BfvOpener.pieces": "bytes already",
     "crypto/cipher.Adder.zero": "a total in memory; `total` orders it",
@@ -49,8 +49,8 @@ STAYS = {
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",
     "run/study/trial._compare": "models are compared in one process",
     "service/wave_socket": "who calls, as the kernel says it",
-    "store/mapped_state.Scratch.vector": "memory of this process, which it outlives by no file",
-    "store/mapped_state._view": "the order is taken from the file's own type, as little",
+    "store/checkpoint.Scratch.vector": "memory of this process, which it outlives by no file",
+    "store/checkpoint._view": "the order is taken from the file's own type, as little",
 }
 """Functions that need no order, and why."""
 

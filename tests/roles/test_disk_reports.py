@@ -34,7 +34,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.machine import WORKER, Answer, Answered, Call, Step, Unwatched, Work
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.service.disk_faults import AGAIN_SECONDS
+from secureps.service.executor import AGAIN_SECONDS
 from secureps.store import checkpoint
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import MemoryJournal, SqliteJournal

@@ -18,7 +18,7 @@ from secureps.messages.submission import OPENED, BlockHeader, signing_bytes
 from secureps.roles.holder.bfv import BfvHolder, received_key
 from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.tasks import Prune, Task
-from secureps.service.worker import Worker
+from secureps.service.environment import Worker
 from secureps.store.spool import Spool
 
 

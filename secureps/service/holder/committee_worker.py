@@ -32,7 +32,7 @@ from secureps.roles.holder.tasks import (
     ShareDerived,
 )
 from secureps.roles.tasks import Task
-from secureps.service.worker import Worker
+from secureps.service.environment import Worker
 from secureps.store.envelope_keys import EnvelopeKeys
 
 
