@@ -36,7 +36,7 @@ from secureps.messages.records import (
     RunPinned,
     SealedBefore,
 )
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import (
     Cohort,
     Receipt,

@@ -24,7 +24,7 @@ from secureps.messages import (
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.store.journal_height import Mark, full
 
 Record = Any

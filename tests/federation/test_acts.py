@@ -64,7 +64,7 @@ def test_a_paused_run_ends_in_the_same_model(tmp_path: Path) -> None:
     whole = small_federation(plan, tmp_path / "whole", conditions, clients=FEWER)
     events = events_of(whole)
     ledger = whole.coordinator.federation.ledger
-    for number, moment in enumerate(range(3, events, max(1, events // 9))):
+    for number, moment in enumerate(range(3, events, max(1, events // 5))):
         play = small_federation(plan, tmp_path / str(number), conditions, clients=FEWER)
         paused(play, moment, COORDINATOR if number % 3 == 1 else "")
         assert same(play.model(), whole.model()), f"paused at event {moment}"

@@ -11,7 +11,7 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.model.layout import GroupLayout
-from secureps.policy.block_codes import block_codes
+from secureps.policy.block_deltas import block_codes
 from secureps.policy.plan import Plan
 from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
@@ -64,7 +64,7 @@ def test_the_same_bits_whoever_is_killed_and_whenever(party: str, tmp_path: Path
     own = plan(versions=2, rule=FEW)
     whole = small_federation(own, tmp_path / "whole", clients=FEWER)
     events = events_of(whole)
-    for moment in range(1, events, max(1, events // 12)):
+    for moment in range(1, events, max(1, events // 5)):
         broken = small_federation(own, tmp_path / str(moment), clients=FEWER)
         killed_at(broken, party, moment)
         assert same(broken.model(), whole.model())

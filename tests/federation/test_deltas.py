@@ -118,7 +118,7 @@ def test_the_same_bits_whoever_is_killed_and_whenever(
 ) -> None:
     """A client that starts anew pulls blocks whole, a shard that does reads what it published."""
     model, events = unharmed(kind)
-    for moment in range(1, events, max(1, events // 7)):
+    for moment in range(1, events, max(1, events // 4)):
         broken = small_federation(few(kind), tmp_path / str(moment), clients=FEWER)
         killed_at(broken, party, moment)
         assert same(broken.model(), model)

@@ -163,7 +163,7 @@ def test_lost_repeated_and_late_orders_change_nothing(
 @pytest.mark.parametrize("party", ["coordinator", "shard-0", "client-00"])
 def test_killed_at_any_event_ends_in_the_same_metrics_and_model(party: str, tmp_path: Path) -> None:
     expected, events = unharmed("plain", FEW, FEWER)
-    for moment in range(1, events, events // 8):
+    for moment in range(1, events, events // 4):
         plan, folder = evaluated_plan(versions=FEW, clients=FEWER), tmp_path / str(moment)
         simulation = examined(plan, folder, trainers=examiners(FEWER))
         killed_at(simulation, party, moment)

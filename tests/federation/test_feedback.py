@@ -10,7 +10,7 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
-from secureps.messages.outcome import Outcome
+from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.key_rotation import KEPT

@@ -6,7 +6,7 @@ nothing.
 
 from __future__ import annotations
 
-from secureps.crypto.field import parse_vector
+from secureps.crypto.sharing import parse_vector
 from secureps.errors import Conflict, Malformed
 from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
 from secureps.messages.encoding import DIGEST_BYTES

@@ -16,9 +16,8 @@ from secureps.crypto.cipher import Opening
 from secureps.messages import coordinator_records as records
 from secureps.messages import orders
 from secureps.messages.encoding import payload_digest
-from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared, Spoilt
-from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
+from secureps.messages.submission import Cohort, Member, Outcome, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.agreement import agrees, agrees_on_scale

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.messages.outcome import Outcome
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Outcome, SubmissionId
 
 
 @dataclass(frozen=True, slots=True)

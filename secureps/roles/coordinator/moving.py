@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import MovingRecord, PlacementMoved, ShardLeft
-from secureps.messages.moves import BALANCE
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import BALANCE
 from secureps.messages.run import Placement
-from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
+from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.roles.coordinator.acted import stand_still
 from secureps.roles.coordinator.clocks import after_pause
 from secureps.roles.coordinator.group import GroupState

@@ -20,8 +20,16 @@ import numpy.typing as npt
 
 from secureps.config.plan import SyncSection
 from secureps.crypto.cipher import Opening
-from secureps.crypto.field import Vector, parse_vector
-from secureps.crypto.sharing import KEY_BOUND, Committee, Verdict, interpolate, judge, key_sum
+from secureps.crypto.sharing import (
+    KEY_BOUND,
+    Committee,
+    Vector,
+    Verdict,
+    interpolate,
+    judge,
+    key_sum,
+    parse_vector,
+)
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.rules.rule import Wait

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import PlacementMoved, ShardPrepared
-from secureps.messages.moves import BALANCE, Move
 from secureps.messages.orders import Finish
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import BALANCE, Move, Prepared
 from secureps.messages.run import Placement
-from secureps.messages.scaling_records import BlockAssigned
+from secureps.messages.scaling import BlockAssigned
 from secureps.model.placement import move_copies
 from secureps.roles.coordinator import checkpointing, departures
 from secureps.roles.coordinator.founding import make_configure

@@ -23,11 +23,10 @@ from secureps.messages.evaluation import (
     evaluated_digest,
 )
 from secureps.messages.orders import GroupVersion, KeyCommittee
-from secureps.messages.outcome import Outcome
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
-from secureps.messages.scaling_records import ScalingDecided
-from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
+from secureps.messages.scaling import ScalingDecided
+from secureps.messages.submission import Outcome, Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.coordinator.acted import Acted

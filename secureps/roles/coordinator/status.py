@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from secureps.crypto.roster import Roster
 from secureps.messages import requests
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
-from secureps.messages.moves import Holding
+from secureps.messages.requests import Holding
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, missable, told, unsupported

@@ -12,7 +12,7 @@ from typing import Any
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import from_plain, to_plain
-from secureps.messages.steps import CohortSteps
+from secureps.messages.requests import CohortSteps
 
 KEPT = 30
 """Cohorts, and burnt ones, that are kept: the newest of each."""

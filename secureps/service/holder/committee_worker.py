@@ -10,9 +10,8 @@ import dataclasses
 import time
 
 from secureps.crypto import envelope
-from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
-from secureps.crypto.sharing import HolderShare, answer
+from secureps.crypto.sharing import HolderShare, answer, vector_bytes
 from secureps.errors import ClientError, InternalError, Malformed, Refused
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.submission import (

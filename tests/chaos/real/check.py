@@ -23,10 +23,9 @@ from secureps.messages.coordinator_records import (
 )
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed, SubmissionSettled, UpdateReleased
-from secureps.messages.outcome import Outcome
 from secureps.messages.records import REIGN, RunPinned
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.messages.submission import FOUNDING, UPDATE, Receipt
+from secureps.messages.submission import FOUNDING, UPDATE, Outcome, Receipt
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import CoordinatorState

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.orders import ShardSums
-from secureps.messages.requests import Status
-from secureps.messages.steps import CohortSteps
+from secureps.messages.requests import CohortSteps, Status
 from secureps.roles.coordinator.status import status
 from secureps.roles.coordinator.timeline import KEPT, WHY, Timeline
 from secureps.wire.msgpack import encode
