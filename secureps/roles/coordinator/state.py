@@ -414,8 +414,6 @@ class CoordinatorState:
                     group.coming.scale = record.scale
             case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
-                assert self.pinned is not None
-                self.moving.made(at, group, self.checkpoints, self.pinned)
                 if group.name != EVALUATION:
                     self.evaluations.since = at
             case _:
