@@ -34,8 +34,8 @@ from secureps.client.sealing import OutboxSealer, Sealing, whole
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.messages.requests import PutBlock, Reply, Request
 from secureps.messages.submission import UPDATE
+from secureps.roles.machine import Task, TaskResult
 from secureps.roles.member.tasks import BlockSealed, Contributed, SealedUpdate
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 from tests.kits.federations import Tensors
 

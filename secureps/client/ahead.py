@@ -9,8 +9,8 @@ from __future__ import annotations
 from secureps.client.trainer import AheadTrainer
 from secureps.client.worker import ClientWorker
 from secureps.errors import SecurepsError
+from secureps.roles.machine import Task
 from secureps.roles.member.tasks import Contribute, Evaluate
-from secureps.roles.tasks import Task
 
 
 class AheadWorker(ClientWorker):

@@ -13,9 +13,8 @@ from secureps.client.initial_model import shared_names
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, Parameters
 from secureps.errors import ScriptFailed
 from secureps.messages.member_records import Sealed, SubmissionSettled
-from secureps.roles.machine import Halt, Leave, Record
+from secureps.roles.machine import Halt, Leave, Record, Task, TaskResult
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 from secureps.service.worker import Worker
 

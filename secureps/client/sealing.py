@@ -42,8 +42,8 @@ from secureps.messages.submission import (
 )
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import OWN_DELTA, Ledger
-from secureps.roles.member.budget import Budget
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate, SealedUpdate
+from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned
 from secureps.service.parallel import in_order
 from secureps.store.budget import BudgetLedger

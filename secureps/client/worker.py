@@ -87,7 +87,7 @@ from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.machine import Leave
+from secureps.roles.machine import Leave, Prune, Sweep, Task
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     DECLINES,
@@ -106,7 +106,6 @@ from secureps.roles.member.tasks import (
     Unsent,
     block_key,
 )
-from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.service.disk_faults import refused
 from secureps.service.logs import tell
 from secureps.service.malloc import give_back_free

@@ -13,8 +13,7 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated, Incarnated, RunPinned
 from secureps.messages.run import RunInfo
 from secureps.messages.steps import CohortSteps
-from secureps.roles.coordinator.reigns import Reigns
-from secureps.roles.coordinator.timeline import KEPT, Timeline
+from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
 from secureps.store.journal_rows import Row
 
 
@@ -65,7 +64,7 @@ class CourseFold:
         self._holders: dict[str, HolderRecord] = {}
         self._checkpoint: int | None = None
         self._dated: Row | None = None
-        self._refused = deque[Entry](maxlen=KEPT)
+        self._refused = deque[Entry](maxlen=KEPT_STEPS)
 
     def take(self, row: Row) -> None:
         """One row more."""

@@ -10,9 +10,9 @@ from secureps.errors import InternalError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.format import FORMAT
 from secureps.policy.early_stopping import best
+from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
-from secureps.roles.tasks import Task
+from secureps.roles.machine import Task
 from secureps.service.worker import Worker
 from secureps.store.checkpoint import (
     Manifest,

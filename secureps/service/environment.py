@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.messages.requests import Reply, Request
-from secureps.roles.machine import Machine, Record
-from secureps.roles.tasks import Task, TaskResult
+from secureps.roles.machine import Machine, Record, Task, TaskResult
 from secureps.service.loop import Loop
 from secureps.store.journal import Journal
 from secureps.store.spool import Spool

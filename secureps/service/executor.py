@@ -46,6 +46,8 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
+    Task,
+    TaskResult,
     Tick,
     Unwatched,
     Viewed,
@@ -54,7 +56,6 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.calls import Calls
 from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment

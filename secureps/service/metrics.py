@@ -40,8 +40,7 @@ from secureps.messages.requests import Payload, PutBlock, Reply, Request
 from secureps.messages.run import LOOPBACK, on_loopback
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Machine, Record
-from secureps.roles.tasks import Task, TaskResult
+from secureps.roles.machine import Machine, Record, Task, TaskResult
 from secureps.service.environment import Meter
 from secureps.service.host_names import host_names, refuse_host
 from secureps.service.snapshot import Snapshot

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from secureps.errors import InternalError
 from secureps.messages.records import Dated, RequestsRefused
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.tasks import KeepPart, KeepRows, PartKept, RowsKept
-from secureps.roles.machine import Machine
-from secureps.roles.tasks import Task
+from secureps.roles.coordinator.standby import KeepPart, KeepRows, PartKept, RowsKept
+from secureps.roles.machine import Machine, Task
 from secureps.service.replay import compact_if_due, replayed
 from secureps.service.worker import Worker
 from secureps.store.copy_parts import CopyParts

@@ -33,9 +33,10 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Reply, Request, Submit
 from secureps.messages.submission import Cohort
-from secureps.roles.coordinator.tasks import WriteManifest
-from secureps.roles.holder.tasks import DeriveShare, ExamineEnvelope, OpenSum
-from secureps.roles.machine import Record
+from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.holder.bfv import OpenSum
+from secureps.roles.holder.committee import DeriveShare, ExamineEnvelope
+from secureps.roles.machine import Record, Task, TaskResult
 from secureps.roles.member.tasks import (
     BlockSealed,
     Contribute,
@@ -46,7 +47,6 @@ from secureps.roles.member.tasks import (
     SealOn,
 )
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort, WritePart
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 
 VERSION = "version"

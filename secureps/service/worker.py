@@ -8,7 +8,7 @@ from typing import Protocol
 
 from secureps.errors import InternalError, Malformed
 from secureps.messages.requests import PutBlock, Request
-from secureps.roles.tasks import Task, TaskResult
+from secureps.roles.machine import Task, TaskResult
 
 
 class Worker(Protocol):

@@ -18,8 +18,14 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DiskFailed
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
 from secureps.policy.block_codes import block_codes
-from secureps.roles.member.block_order import in_own_order
-from secureps.roles.member.tasks import Aim, BlockSealed, Contribute, Contributed, SealOn
+from secureps.roles.member.tasks import (
+    Aim,
+    BlockSealed,
+    Contribute,
+    Contributed,
+    SealOn,
+    in_own_order,
+)
 from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
 from tests.client.test_worker import CLIENT_PRIVACY

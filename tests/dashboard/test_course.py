@@ -11,7 +11,7 @@ import pytest
 from secureps.dashboard.course import Course, CourseFold, HolderRecord
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated
-from secureps.roles.coordinator.timeline import KEPT
+from secureps.roles.coordinator.state import KEPT_STEPS
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Record, Row
 
@@ -97,10 +97,10 @@ def test_burnt_and_reopened_cohorts_are_told_with_the_reason(rows: list[Row]) ->
 def test_what_is_kept_is_bounded(rows: list[Row]) -> None:
     cohort = next(r.record.cohort for r in rows if isinstance(r.record, records.CohortClosed))
     many: list[tuple[float, Record]] = []
-    for number in range(3 * KEPT):
+    for number in range(3 * KEPT_STEPS):
         many.append((number, records.CohortClosed(replace(cohort, number=number), "")))
         many.append((number, records.CohortBurnt("all", number, "no")))
     told = course(numbered(many))
-    assert len(told.steps) == len(told.burnt) == len(told.refused) == KEPT
-    assert told.burnt_in_all == 3 * KEPT
-    assert told.burnt[0].number == 3 * KEPT - 1
+    assert len(told.steps) == len(told.burnt) == len(told.refused) == KEPT_STEPS
+    assert told.burnt_in_all == 3 * KEPT_STEPS
+    assert told.burnt[0].number == 3 * KEPT_STEPS - 1

@@ -20,7 +20,7 @@ from secureps.policy.cohorts.accusations import BELIEVED, believed, doubted, uns
 from secureps.roles.coordinator.status import status, why
 from secureps.run.report.status_tables import record as as_json
 from secureps.run.simulate.simulation import Simulation
-from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.holder import CommitteeWorker
 from secureps.service.log_lines import LogLines
 from tests.kits.changing_roster import ChangingRoster
 from tests.kits.cheats import cheats, journalled, spoil_one

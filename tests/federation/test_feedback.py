@@ -13,7 +13,7 @@ from secureps.messages import coordinator_records
 from secureps.messages.outcome import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.holder.key_rotation import KEPT
+from secureps.roles.holder.ledger import KEPT
 from secureps.roles.member.tasks import kept_key
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation

@@ -21,7 +21,7 @@ from secureps.messages.coordinator_records import (
 from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.orders import EraseKeys, HolderKeys, SealFor
 from secureps.messages.submission import enveloped_part
-from secureps.roles.holder.key_rotation import KEPT
+from secureps.roles.holder.ledger import KEPT
 from secureps.roles.machine import Step
 from secureps.roles.member.member import Member
 from secureps.run.party_names import client_names

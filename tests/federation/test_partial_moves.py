@@ -13,7 +13,7 @@ from secureps.messages.requests import Missing, PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator import checkpoint
+from secureps.roles.coordinator import group as group_state
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.federation.test_resharding import (
     NEW,
@@ -127,7 +127,7 @@ def test_versions_that_are_in_no_checkpoint_are_few_however_long_a_move_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restart makes them anew, and outboxes keep their updates until then."""
-    monkeypatch.setattr(checkpoint, "LEAST_AHEAD", 2)
+    monkeypatch.setattr(group_state, "LEAST_AHEAD", 2)
 
     def delay(sender: str, to: str, message: Any) -> float:
         return 900.0 if slow_copies(sender, to, message) > 1.0 else 0.5
@@ -152,7 +152,7 @@ def test_nor_are_they_many_where_a_shard_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups without blocks there go on for a while."""
-    monkeypatch.setattr(checkpoint, "LEAST_AHEAD", 2)
+    monkeypatch.setattr(group_state, "LEAST_AHEAD", 2)
     plan = sparse_plan("plain", SYNC | {"quorum": 3}, SYNC | {"quorum": 3}, lease=1e5)
     groups = [group.model_copy(update={"versions": 6}) for group in plan.section.group]
     plan = Plan(plan.section.model_copy(update={"group": tuple(groups)}))

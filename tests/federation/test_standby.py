@@ -13,7 +13,7 @@ from secureps.messages.following import Follow, TakeOver
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import AskStatus, Register, Retire, Status
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.roles.coordinator.checkpoint import CheckpointState
+from secureps.roles.coordinator.group import CheckpointState
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.coordinator.standby import AGAIN, BEGINS, LACKS, NO_RUN
 from secureps.roles.machine import Halt

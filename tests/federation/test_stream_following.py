@@ -18,8 +18,8 @@ from secureps.messages.submission import BlockHeader, signing_bytes
 from secureps.policy.cohorts.overlap import may_both_open
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Prune
 from secureps.roles.member.tasks import Reseal
-from secureps.roles.tasks import Prune
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.log_lines import LogLines
 from tests.kits.cheats import cheats, journalled, spoil_all, spoils

@@ -16,11 +16,10 @@ from typing import Any
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.roster import Certificate
 from secureps.messages.encoding import digest, field_types
-from secureps.roles.coordinator.receipts import OpenFold
-from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.coordinator.timeline import TimelineFold
-from secureps.roles.holder.fold import HolderFold
-from secureps.roles.member.state import MemberState
+from secureps.roles.coordinator.group import OpenFold
+from secureps.roles.coordinator.state import CoordinatorState, TimelineFold
+from secureps.roles.holder.ledger import HolderFold
+from secureps.roles.member.fold import MemberState
 from secureps.roles.shard.state import ShardFold
 from secureps.store import journal
 from secureps.store.checkpoint import Manifest, ShardFile, Tally

@@ -8,9 +8,8 @@ from secureps.messages import holder_records, orders, requests
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort, opening_digest
-from secureps.roles.holder.bfv import BfvHolder
+from secureps.roles.holder.bfv import BfvHolder, SumOpened
 from secureps.roles.holder.ledger import HolderRules
-from secureps.roles.holder.tasks import SumOpened
 from secureps.roles.machine import (
     WORKER,
     Answered,

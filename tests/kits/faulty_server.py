@@ -44,12 +44,11 @@ from secureps.messages.holder_records import CohortReleased
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import KeyShare
 from secureps.messages.shard_records import StatePrepared
-from secureps.roles.holder.committee import CommitteeHolder
-from secureps.roles.holder.tasks import ShareDerived
+from secureps.roles.holder.committee import CommitteeHolder, ShareDerived
 from secureps.roles.machine import Answered
 from secureps.run.cli import main
 from secureps.service import hangs, process
-from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.holder import CommitteeWorker
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.journal import SqliteJournal
 from secureps.store.served_runs import ServedJournal

@@ -29,10 +29,10 @@ from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import GetBlock
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, BlockSealed, Contribute, Contributed, Reseal, SealOn
 from secureps.roles.pinned_run import Pinned
+from secureps.roles.roster_follower import AnnouncedKeys
 from secureps.service.malloc import CLIENT_HEAPS, give_back_free, keep_pieces, keep_whole
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_plan

@@ -26,7 +26,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles import permissions
-from secureps.roles.coordinator.reigns import MOST_AHEAD
+from secureps.roles.coordinator.state import MOST_AHEAD
 from secureps.roles.machine import WORKER, Answer, Order, Tick
 from secureps.roles.validation import check_part
 from secureps.wire import msgpack

@@ -32,8 +32,8 @@ from secureps.messages.evaluation import Evaluated, Metric, evaluated_bytes
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, signing_bytes
-from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
+from secureps.roles.roster_follower import AnnouncedKeys
 from secureps.service.one_wave import OneWave
 from secureps.service.process import authenticator
 from secureps.store.act_lines import FILE, ActLines, read_acts

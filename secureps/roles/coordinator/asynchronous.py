@@ -43,14 +43,12 @@ from secureps.policy.rules.rule import (
 )
 from secureps.roles.coordinator import (
     commit,
-    committees,
     opening,
     recovery,
     synchronous,
     termination,
 )
-from secureps.roles.coordinator.clocks import MOST_REFUSED
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import MOST_REFUSED, GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
 from secureps.wording import named
 
@@ -252,7 +250,7 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
     # A deadline counts from the oldest that the rule sees: another one, while the first waits. And
     # where versions fall into periods, what comes may end what is here.
     seen_first = not here or next(iter(here)) in opened.ready
-    alike = committees.periods(tx, group.name) is None
+    alike = opening.periods(tx, group.name) is None
     steady = seen_first and alike and not group.sitting_out
     oldest = group.version - tx.plan.bounds(group.name).stale
 
@@ -281,7 +279,7 @@ def _decide_now(tx: Transaction, group: GroupState) -> Wait:
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
         if r.id in seen_ids
     )
-    rule, period = tx.rule(group.name), committees.periods(tx, group.name)
+    rule, period = tx.rule(group.name), opening.periods(tx, group.name)
     seen, minimum = state(tx, group), tx.plan.bounds(group.name).minimum
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}

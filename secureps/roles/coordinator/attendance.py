@@ -17,8 +17,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.submission import SubmissionId
-from secureps.roles.coordinator.clocks import Clocks
-from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.group import Clocks, GroupState
 
 KEPT = 1 << 17
 """Changes that are kept for groups that have not looked at them yet."""

@@ -31,30 +31,24 @@ from secureps.roles.coordinator import (
     acts,
     answers,
     checkpointing,
-    committees,
-    envelope_checks,
-    key_release,
+    envelopes,
+    founding,
     membership,
     opening,
-    registration,
     reign,
     resubscribe,
     scaling,
     scheduler,
     submissions,
 )
-from secureps.roles.coordinator.cache import Cache
-from secureps.roles.coordinator.founding import LATER, make_configure
-from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.checkpointing import ManifestWritten
+from secureps.roles.coordinator.founding import make_configure
+from secureps.roles.coordinator.group import GroupState, OpenReceipts
 from secureps.roles.coordinator.load import Load
-from secureps.roles.coordinator.receipts import OpenReceipts
-from secureps.roles.coordinator.seat import Seat
-from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.coordinator.standby import CaughtUp, Seat
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.coordinator.status import HERE, NOT_KNOWN, servers, status
-from secureps.roles.coordinator.tasks import CaughtUp, ManifestWritten
-from secureps.roles.coordinator.telemetry import Window
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
+from secureps.roles.coordinator.transaction import LATER, Cache, Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -164,7 +158,7 @@ class Coordinator(Seat):
         if pinned is not None and self._settings.roster.digest != pinned.run.roster:
             self._follower.resume(tx.step)
         membership.revoke(tx, self._settings.roster)
-        committees.form(tx, self._settings)
+        opening.form_committee(tx, self._settings)
         checkpointing.manifest_again(tx)
         return self._close_turn(tx)
 
@@ -294,7 +288,7 @@ class Coordinator(Seat):
         match event:
             case requests.Register():
                 self._same(sender, event.party)
-                answer = registration.register(tx, self._settings, event)
+                answer = founding.register(tx, self._settings, event)
                 self._rule(tx)
                 return answer
             case requests.Join(client):
@@ -355,10 +349,10 @@ class Coordinator(Seat):
                 answers.opened(tx, event)
             case requests.Examined(holder, id):
                 self._holder(sender, holder, committee=True)
-                envelope_checks.looked_into(tx, tx.group(id.group), event)
+                envelopes.looked_into(tx, tx.group(id.group), event)
             case EnvelopeKeyAnnounced(holder=holder):
                 self._holder(sender, holder, committee=True)
-                key_release.announced(tx, self._settings.roster, event)
+                envelopes.announced(tx, self._settings.roster, event)
             case requests.KeyShare(holder):
                 self._holder(sender, holder, committee=True)
                 answers.key_share(tx, event)
@@ -456,7 +450,7 @@ class Coordinator(Seat):
             membership.announce(tx, event.roster)
             membership.revoke(tx, roster)
         if newer or event.keys:
-            committees.form(tx, own)
+            opening.form_committee(tx, own)
         return self._close_turn(tx)
 
     # --- small things -------------------------------------------------------------

@@ -30,9 +30,9 @@ from secureps.policy.checks.evaluation import check_metrics
 from secureps.roles.coordinator import (
     asynchronous,
     commit,
-    committees,
     evaluation,
     founding,
+    opening,
     recovery,
     synchronous,
     termination,
@@ -138,7 +138,7 @@ def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> 
     Whoever was away may not have followed a roster whose key holders are still sealed for.
     """
     roster = follower.roster
-    for committee in committees.used(tx):
+    for committee in opening.used_committees(tx):
         if committee.committee != roster.committee and follower.number_of(committee.committee) >= 0:
             _tell(tx, known.party, follower.committee(committee.committee).roster)
     newest = (roster.number, roster.expires)

@@ -18,11 +18,14 @@ from secureps.messages.run import Placement
 from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
 from secureps.policy.groups import waiting_with
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.acted import stand_still
-from secureps.roles.coordinator.checkpoint import CheckpointState, too_far
-from secureps.roles.coordinator.clocks import after_pause
-from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.group import (
+    CheckpointState,
+    Evaluations,
+    GroupState,
+    after_pause,
+    stand_still,
+    too_far,
+)
 
 REMOVED = "removed by the operator"
 """Why a shard has left whose blocks were moved first."""

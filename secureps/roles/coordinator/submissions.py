@@ -35,9 +35,8 @@ from secureps.policy.rules.priority import LARGEST
 from secureps.policy.spending import fact
 from secureps.roles.coordinator import (
     commit,
-    committees,
-    envelope_checks,
-    key_release,
+    envelopes,
+    opening,
     recovery,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -64,7 +63,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         return
     assert tx.layout is not None
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
-    key_release.check_numbers(tx, receipt)
+    envelopes.check_numbers(tx, receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)
         tx.write(Received(receipt))
@@ -74,8 +73,8 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     if (client := receipt.id.client) in tx.federation.isolated:
         raise Refused(f"left out of this run: {tx.federation.isolated[client]}")
     if receipt.committee is not None:
-        committees.check(tx, receipt)
-        key_release.check_unerased(tx, receipt)
+        opening.check_committee(tx, receipt)
+        envelopes.check_unerased(tx, receipt)
     if tx.plan.bounds(group.name).rounds:
         _check_round(tx, group, receipt)
     else:
@@ -85,7 +84,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)
-    envelope_checks.examine(tx, group, receipt)
+    envelopes.examine(tx, group, receipt)
 
 
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:

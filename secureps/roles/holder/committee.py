@@ -4,7 +4,7 @@
     Open      a cohort: its share of the sum of the members' keys, the same whenever asked
     EraseKeys no submission that can still be opened is sealed for its older keys
 
-It takes another envelope key whenever the plan wants (`roles.holder.key_rotation`). It talks to the
+It takes another envelope key whenever the plan wants (`roles.holder.ledger`). It talks to the
 coordinator alone and sees neither ciphertexts nor models; what it answers opens one cohort's sums,
 together with the answers of the others.
 """
@@ -12,7 +12,7 @@ together with the answers of the others.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import Committee
@@ -22,18 +22,9 @@ from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
+from secureps.messages.submission import Cohort, Receipt, SubmissionId, receipt_digest
 from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
-from secureps.roles.holder.tasks import (
-    AnnounceKey,
-    DeriveShare,
-    EnvelopeExamined,
-    Erase,
-    ExamineEnvelope,
-    KeySigned,
-    ShareDerived,
-)
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -42,9 +33,69 @@ from secureps.roles.machine import (
     Event,
     Failed,
     Step,
+    Task,
+    TaskResult,
     Work,
 )
-from secureps.roles.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineEnvelope(Task):
+    """Opens the own envelope of a submission, and checks what is in it."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeExamined(TaskResult):
+    """What is wrong with it; empty if nothing is, None if it is sealed for a key that is erased."""
+
+    receipt: Receipt
+    flaw: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveShare(Task):
+    """Derives the own share of the sum of a cohort's keys; receipts in the members' order."""
+
+    cohort: Cohort
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDerived(TaskResult):
+    """The answer for a cohort, uint32 little-endian; it has not left this process.
+
+    `about` is the cohort's `opening_digest`.
+    """
+
+    cohort: Cohort
+    about: bytes
+    share: bytes = field(repr=False)
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceKey(Task):
+    """Signs that a key of this number is the newest, which is made if it is not there."""
+
+    number: int
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeySigned(TaskResult):
+    """The key is on the disk, and nobody has heard of it."""
+
+    announced: EnvelopeKeyAnnounced
+
+
+@dataclass(frozen=True, slots=True)
+class Erase(Task):
+    """Erases the keys below this number, those that are left of them."""
+
+    below: int
+
 
 TOLD_AT_ONCE = 16
 """Findings that wait for no others."""

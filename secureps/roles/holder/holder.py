@@ -25,12 +25,12 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import Figure, Register, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
-from secureps.roles.disk_reports import DiskReports
 from secureps.roles.holder.ledger import HolderLedger, Opening
 from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    DiskReports,
     Effect,
     Event,
     Failed,
@@ -39,13 +39,13 @@ from secureps.roles.machine import (
     KitRead,
     Record,
     Step,
+    Task,
     Tick,
     Watch,
     WatchLost,
     WorkFailed,
 )
 from secureps.roles.pinned_run import Pinned
-from secureps.roles.tasks import Task
 
 Name = tuple[str, int]
 """Of a cohort: its group and number."""

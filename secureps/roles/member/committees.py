@@ -24,9 +24,8 @@ from secureps.messages.orders import (
 from secureps.messages.requests import Decline
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
-from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.machine import Say, Step
-from secureps.roles.roster_follower import RosterFollower
+from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 
 
 class Committees:

@@ -6,6 +6,9 @@ nothing else however often it is asked, and stops at its own privacy budget.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from secureps.crypto.roster import Roster
 from secureps.errors import (
     BudgetSpent,
     Conflict,
@@ -23,6 +26,7 @@ from secureps.messages.member_records import (
     SubmissionSettled,
 )
 from secureps.messages.orders import (
+    Configure,
     Finish,
     GroupVersion,
     Invite,
@@ -33,6 +37,7 @@ from secureps.messages.orders import (
 )
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import PutBlock, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, BlockHeader, SubmissionId
 from secureps.policy.base import Base
@@ -47,8 +52,11 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Leave,
+    Prune,
     Say,
     Step,
+    Sweep,
+    Task,
     Tick,
     Watch,
     WatchLost,
@@ -58,12 +66,47 @@ from secureps.roles.machine import (
 from secureps.roles.member import tasks
 from secureps.roles.member.fold import MemberFold
 from secureps.roles.member.leaving import Leaving
-from secureps.roles.member.outbox import FOUNDED
-from secureps.roles.member.relocation import follow, send
+from secureps.roles.member.outbox import FOUNDED, Outbox
+from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.schedule import Desk, Gathering
 from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
-from secureps.roles.tasks import Prune, Sweep, Task
+from secureps.roles.pinned_run import Pinned
+
+
+def send(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
+    """Each of these blocks goes to its primary."""
+    for each in headers:
+        to = pinned.placement.of(each.group).owners[each.block]
+        step.effects.append(Call(to, PutBlock(each), attach=each.key))
+
+
+def follow(
+    step: Step,
+    pinned: Pinned,
+    told: Configure | Welcome,
+    roster: Roster,
+    out: Outbox,
+    model: PulledModel,
+) -> Pinned:
+    """The run by what the coordinator says of its shards; another run's changes nothing."""
+    step.effects += pinned.located(told.run, told.shards)
+    if told.run.id != pinned.run.id:
+        return pinned
+    moved = pinned.moved(told.placement, roster)
+    if moved is pinned:
+        return pinned
+    step.effects += moved.left(pinned)
+    before, now = pinned.placement, moved.placement
+    model.ask_again(lambda *at: not set(before.holders(*at)) <= set(now.holders(*at)))
+    for id, transfer in out.moving.items():
+        for header in out.left(id):
+            place = header.group, header.block
+            to = now.holders(*place)[0]
+            if header.block not in transfer.stored and to != before.holders(*place)[0]:
+                step.effects.append(Call(to, PutBlock(header), attach=header.key))
+    return moved
+
 
 _IDLE = (
     requests.Telemetry,

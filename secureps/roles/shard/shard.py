@@ -27,17 +27,20 @@ from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
 from secureps.policy.cohorts.overlap import check_clients, check_weights
 from secureps.roles import permissions
-from secureps.roles.disk_reports import DiskReports
 from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
+    DiskReports,
     Event,
     Failed,
     Halt,
     KitRead,
+    Prune,
     Say,
     Step,
+    Sweep,
+    Task,
     Tick,
     Watch,
     WatchLost,
@@ -70,7 +73,6 @@ from secureps.roles.shard.tasks import (
     Unopened,
     WritePart,
 )
-from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.roles.validation import check_divisor, check_key_sum
 
 ALL = 1 << 62

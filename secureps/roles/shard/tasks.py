@@ -8,7 +8,7 @@ from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import Cohort
-from secureps.roles.tasks import Task, TaskResult
+from secureps.roles.machine import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)

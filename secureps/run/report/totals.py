@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Telemetry
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.telemetry import ARRIVED, CLIP, PUBLISHED, SPENT, UP, WAITED
+from secureps.roles.coordinator.status import ARRIVED, CLIP, PUBLISHED, SPENT, UP, WAITED
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 """The phases of a version, in the order of an update; their figures are NAME_seconds."""

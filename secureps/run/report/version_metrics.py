@@ -12,7 +12,7 @@ from typing import Any
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.requests import Telemetry
-from secureps.roles.coordinator.telemetry import CLIP
+from secureps.roles.coordinator.status import CLIP
 from secureps.run.report.totals import FIGURES, At, Known, Totals, Wait
 from secureps.wording import finite
 

@@ -30,6 +30,7 @@ from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.privacy.adaptive import FIRST
+from secureps.roles.machine import Prune, Sweep, Task, TaskResult
 from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
@@ -47,7 +48,6 @@ from secureps.roles.shard.tasks import (
     Unopened,
     WritePart,
 )
-from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from secureps.messages.acts import Act
-from secureps.roles.coordinator.acted import Acted
-from secureps.roles.coordinator.clocks import Clocks, after_pause
-from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, after_pause
+from secureps.roles.coordinator.state import Acted
 
 
 def test_a_pause_moves_what_waited_and_what_came_meanwhile_to_its_end() -> None:

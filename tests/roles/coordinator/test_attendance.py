@@ -16,8 +16,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.roles.coordinator import attendance
 from secureps.roles.coordinator.attendance import Attendance, Changes
-from secureps.roles.coordinator.clocks import Clocks
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import Clocks, GroupState, Phase
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Walker
 from tests.kits.roles_kit import make_plan

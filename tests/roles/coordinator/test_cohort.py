@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from secureps.messages.coordinator_records import CohortBurnt
-from secureps.roles.coordinator.cohort import PreparedVersion
-from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.group import Phase, PreparedVersion
 from tests.kits.roles_kit import collecting, preparing
 
 MAKING = {Phase.HOLDING, Phase.OPENING, Phase.PREPARING}

@@ -10,8 +10,8 @@ from secureps.errors import UnknownParty, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.records import Incarnated
 from secureps.messages.submission import Member, SubmissionId, rooted
+from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Tick, Unwatched
 from tests.kits.roles_kit import (
     CLIENTS,

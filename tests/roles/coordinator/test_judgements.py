@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from secureps.messages.evaluation import VersionEvaluated
-from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.group import Evaluations, GroupState
 
 
 def test_results_are_in_the_order_of_versions_and_settled_with_what_is_skipped() -> None:

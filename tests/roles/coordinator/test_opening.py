@@ -16,9 +16,8 @@ from secureps.messages.orders import Examine, KeyCommittee
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
-from secureps.roles.coordinator import envelope_checks, opening, recovery, synchronous
-from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.receipts import OpenReceipts
+from secureps.roles.coordinator import envelopes, opening, recovery, synchronous
+from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order
@@ -245,7 +244,7 @@ def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_loo
         group.receive(tx.now, receipt(id))
         tx.federation.settled.receipts[id] = b"about"
     tx.federation.accused = {client: frozenset({"holder-0"}) for client in ("c1", "c2", "c3")}
-    envelope_checks.looked_into(tx, group, Examined("holder-0", flawed, "no", b"about"))
+    envelopes.looked_into(tx, group, Examined("holder-0", flawed, "no", b"about"))
     assert opening.kept(tx, group) == {flawed, other}
     asked = [
         (effect.to, effect.message.receipt.id)
@@ -259,5 +258,5 @@ def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_loo
         if (holder, id) != ("holder-0", flawed)
     )
     for holder, id in asked:
-        envelope_checks.looked_into(tx, group, Examined(holder, id, "", b"about"))
+        envelopes.looked_into(tx, group, Examined(holder, id, "", b"about"))
     assert opening.kept(tx, group) == frozenset()

@@ -25,9 +25,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import SubmissionWithdrawn
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import commit
-from secureps.roles.coordinator.checkpoint import CheckpointState
-from secureps.roles.coordinator.clocks import Clocks
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import CheckpointState, Clocks, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Tick

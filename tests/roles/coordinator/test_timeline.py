@@ -6,8 +6,8 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.orders import ShardSums
 from secureps.messages.requests import Status
 from secureps.messages.steps import CohortSteps
+from secureps.roles.coordinator.state import KEPT_STEPS, WHY, Timeline
 from secureps.roles.coordinator.status import status
-from secureps.roles.coordinator.timeline import KEPT, WHY, Timeline
 from secureps.wire.msgpack import encode
 from tests.kits.roles_kit import collecting, make_cohort
 
@@ -37,12 +37,12 @@ def test_however_many_cohorts_there_were_and_however_they_ended_a_status_is_shor
         burnt = records.CohortBurnt("all", number, "y" * 5000, number % 2 == 0)
         told.take(number + 0.5, burnt)
     assert told.burnt_in_all == 500
-    assert [each.number for each in told.steps] == list(range(500 - KEPT, 500))
+    assert [each.number for each in told.steps] == list(range(500 - KEPT_STEPS, 500))
     assert [each.ended for each in told.steps[-2:]] == ["spoilt", "burnt"]
     assert {len(each.why) for each in told.steps} == {WHY}
     bare = Status(b"", 1, "", (), (), (), ())
     whole = Status(b"", 1, "", (), (), (), (), steps=told.steps)
-    assert len(encode(whole)) - len(encode(bare)) < KEPT * (WHY + 150)
+    assert len(encode(whole)) - len(encode(bare)) < KEPT_STEPS * (WHY + 150)
 
 
 def test_cohorts_of_many_groups_share_the_room() -> None:

@@ -22,9 +22,8 @@ from secureps.messages.coordinator_records import MemberJoined
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, opening_digest
-from secureps.roles.holder.bfv import received_key
+from secureps.roles.holder.bfv import OpenSum, SumOpened, received_key
 from secureps.roles.holder.holder import LAST_WORD
-from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -33,6 +32,7 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     Locate,
+    Prune,
     Step,
     Tick,
     Watch,
@@ -40,7 +40,6 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.pinned_run import Pinned
-from secureps.roles.tasks import Prune
 from tests.kits.bfv_holder import (
     ENDS,
     PLAN,

@@ -30,7 +30,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder import committee
-from secureps.roles.holder.tasks import (
+from secureps.roles.holder.committee import (
     AnnounceKey,
     DeriveShare,
     EnvelopeExamined,
@@ -46,6 +46,7 @@ from secureps.roles.machine import (
     KitRead,
     Say,
     Step,
+    Task,
     Tick,
     Watch,
     WatchLost,
@@ -53,7 +54,6 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.tasks import Task
 from secureps.store.envelope_keys import EnvelopeKeys
 from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import BASE, CLIENTS, Bench, Holder, Sent, said

@@ -7,8 +7,8 @@ import dataclasses
 from secureps.messages import holder_records, orders
 from secureps.messages.encoding import digest
 from secureps.messages.submission import signing_bytes
-from secureps.roles.holder.key_rotation import KEPT
-from secureps.roles.holder.tasks import AnnounceKey, Erase, KeySigned
+from secureps.roles.holder.committee import AnnounceKey, Erase, KeySigned
+from secureps.roles.holder.ledger import KEPT
 from secureps.roles.machine import WORKER, KitRead, Step, Work
 from tests.kits.committee_kit import Bench, said
 

@@ -7,7 +7,7 @@ import pytest
 from secureps.config.plan import CipherSection
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.roles.holder.key_rotation import KEPT, KeyRotation
+from secureps.roles.holder.ledger import KEPT, KeyRotation
 
 SECTION = CipherSection(envelope_versions=3, envelope_seconds=100.0)
 DAY = 1.7e9

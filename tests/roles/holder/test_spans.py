@@ -6,7 +6,7 @@ import pytest
 
 from secureps.errors import Refused
 from secureps.messages.submission import Cohort, Member, SubmissionId
-from secureps.roles.holder.spans import Spans
+from secureps.roles.holder.ledger import Spans
 
 NUMBERS = {b"first": 0, b"second": 4}
 

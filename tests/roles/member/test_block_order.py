@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from secureps.roles.member.block_order import in_own_order
+from secureps.roles.member.tasks import in_own_order
 from secureps.run.party_names import client_names
 
 

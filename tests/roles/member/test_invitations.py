@@ -9,7 +9,7 @@ import pytest
 
 from secureps.messages.orders import Invite
 from secureps.messages.submission import Receipt, SubmissionId
-from secureps.roles.member.invitations import Invitations
+from secureps.roles.member.schedule import Invitations
 from tests.kits.roles_kit import make_plan
 from tests.kits.streams import SSP
 

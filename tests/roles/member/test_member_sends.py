@@ -22,7 +22,18 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
-from secureps.roles.machine import WORKER, Answered, Call, Failed, Say, Step, Tick, Work
+from secureps.roles.machine import (
+    WORKER,
+    Answered,
+    Call,
+    Failed,
+    Prune,
+    Say,
+    Step,
+    Sweep,
+    Tick,
+    Work,
+)
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import (
     Aim,
@@ -34,7 +45,6 @@ from secureps.roles.member.tasks import (
     SealOn,
 )
 from secureps.roles.member.terms import Terms
-from secureps.roles.tasks import Prune, Sweep
 from tests.kits.member_kit import (
     Client,
     halts,

@@ -17,14 +17,15 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     Leave,
+    Prune,
     Step,
+    Task,
     Tick,
     WatchLost,
     WorkFailed,
 )
 from secureps.roles.member.outbox import MOST_SEALINGS
 from secureps.roles.member.tasks import Aim, Contribute, Reseal, SealedUpdate
-from secureps.roles.tasks import Prune, Task
 from tests.kits.member_kit import RULE, Client, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
     ADDRESSES,

@@ -14,12 +14,11 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
-from secureps.roles.machine import WORKER, Answer, Call, Say, Step, Work
+from secureps.roles.machine import WORKER, Answer, Call, Prune, Say, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.noise_copies import AGAIN, NoiseCopies
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn, SumCohort
-from secureps.roles.tasks import Prune
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
 from tests.kits.shard_kit import Desk
 

@@ -33,6 +33,7 @@ from secureps.roles.machine import (
     Halt,
     Say,
     Step,
+    Sweep,
     Tick,
     Watch,
     WatchLost,
@@ -42,7 +43,6 @@ from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.reports import IDLE
 from secureps.roles.shard.state import UNSETTLED
 from secureps.roles.shard.tasks import StepState, Unopened
-from secureps.roles.tasks import Sweep
 from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc.framing import refusal
 from secureps.wire.msgpack import decode

@@ -21,7 +21,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion, MemberBlocks
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, SubmissionId
-from secureps.roles.machine import WORKER, Call, Halt, Step, Work, WorkFailed
+from secureps.roles.machine import WORKER, Call, Halt, Prune, Step, Sweep, Work, WorkFailed
 from secureps.roles.shard import shard as machine
 from secureps.roles.shard.keys import sum_key
 from secureps.roles.shard.tasks import (
@@ -34,7 +34,6 @@ from secureps.roles.shard.tasks import (
     SumsReady,
     WritePart,
 )
-from secureps.roles.tasks import Prune, Sweep
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,

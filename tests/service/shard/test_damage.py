@@ -22,8 +22,8 @@ from secureps.errors import DamagedStore, Refused
 from secureps.messages import coordinator_records, shard_records
 from secureps.messages.requests import GetSum
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE
-from secureps.roles.coordinator.fates import Fate
 from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.state import Fate
 from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import ShardState

@@ -22,10 +22,10 @@ from secureps.messages.submission import (
     cohort_digest,
 )
 from secureps.policy.plan import Plan
+from secureps.roles.machine import Sweep
 from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState
-from secureps.roles.tasks import Sweep
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
