@@ -34,9 +34,18 @@ from secureps.messages.records import (
     RunPinned,
     SealedBefore,
 )
+from secureps.messages.requests import (
+    Checkpointed,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+    Withdraw,
+)
 from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import (
     Cohort,
+    Held,
     Receipt,
     SubmissionId,
     cohort_digest,
@@ -82,14 +91,12 @@ TOLD: Mapping[type, Told] = {
     holder.CohortReleased: Told("openings", "share given", ("cohort",)),
     Charge: Told("privacy", "privacy spent", ()),
     Release: Told("privacy", "privacy spent", ()),
-    coordinator.HolderRefused: Told(
-        "refused", "opening refused", ("group", "number", "holder", "reason")
-    ),
+    OpenRefused: Told("refused", "opening refused", ("group", "cohort", "holder", "reason")),
     coordinator.OpeningFailed: Told("refused", "opening failed", (*_COHORT, "holders")),
     coordinator.LiarsNamed: Told("refused", "holders named", (*_COHORT, "holders")),
     coordinator.CohortBurnt: Told("refused", "cohort burnt", (*_COHORT, "spoilt")),
     coordinator.ClientIsolated: Told("refused", "client isolated", ("group", "client", "reason")),
-    coordinator.ReceiptExamined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
+    Examined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
     coordinator.FlawNoted: Told(
         "refused", "flaw noted", ("group", "id", "holder", "flaw", "reason")
     ),
@@ -98,7 +105,7 @@ TOLD: Mapping[type, Told] = {
     ),
     coordinator.MemberPassed: Told("refused", "client passed over", ("group", "client", "reason")),
     coordinator.SubmissionsDropped: Told("refused", "updates dropped", ("group", "ids", "reason")),
-    coordinator.SubmissionWithdrawn: Told("refused", "update withdrawn", ("group", "id", "reason")),
+    Withdraw: Told("refused", "update withdrawn", ("group", "id", "reason")),
     coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
     coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
     RequestsRefused: Told("refused", "requests refused", ("requests",)),
@@ -128,10 +135,10 @@ NOT_TOLD: frozenset[type] = frozenset(
         coordinator.ShardLeft,
         coordinator.PlacementMoved,
         coordinator.RoundExtended,
-        coordinator.SumsHeld,
-        coordinator.ShardPrepared,
+        Held,
+        Prepared,
         coordinator.CheckpointOrdered,
-        coordinator.CheckpointPart,
+        Checkpointed,
         coordinator.StreamBegan,
         coordinator.StreamEnded,
         coordinator.MembersReturned,
@@ -140,7 +147,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         EnvelopeKeyAnnounced,  # receipts say which keys they are sealed for
         holder.KeyReplaced,
         holder.KeysErased,
-        coordinator.ShareReceived,  # `CohortOpened` says whose answers opened a cohort
+        KeyShare,  # `CohortOpened` says whose answers opened a cohort
         member.SequencesBegun,
         member.UpdateReleased,  # of the ledger over all runs, which is no journal of a run
         member.BudgetCharged,
@@ -154,7 +161,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         holder.KeySumTaken,
         shard.BlockSpooled,
         shard.SumsMade,
-        shard.StatePrepared,
+        Prepared,
         shard.StateCommitted,
         shard.BlocksAdopted,
         shard.Discarded,
@@ -218,7 +225,7 @@ def date_of(unix: float) -> str:
 
 def _says_nothing(record: Record) -> bool:
     """A look into an envelope that found nothing is as little told as those of NOT_TOLD."""
-    if isinstance(record, coordinator.ReceiptExamined):
+    if isinstance(record, Examined):
         return not record.flaw
     return type(record) in NOT_TOLD
 

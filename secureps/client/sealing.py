@@ -28,7 +28,7 @@ from secureps.crypto.sharing import share
 from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.member_records import UpdateReleased
+from secureps.messages.member_records import Sealed, UpdateReleased
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
@@ -42,7 +42,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import OWN_DELTA, Ledger
-from secureps.roles.member.tasks import Aim, Contribute, Evaluate, SealedUpdate
+from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned
 from secureps.service.parallel import in_order
@@ -126,7 +126,7 @@ class OutboxSealer:
 
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
-    ) -> SealedUpdate:
+    ) -> Sealed:
         """Puts a founding model into the outbox, in the clear.
 
         Args:
@@ -157,7 +157,7 @@ class OutboxSealer:
         pinned: Pinned,
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
-    ) -> Sealing[SealedUpdate]:
+    ) -> Sealing[Sealed]:
         """Encrypts an update.
 
         Args:
@@ -228,7 +228,7 @@ class OutboxSealer:
 
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int
-    ) -> SealedUpdate:
+    ) -> Sealed:
         """Encrypts the integers of an update anew, under a fresh key and sequence number.
 
         Without a key of its own it is put into the outbox as it is, under the other number.
@@ -305,7 +305,7 @@ class OutboxSealer:
         receipt: Receipt,
         blocks: Iterable[tuple[int, Iterator[Piece]]],
         key: OneTimeKey | None = None,
-    ) -> Sealing[SealedUpdate]:
+    ) -> Sealing[Sealed]:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
         Yields under a one-time key each block but the last one, once it is in the outbox. What is
@@ -334,7 +334,7 @@ class OutboxSealer:
                 receipt = self._shared(pinned, receipt, key)
                 self._kept[headers[0].key] = key
             receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
-            return SealedUpdate(receipt, tuple(headers))
+            return Sealed(receipt, tuple(headers))
 
     def _shared(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
         """Adds the shares of the one-time key to a receipt, which then lacks only its signature.

@@ -64,7 +64,7 @@ from secureps.errors import (
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
-from secureps.messages.member_records import UpdateReleased
+from secureps.messages.member_records import Sealed, UpdateReleased
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import (
     UPDATE,
@@ -101,7 +101,6 @@ from secureps.roles.member.tasks import (
     Offer,
     Reseal,
     Resting,
-    SealedUpdate,
     SealOn,
     Unsent,
     block_key,
@@ -261,7 +260,7 @@ class ClientWorker(Worker):
         result, training = self._trained(task, staying)
         if not result.examples and not by_public_number(pinned.plan.section):
             return Contributed((), (), tuple(Unsent(aim, NO_EXAMPLES) for aim in task.aims))
-        trained, made = time.perf_counter(), list[SealedUpdate]()
+        trained, made = time.perf_counter(), list[Sealed]()
         with self._sealer.all_or_none() as put:
             try:
                 drafts = [self._draft_of(aim, result, task, kinds) for aim in task.aims]
@@ -478,7 +477,7 @@ class ClientWorker(Worker):
         leave = [each for each, objection in both if not objection]
         return leave, tuple(Unsent(each.aim, objection) for each, objection in both if objection)
 
-    def _seal(self, made: _Draft) -> Sealing[SealedUpdate]:
+    def _seal(self, made: _Draft) -> Sealing[Sealed]:
         """Seals an update that may leave, and puts it into the outbox."""
         with self._sealer.all_or_none() as put:
             blocks, pinned = made.blocks, self._machine.pinned

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from secureps.audit.entries import TOLD, Entry, entries
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated, Incarnated, RunPinned
+from secureps.messages.requests import OpenRefused
 from secureps.messages.run import RunInfo
 from secureps.messages.steps import CohortSteps
 from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
@@ -78,7 +79,7 @@ class CourseFold:
             case records.CohortOpened(holders=holders):
                 for name in holders or ():
                     self._holder(name, opened=1)
-            case records.HolderRefused(holder=holder, reason=reason):
+            case OpenRefused(holder=holder, reason=reason):
                 self._holder(holder, refused=1, why=reason)
             case records.LiarsNamed(holders=holders, reason=reason):
                 for name in holders:

@@ -19,7 +19,7 @@ from secureps.errors import ConfigError
 
 FORMAT: Final = 5
 
-FINGERPRINT: Final = "692c9cd913d2540a"
+FINGERPRINT: Final = "d95664889d7b4e0a"
 """Of all that is sent, journalled and kept in files, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

@@ -2,10 +2,10 @@
 
 The words for what else may end without what it was for, and the records that say so:
 
-    submission   dropped (an `Outcome`); withdrawn: refused on its way (`SubmissionWithdrawn`)
+    submission   dropped (an `Outcome`); withdrawn: refused on its way (`Withdraw`)
     cohort       reopened: nothing was opened, it closes anew (`CohortReopened`); burnt: charged,
                  and never opened (`CohortBurnt`); spoilt: burnt for what a member of it sent
-    opening      refused: by one holder (`HolderRefused`); failed: with these answers, and others
+    opening      refused: by one holder (`OpenRefused`); failed: with these answers, and others
                  may do (`OpeningFailed`)
     round        given up: nothing was opened (`RoundGivenUp`)
     member       declined: takes no part in a round (`MemberDeclined`); passed over: nobody waits

@@ -18,7 +18,14 @@ from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingStatus
 from secureps.messages.schema import Schema
 from secureps.messages.steps import CohortSteps
-from secureps.messages.submission import BlockHeader, Cohort, CohortName, Receipt, SubmissionId
+from secureps.messages.submission import (
+    BlockHeader,
+    Cohort,
+    CohortName,
+    Held,
+    Receipt,
+    SubmissionId,
+)
 
 if TYPE_CHECKING:
     Octets = bytes | memoryview
@@ -127,6 +134,11 @@ class Withdraw:
     step: int
     reason: str
 
+    @property
+    def group(self) -> str:
+        """The submission's."""
+        return self.id.group
+
 
 FAILED = "failed: "
 """How a reason to retire begins that a client's supervisor gives, because its process failed."""
@@ -139,16 +151,6 @@ class Retire:
     party: str
     reason: str = ""
     returns: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A shard holds the ciphertext sums of a cohort; digests of its own blocks, ascending."""
-
-    shard: str
-    group: str
-    cohort: int
-    sums: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,11 @@ class Examined:
     flaw: str
     about: bytes
 
+    @property
+    def group(self) -> str:
+        """The submission's."""
+        return self.id.group
+
 
 @dataclass(frozen=True, slots=True)
 class KeyShare:
@@ -247,11 +254,12 @@ class Spoilt:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A shard's blocks of a new version are durable; digests ascending, and of its state file.
+    """Step 4: a shard's blocks of a new version are durable; digests of them, and of its file.
 
     `scale` comes from the shard that holds the group's last block, under adaptive clipping.
     `mean` are the metrics' opened means, sorted by name, in units of their largest magnitudes.
     `epoch`: the version is committed, and these are the blocks of this placement; 0 else.
+    `cohort` is what it came of; -1 for version 0, and for a version that came of a checkpoint.
     """
 
     shard: str
@@ -262,6 +270,7 @@ class Prepared:
     scale: float | None = None
     mean: tuple[float, ...] = ()
     epoch: int = 0
+    cohort: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -484,7 +484,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
-        refuse_crowded(plan.unnamed_committee, plan._bounds, section.most_shards)
+        refuse_crowded(plan.unnamed_committee, plan._bounds)
 
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:

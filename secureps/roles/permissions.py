@@ -27,7 +27,6 @@ from secureps.messages.requests import (
     GetBlock,
     GetSum,
     Heartbeat,
-    Held,
     Join,
     KeyShare,
     Missing,
@@ -54,6 +53,7 @@ from secureps.messages.requests import (
     Withdraw,
 )
 from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Held
 
 Allowed = Mapping[Role, frozenset[type]]
 

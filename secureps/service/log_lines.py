@@ -12,7 +12,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
-from secureps.messages.requests import FAILED
+from secureps.messages.requests import FAILED, Examined, OpenRefused, Withdraw
 from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
@@ -93,7 +93,7 @@ class LogLines:
                 return self._of(group, f"{named(clients)} return: {reason}")
             case coordinator_records.MemberPassed(group=group, client=client, reason=reason):
                 return self._of(group, f"{client} is not waited for: {reason}")
-            case coordinator_records.SubmissionWithdrawn(id=id, reason=reason):
+            case Withdraw(id=id, reason=reason):
                 return f"{id} never comes: {reason}"
             case VersionEvaluated(version, metrics):
                 values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
@@ -106,13 +106,13 @@ class LogLines:
                 left = "nobody was asked to open it, and not all of it counts any more"
                 why = f"blocks of {len(missing)} are missing" if missing else left
                 return self._of(group, f"cohort {number} reopened: {why}")
-            case coordinator_records.ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
+            case Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 return f"{id} is dropped: {holder} found a flaw: {flaw}"
             case coordinator_records.FlawNoted(id=id, holder=holder, flaw=flaw, reason=reason):
                 return f"{id}: {holder} found a flaw, {reason}: {flaw}"
-            case coordinator_records.HolderRefused():
+            case OpenRefused():
                 refusal = f"{record.holder} refuses: {record.reason}"
-                return self._of(record.group, f"cohort {record.number}: {refusal}")
+                return self._of(record.group, f"cohort {record.cohort}: {refusal}")
             case coordinator_records.OpeningFailed(group=group, number=number, reason=reason):
                 return self._of(group, f"cohort {number} does not open: {reason}")
             case coordinator_records.LiarsNamed(group=group, number=number, reason=reason):

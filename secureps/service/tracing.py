@@ -31,8 +31,8 @@ from secureps.messages.encoding import digest
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import GetBlock, Reply, Request, Submit
-from secureps.messages.submission import Cohort
+from secureps.messages.requests import GetBlock, Prepared, Reply, Request, Submit
+from secureps.messages.submission import Cohort, Held
 from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.holder.bfv import OpenSum
 from secureps.roles.holder.committee import DeriveShare, ExamineEnvelope
@@ -246,7 +246,7 @@ class Tracing(Meter):
                 times = self._of(cohort.group)
                 times.closed = times.held = now
                 self._closed("close", cohort, times.since, now)
-            case records.SumsHeld(group=group):
+            case Held(group=group):
                 self._of(group).held = now
             case records.CohortReopened(group=group):
                 self._came_to_nothing("hold", group, now, "reopened")
@@ -258,7 +258,7 @@ class Tracing(Meter):
                 times = self._of(group)
                 times.opened = times.prepared = now
                 self._closed("open", self._cohorts[group], times.held or self._born, now)
-            case records.ShardPrepared(group=group):
+            case Prepared(group=group):
                 self._of(group).prepared = now
             case records.VersionCommitted(group, version):
                 self._committed(group, version, now)

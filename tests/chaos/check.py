@@ -19,6 +19,7 @@ from secureps.errors import DamagedStore, SecurepsError
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import (
     FOUNDING,
@@ -277,7 +278,7 @@ def _prepared(journal: list[Any], placement: Placement) -> dict[tuple[int, str],
                 placement = record.placement
             case records.ShardLeft(shard):
                 placement = placement.without(shard)
-            case records.ShardPrepared() if record.group == GROUP:
+            case Prepared() if record.group == GROUP:
                 blocks = placement.blocks_of(GROUP, record.shard)
                 known = found.setdefault((record.version, record.shard), {})
                 known |= dict(zip(blocks, record.blocks, strict=True))

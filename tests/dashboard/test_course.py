@@ -11,6 +11,7 @@ import pytest
 from secureps.dashboard.course import Course, CourseFold, HolderRecord
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated
+from secureps.messages.requests import OpenRefused
 from secureps.roles.coordinator.state import KEPT_STEPS
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Record, Row
@@ -71,7 +72,7 @@ def test_burnt_and_reopened_cohorts_are_told_with_the_reason(rows: list[Row]) ->
                 (1.0, records.CohortClosed(cohort, "all are here")),
                 (2.0, records.CohortReopened("all", cohort.number, ())),
                 (3.0, records.CohortClosed(again, "all are here")),
-                (4.0, records.HolderRefused("all", 9, "holder-1", "its ledger says no")),
+                (4.0, OpenRefused("holder-1", "all", 9, "its ledger says no", b"")),
                 (5.0, records.LiarsNamed("all", 9, ("holder-2",), "off the polynomial")),
                 (6.0, records.CohortBurnt("all", 9, "no set of answers opens it", True)),
             ]

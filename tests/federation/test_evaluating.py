@@ -26,18 +26,18 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
-from secureps.messages.requests import AskStatus, Decline, Noted, Prepared, Status
-from secureps.messages.shard_records import StatePrepared
+from secureps.messages.requests import AskStatus, Decline, Noted, Status
 from secureps.policy.checks.evaluation import Said, evaluated_versions, from_vector, to_vector
 from secureps.policy.plan import Plan
 from secureps.policy.spending import spent
 from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
 from secureps.roles.member.terms import Terms
-from secureps.roles.shard import reports
+from secureps.roles.shard.tasks import StateReady
 from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
+from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_directories
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, metrics_of
 from tests.kits.federations import OF_RECORDS, Tensors, same, small_plan
@@ -145,11 +145,14 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
 ) -> None:
     """So shards that hold the block, and are compared by its digest, say the same."""
 
-    def lies(shard: str, state: StatePrepared) -> Prepared:
-        said = reports.prepared(shard, state)
-        return replace(said, mean=tuple(value + 1e-6 for value in said.mean))
+    make = ShardWorker._ready
 
-    monkeypatch.setattr("secureps.roles.shard.shard.prepared", lies)
+    def lies(worker: ShardWorker, *given: Any) -> StateReady:
+        ready = make(worker, *given)
+        mean = tuple(value + 1e-6 for value in ready.made.mean)
+        return replace(ready, made=replace(ready.made, mean=mean))
+
+    monkeypatch.setattr(ShardWorker, "_ready", lies)
     with pytest.raises(Refused, match="its metrics are not those of the block that it made"):
         examined(evaluated_plan(), tmp_path).run()
 

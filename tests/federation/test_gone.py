@@ -12,6 +12,7 @@ import pytest
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.outcome import Outcome
+from secureps.messages.requests import OpenRefused
 from secureps.messages.submission import UPDATE
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.run.party_names import client_names
@@ -104,7 +105,7 @@ def test_in_rounds_other_clients_make_the_version(
     number = burnt(simulation).number
     assert members(simulation, number).isdisjoint(members(simulation, number + 1))
     assert members(simulation, number + 2) & members(simulation, number), "they are back"
-    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    assert journalled(simulation, OpenRefused) == []
 
 
 NONE_HAS = "a shard lost the sums and blocks of members, and client-02 has its own no more"

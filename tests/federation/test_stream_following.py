@@ -14,6 +14,7 @@ import pytest
 from secureps.crypto.suite import cipher
 from secureps.errors import Conflict, InternalError, Refused, WrongVersion
 from secureps.messages import coordinator_records, requests
+from secureps.messages.requests import OpenRefused
 from secureps.messages.submission import BlockHeader, signing_bytes
 from secureps.policy.cohorts.overlap import may_both_open
 from secureps.policy.plan import Plan
@@ -68,7 +69,7 @@ def holders_allow_all(simulation: Simulation, minimum: int = 3, group: str = "al
     assert pinned is not None
     for one, other in itertools.combinations(cohorts(simulation, group), 2):
         assert may_both_open(pinned.run.id, one, other, minimum)
-    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    assert journalled(simulation, OpenRefused) == []
 
 
 def found(simulation: Simulation, versions: int = 12) -> None:

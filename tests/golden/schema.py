@@ -17,7 +17,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.roster import Certificate
 from secureps.messages.encoding import digest, field_types
 from secureps.roles.coordinator.group import OpenFold
-from secureps.roles.coordinator.state import CoordinatorState, TimelineFold
+from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.holder.ledger import HolderFold
 from secureps.roles.member.fold import MemberState
 from secureps.roles.shard.state import ShardFold
@@ -31,7 +31,7 @@ FILES = (Manifest, ShardFile, Tally, CipherParameters, Certificate)
 """Records that lie in files of their own."""
 
 
-FOLDS = (CoordinatorState, OpenFold, TimelineFold, HolderFold, MemberState, ShardFold)
+FOLDS = (CoordinatorState, OpenFold, HolderFold, MemberState, ShardFold)
 """What compacted journals begin with."""
 
 

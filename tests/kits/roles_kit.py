@@ -25,6 +25,7 @@ from secureps.messages.submission import (
     UPDATE,
     BlockHeader,
     Cohort,
+    Held,
     Member,
     Receipt,
     SubmissionId,
@@ -354,7 +355,7 @@ class World:
                 return requests.Prepared(to, group, 0, self.blocks(to, group, 0), digest("s"))
             case orders.Hold(_, cohort):
                 sums = self.sums(to, cohort.group, cohort.number)
-                return requests.Held(to, cohort.group, cohort.number, sums)
+                return Held(to, cohort.group, cohort.number, sums)
             case orders.Open(_, cohort):
                 return self.opened(cohort.group, cohort.number)
             case orders.Prepare(_, cohort):

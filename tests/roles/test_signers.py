@@ -314,7 +314,7 @@ SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
     "crypto/tls.py _signed_by": (tls_certificate,),
     "crypto/tls.py verify_tls": (key_request,),
     "flower/waves.py _verify": (),  # tests/flower/test_refusals.py, on a grid
-    "roles/announced_keys.py _verify": (envelope_key,),
+    "roles/roster_follower.py _verify": (envelope_key,),
     "roles/coordinator/membership.py evaluated": (evaluation,),
     "roles/coordinator/submissions.py submit": (receipt_at_the_coordinator,),
     "roles/holder/ledger.py check_author": (receipt_at_a_holder,),

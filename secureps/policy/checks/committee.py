@@ -26,10 +26,10 @@ def refuse_holders(section: CipherSection, opening: Opening) -> None:
         )
 
 
-def refuse_crowded(committee: Committee, bounds: Mapping[str, Bounds], shards: int) -> None:
+def refuse_crowded(committee: Committee, bounds: Mapping[str, Bounds]) -> None:
     """PlanRefused for cohorts of which a holder could not be told all members in one message."""
     for group, own in bounds.items():
-        size, none = (order_bytes(committee, count, group, shards) for count in (own.most, 0))
+        size, none = (order_bytes(committee, count, group) for count in (own.most, 0))
         if size > MESSAGE_LIMIT:
             fit = (MESSAGE_LIMIT - none) * own.most // (size - none)
             raise PlanRefused(

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from secureps.crypto.field import parse_vector
 from secureps.errors import Conflict, Malformed
-from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.requests import (
     Checkpointed,
-    Held,
     KeyShare,
     Missing,
     Opened,
@@ -21,7 +19,7 @@ from secureps.messages.requests import (
     Prepared,
     Spoilt,
 )
-from secureps.messages.submission import opening_digest
+from secureps.messages.submission import Held, opening_digest
 from secureps.policy.checks.evaluation import check_mean, from_vector
 from secureps.roles.coordinator import checkpointing, commit, opening, resharding, termination
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -42,7 +40,7 @@ def held(tx: Transaction, event: Held) -> None:
     if group is not None:
         owned = tx.federation.owners(event.group).get(event.shard, ())
         check_digests(event.shard, event.group, owned, event.sums)
-        (commit.held if holding else commit.held_again)(tx, group, event.shard, event.sums)
+        (commit.held if holding else commit.held_again)(tx, group, event)
 
 
 def missing(tx: Transaction, event: Missing) -> None:
@@ -98,7 +96,7 @@ def checkpointed(tx: Transaction, event: Checkpointed) -> None:
         return
     check_part(event)
     if event.shard not in checkpoints[-1].parts:
-        tx.write(CheckpointPart(number, event.shard, event.file, event.size, event.digest))
+        tx.write(event)
         checkpointing.manifest_again(tx)
 
 
@@ -139,13 +137,13 @@ def key_share(tx: Transaction, event: KeyShare) -> None:
     assert tx.layout is not None
     parse_vector(event.share, tx.plan.key_length(tx.layout.group(event.group)))
     if group is not None and event.holder in opening.silent(tx, group):
-        tx.write(ShareReceived(event.group, event.cohort, event.holder, event.share))
+        tx.write(event)
 
 
 def refused(tx: Transaction, event: OpenRefused) -> None:
     """A holder takes no part in the opening of a cohort; Conflict if it means another one."""
     if group := _asked(tx, event):
-        commit.refused(tx, group, event.holder, event.reason)
+        commit.refused(tx, group, event)
 
 
 # --- of which cohort --------------------------------------------------------------

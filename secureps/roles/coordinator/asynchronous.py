@@ -420,14 +420,14 @@ def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str
         place = group.places[id.client]
         same = base == base_of(place) and id.sequence > place.id.sequence
         if same and group.awaits(id.client):
-            tx.write(records.SubmissionWithdrawn(group.name, id, reason))
+            tx.write(replace(message, reason=reason))
             _give_up(tx, group, f"given up: what {id.client} sent was refused: {reason}")
         return
     asked = group.open_stream.training.get(id.client)
     if id in group.open_stream.returning:
         tx.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
     elif asked is not None and asked <= base:
-        tx.write(records.SubmissionWithdrawn(group.name, id, reason))
+        tx.write(replace(message, reason=reason))
 
 
 def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:

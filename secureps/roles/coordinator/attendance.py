@@ -16,7 +16,8 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.submission import SubmissionId
+from secureps.messages.requests import Checkpointed, Examined, KeyShare, Prepared, Withdraw
+from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.group import Clocks, GroupState
 
 KEPT = 1 << 17
@@ -28,16 +29,16 @@ NEVER = -1
 _QUIET = (
     records.CheckpointComplete,
     records.CheckpointOrdered,
-    records.CheckpointPart,
+    Checkpointed,
     records.CohortClosed,
     records.CohortOpened,
     records.FounderChosen,
     records.KeysReleased,
     records.RoundExtended,
     records.ShardLocated,
-    records.ShardPrepared,
-    records.ShareReceived,
-    records.SumsHeld,
+    Prepared,
+    KeyShare,
+    Held,
     records.VersionCommitted,
     Charge,
     EnvelopeKeyAnnounced,
@@ -100,11 +101,11 @@ def _concerned(record: object) -> Collection[str] | None:
             return (client,)
         case records.Received(receipt):
             return (receipt.id.client,)
-        case records.SubmissionWithdrawn(id=id):
+        case Withdraw(id=id):
             return (id.client,)
         case records.SubmissionsDropped(ids=ids) | records.CohortReopened(missing=ids):
             return _senders(ids)
-        case records.ReceiptExamined(flaw=""):
+        case Examined(flaw=""):
             return ()
         case _ if isinstance(record, _QUIET):
             return ()

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
-from secureps.messages.coordinator_records import (
-    CheckpointComplete,
-    CheckpointOrdered,
-    CheckpointPart,
-)
+from secureps.messages.coordinator_records import CheckpointComplete, CheckpointOrdered
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
+from secureps.messages.requests import Checkpointed
 from secureps.messages.run import Placement
 from secureps.roles.coordinator import evaluation
 from secureps.roles.coordinator.group import CheckpointState, GroupState, too_far
@@ -35,7 +32,7 @@ class WriteManifest(Task):
     number: int
     versions: tuple[GroupVersion, ...]
     placement: Placement
-    parts: tuple[CheckpointPart, ...]
+    parts: tuple[Checkpointed, ...]
     tallies: tuple[tuple[Charge | Release, int], ...] = ()
     unsafe: tuple[str, ...] = ()
     evaluations: tuple[VersionEvaluated, ...] = ()

@@ -18,8 +18,8 @@ from secureps.messages import coordinator_records as records
 from secureps.messages import orders
 from secureps.messages.encoding import payload_digest
 from secureps.messages.outcome import Outcome
-from secureps.messages.requests import Prepared, Spoilt
-from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
+from secureps.messages.requests import OpenRefused, Prepared, Spoilt
+from secureps.messages.submission import Cohort, Held, Member, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -37,7 +37,7 @@ REASON_LIMIT = 300
 def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
     """A founding model is complete (or lies in the plan's file): the shards make version 0."""
     for shard in tx.federation.owners(group.name):
-        if shard not in group.coming.blocks:
+        if shard not in group.coming:
             tx.order(shard, orders.Found(tx.federation.incarnation, group.name, receipt))
 
 
@@ -76,14 +76,15 @@ def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> or
     return orders.Hold(tx.federation.incarnation, cohort, members)
 
 
-def held(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
+def held(tx: Transaction, group: GroupState, said: Held) -> None:
     """A shard holds the sums of the cohort; when all do, it is opened."""
-    known = group.closed_cohort.held
-    if not agrees(tx, group, f"sums of cohort {group.number}", known, {shard: sums}):
+    held, shard = group.closed_cohort.held, said.shard
+    known = {name: each.sums for name, each in held.items()}
+    if not agrees(tx, group, f"sums of cohort {group.number}", known, {shard: said.sums}):
         return
-    replaced = known.get(shard, sums) != sums
-    if known.get(shard) != sums:  # whoever lost its disk may have drawn other noise: nobody saw any
-        tx.write(records.SumsHeld(group.name, group.number, orders.ShardSums(shard, sums)))
+    replaced = shard in held and held[shard] != said
+    if held.get(shard) != said:  # whoever lost its disk may have drawn other noise: nobody saw any
+        tx.write(said)
     if replaced and group.phase is Phase.HOLDING:  # others were not heard while this one erred
         hold_again(tx, group)
     if group.phase is not Phase.OPENING:
@@ -100,13 +101,14 @@ def missing(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -
     send_again(tx, ids)
 
 
-def held_again(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
+def held_again(tx: Transaction, group: GroupState, said: Held) -> None:
     """A shard says once more what it holds of a cohort that is being opened, or is opened.
 
     It may have lost its journal and made the sums anew. They must be those that holders were shown:
     what is in others, such as noise under another seed, is no part of what is opened.
     """
-    if group.closed_cohort.held.get(shard) != sums:
+    shard = said.shard
+    if group.closed_cohort.held.get(shard) != said:
         text = f"{shard} lost the sums, and made again from the same blocks they came out different"
         burnt(tx, group, text)
     elif group.phase is Phase.PREPARING:
@@ -175,8 +177,8 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
     """The same for every holder."""
     making = group.closed_cohort
     receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
-    sums = () if opening.wanted(tx.plan) else sorted(making.held.items())
-    held = tuple(orders.ShardSums(shard, digests) for shard, digests in sums)
+    shards = () if opening.wanted(tx.plan) else sorted(making.held)
+    held = tuple(making.held[shard] for shard in shards)
     return orders.Open(tx.federation.incarnation, making.cohort, receipts, held)
 
 
@@ -226,12 +228,12 @@ def try_answers(tx: Transaction, group: GroupState) -> Wait:
             return waits
 
 
-def refused(tx: Transaction, group: GroupState, holder: str, reason: str) -> None:
+def refused(tx: Transaction, group: GroupState, said: OpenRefused) -> None:
     """A holder opens no sum of this cohort; of a committee one is not all."""
+    holder, reason = said.holder, said.reason
     if opening.wanted(tx.plan):
         if holder in opening.silent(tx, group):
-            text = reason[:REASON_LIMIT]
-            tx.write(records.HolderRefused(group.name, group.number, holder, text))
+            tx.write(replace(said, reason=reason[:REASON_LIMIT]))
     elif group.phase is Phase.OPENING:
         burnt(tx, group, f"{holder} refused: {reason}")
     else:
@@ -264,7 +266,7 @@ def prepare_again(tx: Transaction, group: GroupState) -> None:
     """Tells shards that are not prepared yet, or may be so no more, once more."""
     for shard, blocks in tx.federation.owners(group.name).items():
         unsure = (group.name, shard) in tx.sessions.unconfirmed
-        if unsure or shard not in group.coming.blocks:
+        if unsure or shard not in group.coming:
             tx.order(shard, make_prepare(tx, group, blocks))
 
 
@@ -285,21 +287,21 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
         _make_again(tx, group)
         return False
     version = group.version + 1
-    known = group.coming.blocks
+    coming = group.coming
+    known = {shard: made.blocks for shard, made in coming.items()}
     if not agrees(tx, group, f"blocks of version {version}", known, {by.shard: by.blocks}):
         return False
     if not agrees_on_scale(tx, group, by):
         return False
-    if known.get(by.shard) != by.blocks or by.scale not in (None, group.coming.scale):
+    if known.get(by.shard) != by.blocks or by.scale not in (None, group.coming_scale):
         replaced = by.shard in known
-        made = records.ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
-        tx.write(made)
+        tx.write(by)
         if replaced:  # others were not heard while this one erred
             _make_again(tx, group)
     tx.sessions.unconfirmed.discard((group.name, by.shard))
     tx.sessions.holds(by.shard, group.name)
     owners = tx.federation.owners(group.name)
-    if not owners.keys() <= group.coming.blocks.keys():
+    if not owners.keys() <= group.coming.keys():
         return False
     if unsure := [shard for shard in owners if _unsure(tx, group, shard)]:
         for shard in unsure:
@@ -398,12 +400,12 @@ def agrees(tx: Transaction, group: GroupState, what: str, known: Digests, said: 
 
 def agrees_on_scale(tx: Transaction, group: GroupState, said: Prepared) -> bool:
     """The same of the scale of a clip, or of a range: all have it who hold a group's last block."""
-    known, shard = group.coming, said.shard
-    others = [s for s in tx.federation.last_owners(group.name) if s in known.blocks and s != shard]
-    if said.scale is None or not others or said.scale == known.scale:
+    scale, shard = group.coming_scale, said.shard
+    others = [s for s in tx.federation.last_owners(group.name) if s in group.coming and s != shard]
+    if said.scale is None or not others or said.scale == scale:
         return True
     found = f"{shard} and {others[0]} have different scales of version {said.version}"
-    _differ(tx, group, f"{found}, {said.scale} and {known.scale}")
+    _differ(tx, group, f"{found}, {said.scale} and {scale}")
     return False
 
 

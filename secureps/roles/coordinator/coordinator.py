@@ -24,6 +24,7 @@ from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR, RunInfo
+from secureps.messages.submission import Held
 from secureps.model.layout import Layout
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
@@ -84,7 +85,7 @@ BEFORE_A_RUN = (
 
 
 OF_BLOCKS = (
-    requests.Held,
+    Held,
     requests.Missing,
     requests.Spoilt,
     requests.Prepared,
@@ -335,7 +336,7 @@ class Coordinator(Seat):
             case Evaluated(_, party):
                 self._same(sender, party)
                 membership.evaluated(tx, self._settings.roster, event)
-            case requests.Held(shard):
+            case Held(shard):
                 self._shard(sender, shard)
                 answers.held(tx, event)
             case requests.Missing(party, ids=ids) if self._role(sender) == "client":

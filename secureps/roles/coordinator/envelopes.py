@@ -19,7 +19,7 @@ from dataclasses import replace
 from secureps.crypto.roster import Roster
 from secureps.errors import Conflict, Malformed, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
-from secureps.messages.coordinator_records import CohortReopened, FlawNoted, ReceiptExamined
+from secureps.messages.coordinator_records import CohortReopened, FlawNoted
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import (
@@ -89,7 +89,7 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
         raise Conflict(f"{answer.holder} answers for another receipt of {id}")
     if not flaw:
         if id in open_receipts.receipts:
-            tx.write(ReceiptExamined(group.name, id, answer.holder, ""))
+            tx.write(answer)
         return
     doubt = _disbelieved(tx, group, id, answer.holder)
     alone = len(opening.left(tx, group, id) - {answer.holder}) < tx.plan.threshold
@@ -137,7 +137,7 @@ def stuck(tx: Transaction, group: GroupState) -> str:
 def _leave_out(
     tx: Transaction, group: GroupState, id: SubmissionId, holder: str, flaw: str
 ) -> None:
-    tx.write(ReceiptExamined(group.name, id, holder, flaw))
+    tx.write(Examined(holder, id, flaw, tx.federation.settled.receipts[id]))
     tx.settle((id,))
     if not group.streaming:
         synchronous.end_if_too_few(tx, group, {id.client: tx.federation.fates[id].reason})

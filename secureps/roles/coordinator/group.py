@@ -18,11 +18,11 @@ from enum import Enum
 from typing import Any, assert_never
 
 from secureps.messages import coordinator_records as records
-from secureps.messages.coordinator_records import CheckpointPart
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion
-from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
+from secureps.messages.requests import Checkpointed, Prepared, Withdraw
+from secureps.messages.submission import Cohort, Held, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.base import Base
 from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.rules.rule import RuleState
@@ -336,14 +336,14 @@ class CohortInProgress:
     """A cohort that is closed, and not settled.
 
     Args:
-        held: by shard, the digests of its sums; opened: those of the opened sums, by block.
+        held: by shard, its sums; opened: the digests of the opened sums, by block.
         shares, refusals: what holders of a committee answered; answered_at: when the last did.
         failed: the holders whose sum of keys was tried in vain, each time.
         key: the sum that is tried; opened_by: the holders whose answers gave it.
     """
 
     cohort: Cohort
-    held: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
     opened: tuple[bytes, ...] = ()
     shares: dict[str, bytes] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
@@ -351,20 +351,6 @@ class CohortInProgress:
     answered_at: float = 0.0
     key: bytes | None = None
     opened_by: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class PreparedVersion:
-    """What shards have made of the coming version; of version 0 without a cohort.
-
-    Args:
-        blocks, states: by shard, the digests of its blocks, and of its file of them.
-        scale: that of the clip, where it is adaptive.
-    """
-
-    blocks: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    states: dict[str, bytes] = field(default_factory=dict)
-    scale: float | None = None
 
 
 SITS_OUT = "cannot take part before the next version"
@@ -399,7 +385,8 @@ class GroupState:
     """One group's life.
 
     Of the committed version: `scale` under adaptive clipping, `states` the digests of its shards'
-    files, `history` the digest of every one; `coming` is what shards have made of the next.
+    files, `history` the digest of every one; `coming` is what shards have made of the next, each
+    its part, of version 0 without a cohort.
 
     `open_receipts` are those whose fate is open, `missing` what was among them until a shard lost
     its blocks, and may come again while the round is open. `making` is the cohort that is closed,
@@ -429,7 +416,7 @@ class GroupState:
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
     scale: float | None = None
-    coming: PreparedVersion = field(default_factory=PreparedVersion)
+    coming: dict[str, Prepared] = field(default_factory=dict)
     stream: Clocks | None = None
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
@@ -452,6 +439,12 @@ class GroupState:
     def digest(self) -> bytes:
         """Digest of the committed version; what an update must have been trained on."""
         return model_digest(self.name, self.version, self.blocks)
+
+    @property
+    def coming_scale(self) -> float | None:
+        """The scale of the coming version's clip, where it is adaptive and a shard has said it."""
+        scales = (made.scale for made in self.coming.values())
+        return next((scale for scale in scales if scale is not None), None)
 
     @property
     def closed_cohort(self) -> CohortInProgress:
@@ -671,7 +664,7 @@ class GroupState:
     def close(self, cohort: Cohort | None) -> None:
         """Nothing is held, opened or prepared of this cohort (None: of any)."""
         self.making = None if cohort is None else CohortInProgress(cohort)
-        self.coming = PreparedVersion()
+        self.coming = {}
 
     def apply_stream(self, at: float, record: records.StreamRecord) -> None:
         """Folds a record of a group without rounds."""
@@ -694,12 +687,12 @@ class GroupState:
                 self.open_stream.pass_over(client)
             case records.MemberAsked(client=client, version=version, step=step):
                 self.open_stream.ask(client, Base(version, step), at)
-            case records.SubmissionWithdrawn(id=id):
+            case Withdraw(id=id):
                 self.open_stream.refuse(id.client, self.version, at)
             case records.SubmissionsDropped(ids=ids):
                 self.let_go(ids)
                 if self.phase is Phase.FOUNDING:
-                    self.coming = PreparedVersion()
+                    self.coming = {}
                 if self.stream is not None:
                     self.stream.drop(ids, self.version, at)
             case _:
@@ -755,7 +748,7 @@ class CheckpointState:
     number: int
     versions: tuple[GroupVersion, ...]
     evaluations: int = 0
-    parts: dict[str, CheckpointPart] = field(default_factory=dict)
+    parts: dict[str, Checkpointed] = field(default_factory=dict)
     complete: bool = False
 
     def version_of(self, group: str) -> int:

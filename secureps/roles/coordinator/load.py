@@ -17,7 +17,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Telemetry
 from secureps.messages.scaling import ShardLoad
 from secureps.messages.steps import CohortSteps
-from secureps.messages.submission import UPDATE, Cohort
+from secureps.messages.submission import UPDATE, Cohort, Held
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.policies import Observation, Round, Waits
 from secureps.roles.coordinator import termination
@@ -120,8 +120,8 @@ class Load:
                     self._lost += len(ids)
                 case records.CohortBurnt(group=name):
                     self._lost += len(tx.group(name).burnt_members)
-                case records.SumsHeld(group=name, held=held) if name in self._closed:
-                    self._lags[held.shard].append(tx.now - self._closed[name])
+                case Held(shard, name) if name in self._closed:
+                    self._lags[shard].append(tx.now - self._closed[name])
                 case records.VersionCommitted(group=name, version=version) if version > 0:
                     if self.since is None:
                         self.begin(tx.now)

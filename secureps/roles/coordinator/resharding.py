@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.coordinator_records import PlacementMoved, ShardPrepared
+from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.moves import BALANCE, Move
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Prepared
@@ -283,8 +283,7 @@ def adopted(tx: Transaction, group: GroupState, event: Prepared) -> None:
     if event.blocks != tuple(group.blocks[block] for block in owned):
         return
     if group.states.get(event.shard) != event.state:
-        known = (event.shard, event.blocks, event.state)
-        tx.write(ShardPrepared(group.name, group.version, *known))
+        tx.write(event)
     tx.sessions.adopted.add((event.epoch, group.name, event.shard))
     tx.sessions.holds(event.shard, group.name)
 

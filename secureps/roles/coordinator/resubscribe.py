@@ -84,7 +84,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
     if blocks is None:
         return
     if group.phase is Phase.FOUNDING:
-        if shard in group.coming.blocks:
+        if shard in group.coming:
             return
         for receipt in group.receipts.values():
             tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
@@ -94,7 +94,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
     tx.order(shard, commit.make_known(tx, group, shard, blocks))
     if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
         # It may have lost its journal, whatever it said before: what follows, follows its answer.
-        if shard in group.coming.blocks:
+        if shard in group.coming:
             tx.sessions.unconfirmed.add((group.name, shard))
         tx.order(shard, commit.make_hold(tx, group, blocks))
 

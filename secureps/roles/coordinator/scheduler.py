@@ -142,9 +142,9 @@ def _owed_of(tx: Transaction, group: GroupState) -> tuple[Step, tuple[str, ...]]
         case Phase.OPENING:
             return (group.name, version, "the opened sums for version"), tx.holders
         case Phase.PREPARING:
-            silent = tuple(s for s in owners if s not in group.coming.blocks)
+            silent = tuple(s for s in owners if s not in group.coming)
             return (group.name, version, "its part of version"), silent
         case Phase.FOUNDING if tx.plan.given(group.name):
-            silent = tuple(s for s in owners if s not in group.coming.blocks)
+            silent = tuple(s for s in owners if s not in group.coming)
             return (group.name, version, "its part of version"), silent
     return (group.name, version, ""), ()

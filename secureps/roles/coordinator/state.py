@@ -12,17 +12,16 @@ folds of their own:
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import SHARD_DEEDS, Act, Deed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import (
     EVALUATION,
@@ -33,10 +32,18 @@ from secureps.messages.evaluation import (
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
+from secureps.messages.requests import (
+    Checkpointed,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+    Withdraw,
+)
 from secureps.messages.run import Placement, ShardAddress
 from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.steps import CohortSteps
-from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
+from secureps.messages.submission import Held, Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
     CheckpointState,
@@ -44,7 +51,6 @@ from secureps.roles.coordinator.group import (
     GroupState,
     Owed,
     Phase,
-    PreparedVersion,
     stand_still,
 )
 from secureps.roles.coordinator.moving import Moving
@@ -59,17 +65,6 @@ WHY = 200
 """Characters that it takes to say why one came to nothing, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineFold:
-    """The same in plain fields."""
-
-    burnt: tuple[CohortSteps, ...]
-    burnt_in_all: int
-    began: dict[str, float]
-    making: dict[str, CohortSteps]
-    done: tuple[CohortSteps, ...]
-
-
 @dataclass(slots=True)
 class Timeline:
     """The steps of the newest cohorts.
@@ -78,29 +73,17 @@ class Timeline:
         burnt: those that were burnt or spoilt, oldest first; burnt_in_all: how many ever were.
     """
 
-    burnt: deque[CohortSteps] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    burnt: list[CohortSteps] = field(default_factory=list)
     burnt_in_all: int = 0
     _began: dict[str, float] = field(default_factory=dict)
     _making: dict[str, CohortSteps] = field(default_factory=dict)
-    _done: deque[CohortSteps] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    _done: list[CohortSteps] = field(default_factory=list)
 
     @property
     def steps(self) -> tuple[CohortSteps, ...]:
         """Of the newest cohorts, oldest first."""
         making = sorted(self._making.values(), key=lambda steps: steps.closed)
         return (*self._done, *making)[-KEPT_STEPS:]
-
-    def packed(self) -> Any:
-        """In plain values (`messages.encoding.Packed`)."""
-        known = tuple(self.burnt), self.burnt_in_all, self._began, self._making, tuple(self._done)
-        return to_plain(TimelineFold(*known))
-
-    @classmethod
-    def unpacked(cls, plain: Any) -> Timeline:
-        """The steps again."""
-        state = from_plain(TimelineFold, plain)
-        burnt, done = deque(state.burnt, maxlen=KEPT_STEPS), deque(state.done, maxlen=KEPT_STEPS)
-        return cls(burnt, state.burnt_in_all, state.began, state.making, done)
 
     def take(self, at: float, record: object) -> None:
         """One record more; most say nothing of steps."""
@@ -111,11 +94,11 @@ class Timeline:
                 began = self._began.get(cohort.group, at)
                 of = (cohort.group, cohort.number, cohort.version, len(cohort.members))
                 self._making[cohort.group] = CohortSteps(*of, began, at)
-            case records.SumsHeld(group=group):
+            case Held(group=group):
                 self._step(group, lambda steps: replace(steps, held=at))
             case records.CohortOpened(group=group):
                 self._step(group, lambda steps: replace(steps, opened=at))
-            case records.ShardPrepared(group=group) if self._makes(record):
+            case Prepared(group=group) if self._makes(record):
                 self._step(group, lambda steps: replace(steps, prepared=at))
             case records.VersionCommitted(group=group):
                 self._step(group, lambda steps: replace(steps, committed=at))
@@ -126,11 +109,11 @@ class Timeline:
             case records.CohortBurnt(group=group, reason=reason, spoilt=spoilt):
                 self.burnt_in_all += 1
                 if ended := self._end(group, "spoilt" if spoilt else "burnt", reason[:WHY]):
-                    self.burnt.append(ended)
+                    self.burnt = [*self.burnt, ended][-KEPT_STEPS:]
             case _:
                 pass
 
-    def _makes(self, made: records.ShardPrepared) -> bool:
+    def _makes(self, made: Prepared) -> bool:
         making = self._making.get(made.group)
         return making is not None and making.version == made.version
 
@@ -141,7 +124,8 @@ class Timeline:
     def _end(self, group: str, ended: str, why: str) -> CohortSteps | None:
         if (making := self._making.pop(group, None)) is None:
             return None
-        self._done.append(told := replace(making, ended=ended, why=why))
+        told = replace(making, ended=ended, why=why)
+        self._done = [*self._done, told][-KEPT_STEPS:]
         return told
 
 
@@ -478,12 +462,12 @@ class CoordinatorState:
         assert self.pinned is not None
         return self.pinned.placement.holders(group, -1)
 
-    def by_block(self, group: str, parts: dict[str, tuple[bytes, ...]]) -> tuple[bytes, ...]:
+    def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
         """Digests per shard, put into the order of the blocks."""
         table = {
             block: digest
             for shard, blocks in self.owners(group).items()
-            for block, digest in zip(blocks, parts[shard], strict=True)
+            for block, digest in zip(blocks, made[shard].blocks, strict=True)
         }
         return tuple(table[block] for block in range(len(table)))
 
@@ -569,7 +553,7 @@ class CoordinatorState:
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
                 self.acted.checkpoint, self.moving.kept = False, True
-            case records.CheckpointPart(number):
+            case Checkpointed(number=number):
                 self.checkpoint(number).parts[record.shard] = record
             case records.CheckpointComplete(number):
                 self._complete(number)
@@ -700,9 +684,8 @@ class CoordinatorState:
                 group.close(None)
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
-            case records.SumsHeld(held=held):
-                known = group.closed_cohort.held
-                known[held.shard] = held.sums
+            case Held(shard):
+                group.closed_cohort.held[shard] = record
                 self._hold(group)
             case records.CohortOpened(sums=sums):
                 making, holders = group.closed_cohort, record.holders or ()
@@ -710,12 +693,7 @@ class CoordinatorState:
                 self.answered |= {(h, group.name): record.number for h in holders}
                 group.phase = Phase.PREPARING
                 group.reason = "opened; the shards average and step"
-            case (
-                records.ReceiptExamined()
-                | records.ShareReceived()
-                | records.HolderRefused()
-                | records.OpeningFailed()
-            ):
+            case Examined() | KeyShare() | OpenRefused() | records.OpeningFailed():
                 self._apply_answer(group, at, record)
             case records.FlawNoted(id=id, holder=holder):
                 self._accuse(id, holder)
@@ -737,15 +715,13 @@ class CoordinatorState:
             case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
                 group.apply_stream(at, record)
-            case records.SubmissionWithdrawn(id=id):
+            case Withdraw(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
-            case records.ShardPrepared(version=version) if version == group.version:
+            case Prepared(version=version) if version == group.version:
                 group.states[record.shard] = record.state  # of other blocks than before
-            case records.ShardPrepared(shard=shard, blocks=blocks):
-                group.coming.blocks[shard], group.coming.states[shard] = blocks, record.state
-                if record.scale is not None:
-                    group.coming.scale = record.scale
+            case Prepared(shard):
+                group.coming[shard] = record
             case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
                 assert self.pinned is not None
@@ -758,27 +734,27 @@ class CoordinatorState:
     def _apply_answer(self, group: GroupState, at: float, record: records.AnswerRecord) -> None:
         """What holders of a committee say, and what comes of it."""
         match record:
-            case records.ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
+            case Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._drop(group, (id,), reason)
                 group.let_go((id,))
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
-            case records.ReceiptExamined(id=id, holder=holder):
+            case Examined(id=id, holder=holder):
                 group.open_receipts.look(id, holder)
-            case records.ShareReceived(holder=holder, share=share):
+            case KeyShare(holder=holder, share=share):
                 making = group.closed_cohort
                 making.shares[holder], making.answered_at = share, at
-                self.answered[holder, group.name] = record.number
-            case records.HolderRefused(holder=holder, reason=reason):
+                self.answered[holder, group.name] = record.cohort
+            case OpenRefused(holder=holder, reason=reason):
                 making = group.closed_cohort
                 making.refusals[holder], making.answered_at = reason, at
             case records.OpeningFailed(holders=holders, reason=reason):
                 making = group.closed_cohort
                 making.failed += (holders,)
                 making.key, making.opened_by, making.answered_at = None, (), at
-                group.coming = PreparedVersion()
+                group.coming = {}
                 group.phase, group.reason = Phase.OPENING, reason
             case _:
                 assert_never(record)
@@ -801,9 +777,9 @@ class CoordinatorState:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
     def _commit(self, at: float, group: GroupState, version: int) -> None:
-        coming, group.version = group.coming, version
-        group.blocks = self.by_block(group.name, coming.blocks)
-        group.states, group.scale = coming.states, coming.scale
+        coming, group.version, group.scale = group.coming, version, group.coming_scale
+        group.blocks = self.by_block(group.name, coming)
+        group.states = {shard: made.state for shard, made in coming.items()}
         group.history[version] = group.digest
         group.suspicion = group.suspicion.opens(frozenset(group.weights))
         group.sitting_out = frozenset()

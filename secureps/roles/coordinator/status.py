@@ -238,7 +238,7 @@ def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, server
         parts = [", ".join(server.name for server in absent), client]
         return " and ".join(part for part in parts if part) or "its servers"
     if group.receipts or plan.given(group.name):
-        made = group.coming.blocks
+        made = group.coming
         makers = [shard for shard in federation.owners(group.name) if shard not in made]
         return f"{named(makers, SHOWN)} to make version 0"
     return f"the first model of {federation.founder or 'a client'}"

@@ -114,7 +114,6 @@ class CommitteeHolder(Holder[Open]):
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(HolderLedger(name, roster, rules, blind=True))
-        self._rotation = self._ledger.rotation
         self._announcing = False
         self._asked: Counter[SubmissionId] = Counter()
         self._found: list[Effect] = []
@@ -123,24 +122,24 @@ class CommitteeHolder(Holder[Open]):
     def resume(self, now: float) -> Step:
         """Greets the coordinator, and erases again what may not be erased yet."""
         step = super().resume(now)
-        if self._rotation.least:
-            step.effects.append(Work(Erase(self._rotation.least)))
+        if self._ledger.rotation.least:
+            step.effects.append(Work(Erase(self._ledger.rotation.least)))
         return step
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """As every holder; then looks whether another key is due, or an old one to be erased."""
         step = super().handle(now, sender, event)
-        if isinstance(event, Configure) and self._rotation.announced is not None:
-            step.tell(self._rotation.announced)  # the coordinator may not have heard
+        if isinstance(event, Configure) and self._ledger.rotation.announced is not None:
+            step.tell(self._ledger.rotation.announced)  # the coordinator may not have heard
         if self.configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
-            self._erase(step, self._rotation.overdue(unix))
+            self._erase(step, self._ledger.rotation.overdue(unix))
             if isinstance(event, Finish) and sender == COORDINATOR:  # all, and one that is made now
-                self._erase(step, self._rotation.number + 1 + self._announcing)
-            due = self._rotation.due(section, unix)
+                self._erase(step, self._ledger.rotation.number + 1 + self._announcing)
+            due = self._ledger.rotation.due(section, unix)
             if due is not None and not self._announcing:
                 self._announcing = True
-                step.effects.append(Work(AnnounceKey(due, self._rotation.least)))
+                step.effects.append(Work(AnnounceKey(due, self._ledger.rotation.least)))
         return step
 
     def own(self, sender: str, event: Event) -> Step | None:
@@ -158,14 +157,14 @@ class CommitteeHolder(Holder[Open]):
                 return self._examine(event)
             case EraseKeys(incarnation, below) if sender == COORDINATOR:
                 step = self._ledger.obeys(incarnation)
-                self._erase(step, min(below, self._rotation.number))
+                self._erase(step, min(below, self._ledger.rotation.number))
                 return step
         return None
 
     @property
     def announced(self) -> EnvelopeKeyAnnounced | None:
         """Its newest key, as it is on record; None while that is the kit's."""
-        return self._rotation.announced
+        return self._ledger.rotation.announced
 
     def committee(self, digest: bytes | None) -> Committee:
         """Who opens with this holder what is sealed for them; Refused as `HolderLedger`'s."""
@@ -249,7 +248,7 @@ class CommitteeHolder(Holder[Open]):
 
     def _erase(self, step: Step, below: int) -> None:
         """Decided for good before a file goes."""
-        if below > self._rotation.least:
+        if below > self._ledger.rotation.least:
             self._ledger.write(step, KeysErased(below))
             step.effects.append(Work(Erase(below)))
 

@@ -37,13 +37,14 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
+from secureps.messages.orders import Configure, GroupVersion, Open
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.messages.submission import (
     UPDATE,
     Cohort,
+    Held,
     Member,
     Receipt,
     SubmissionId,
@@ -99,6 +100,7 @@ KEPT = 24 * 3600.0
 """Seconds after which a key that was replaced is erased at the latest."""
 
 
+@dataclass(slots=True)
 class KeyRotation:
     """Of one holder: the fold of its journal.
 
@@ -106,12 +108,12 @@ class KeyRotation:
         announced: its newest key, None while that is the kit's; least: those below are erased.
     """
 
-    def __init__(self) -> None:
-        self.announced: EnvelopeKeyAnnounced | None = None
-        self.least = 0
-        self._served = 0
-        self._began = 0.0
-        self._replaced: dict[int, float] = {}  # by number: when those below it were replaced
+    announced: EnvelopeKeyAnnounced | None = None
+    least: int = 0
+    _served: int = 0
+    _began: float = 0.0
+    _replaced: dict[int, float] = field(default_factory=dict)
+    """By number: when those below it were replaced."""
 
     def apply(self, record: KeyReplaced | KeysErased) -> None:
         """Folds one record."""
@@ -124,15 +126,6 @@ class KeyRotation:
             case KeysErased(below):
                 self.least = max(self.least, below)
                 self._replaced = {n: at for n, at in self._replaced.items() if n > below}
-
-    def folded(self) -> KeyFold:
-        """What its records came to; for reading."""
-        return KeyFold(self.announced, self.least, self._served, self._began, self._replaced)
-
-    def unfold(self, known: KeyFold) -> None:
-        """Takes up what earlier records came to."""
-        self.announced, self.least = known.announced, known.least
-        self._served, self._began, self._replaced = known.served, known.began, known.replaced
 
     def serve(self) -> None:
         """A cohort is released."""
@@ -194,17 +187,6 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFold:
-    """What became of a holder's envelope keys (`roles.holder.key_rotation`)."""
-
-    announced: EnvelopeKeyAnnounced | None
-    least: int
-    served: int
-    began: float
-    replaced: dict[int, float]
-
-
-@dataclass(frozen=True, slots=True)
 class HolderFold:
     """What a holder's records come to, but for the run and its rosters.
 
@@ -219,7 +201,7 @@ class HolderFold:
     bases: dict[tuple[str, int], bytes]
     opened: dict[str, dict[bytes, OpenedCohort]]
     spans: dict[str, dict[bytes | None, tuple[int, int]]]
-    keys: KeyFold
+    keys: KeyRotation
 
 
 REMEMBERED = 64
@@ -303,7 +285,7 @@ class HolderLedger:
         """All that its records came to."""
         run = () if self._pinned is None else (self._pinned.record,)
         known = (self.incarnation, self._standings, self._bases, self._opened)
-        state = HolderFold(*known, self._spans.spans, self.rotation.folded())
+        state = HolderFold(*known, self._spans.spans, self.rotation)
         return Fold((*run, *self.follower.records), to_plain(state))
 
     def unfold(self, fold: Fold) -> None:
@@ -313,8 +295,7 @@ class HolderLedger:
         state = from_plain(HolderFold, fold.state)
         self.incarnation, self._standings = state.incarnation, state.standings
         self._bases, self._opened = state.bases, state.opened
-        self._spans.spans = state.spans
-        self.rotation.unfold(state.keys)
+        self._spans.spans, self.rotation = state.spans, state.keys
 
     def _apply_released(self, record: CohortReleased) -> None:
         cohort = record.cohort
@@ -599,5 +580,5 @@ class HolderLedger:
         return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(order)))
 
 
-def _digest(held: tuple[ShardSums, ...]) -> bytes:
+def _digest(held: tuple[Held, ...]) -> bytes:
     return digest("secureps-held-sums", *map(canonical, held)) if held else b""

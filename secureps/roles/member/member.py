@@ -21,7 +21,6 @@ from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.member_records import (
     MemberRecord,
     OwnAct,
-    Sealed,
     SequencesBegun,
     SubmissionSettled,
 )
@@ -413,7 +412,7 @@ class Member(MemberFold):
             return
         self._timing.done(now)
         for update in event.updates:
-            self._write(step, Sealed(update.receipt, update.headers))
+            self._write(step, update)
             self._out.keyed.add(update.receipt.id)
             if update.receipt.purpose == UPDATE:
                 self._out.goes_well.add(update.receipt.id.group)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.member_records import OwnAct
+from secureps.messages.member_records import OwnAct, Sealed
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Decline, Figure
 from secureps.messages.submission import BlockHeader, Receipt
@@ -105,14 +105,6 @@ class BlockSealed(TaskResult):
 
 
 @dataclass(frozen=True, slots=True)
-class SealedUpdate:
-    """One group's blocks are durable in the outbox."""
-
-    receipt: Receipt
-    headers: tuple[BlockHeader, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Unsent:
     """An aim for which nothing was sealed, and what the coordinator is told of it."""
 
@@ -130,7 +122,7 @@ class Contributed(TaskResult):
     aims that are to be sealed anew: the disk failed when blocks of theirs had left.
     """
 
-    updates: tuple[SealedUpdate, ...]
+    updates: tuple[Sealed, ...]
     figures: tuple[Figure, ...]
     unsent: tuple[Unsent, ...] = ()
     told: str = ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.orders import Commit, GroupVersion
-from secureps.messages.requests import Checkpointed, Telemetry
-from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.requests import Checkpointed, Prepared, Telemetry
+from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort
 from secureps.roles.machine import Task, TaskResult
 
@@ -99,7 +99,7 @@ class Unopened(TaskResult):
 class StateReady(TaskResult):
     """A state file is durable, and may go on record."""
 
-    made: StatePrepared
+    made: Prepared
     telemetry: Telemetry | None = None
 
 

@@ -23,8 +23,16 @@ from secureps.files.initial_file import initial_path
 from secureps.files.objects import shown
 from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
-from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.requests import (
+    Figure,
+    GetBlock,
+    GetSum,
+    Prepared,
+    PutBlock,
+    Request,
+    Telemetry,
+)
+from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values
@@ -477,7 +485,8 @@ class ShardWorker(Worker):
             mean = tuple(float(value) for block in made.values.values() for value in block)
         scaled = (block for block in made.values if self._has_scale(group, block))
         scale = next((float(made.values[block][-1]) for block in scaled), None)
-        ready = StatePrepared(group, made.version, cohort, digests, state, scale, mean)
+        made_of = (group, made.version, digests, state, scale, mean)
+        ready = Prepared(self._name, *made_of, cohort=cohort)
         return StateReady(ready, report)
 
     # --- small things -------------------------------------------------------------

@@ -15,6 +15,7 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Refused
 from secureps.messages import coordinator_records, member_records, records, requests
+from secureps.messages.requests import OpenRefused
 from secureps.messages.submission import Cohort, signing_bytes
 from secureps.policy.cohorts.halving import within
 from secureps.policy.plan import Plan
@@ -66,7 +67,7 @@ def only_sets_of_the_tree(simulation: Simulation, minimum: int = MINIMUM) -> Non
         if first.version == second.version and clients(first) & clients(second):
             sets = clients(first), clients(second)
             assert within(pinned.run.id, "all", first.version, *sets, minimum)
-    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    assert journalled(simulation, OpenRefused) == []
 
 
 @pytest.mark.parametrize(("count", "offender"), [(10, "client-05"), (13, "client-00")])
@@ -241,7 +242,7 @@ def test_a_flaw_that_is_found_before_holders_are_asked_is_found_in_time(tmp_path
     simulation.start("shard-1")
     simulation.run()
     assert simulation.versions() == {"all": 3}
-    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    assert journalled(simulation, OpenRefused) == []
     assert [len(members) for _, members in closed_for(simulation)] == [10, 10, 9, 10]
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from secureps.messages import coordinator_records as records
-from secureps.messages.orders import ShardSums
 from secureps.messages.requests import Status
 from secureps.messages.steps import CohortSteps
+from secureps.messages.submission import Held
 from secureps.roles.coordinator.state import KEPT_STEPS, WHY, Timeline
 from secureps.roles.coordinator.status import status
 from secureps.wire.msgpack import encode
@@ -22,7 +22,7 @@ def test_each_step_has_its_time() -> None:
         (
             records.RoundOpened("all", 1, 0, ("c0",), ""),
             closed(0),
-            records.SumsHeld("all", 0, ShardSums("shard-a", ())),
+            Held("shard-a", "all", 0, ()),
         )
     ):
         told.take(float(at), record)

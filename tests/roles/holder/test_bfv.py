@@ -21,7 +21,14 @@ from secureps.messages import orders, records, requests
 from secureps.messages.coordinator_records import MemberJoined
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
-from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, opening_digest
+from secureps.messages.submission import (
+    FOUNDING,
+    Cohort,
+    Held,
+    Member,
+    SubmissionId,
+    opening_digest,
+)
 from secureps.roles.holder.bfv import OpenSum, SumOpened, received_key
 from secureps.roles.holder.holder import LAST_WORD
 from secureps.roles.machine import (
@@ -375,7 +382,7 @@ def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
 
 def test_every_shard_must_hold() -> None:
     order = opening()
-    short = orders.ShardSums("shard-b", SUMS[:1])
+    short = Held("shard-b", "all", 0, SUMS[:1])
     for sums in ((), order.held[:1], (order.held[0], short)):
         wrong = dataclasses.replace(order, held=sums)
         assert "does not hold the cohort" in refusal(Keys().founded().order(wrong))

@@ -9,7 +9,8 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Refused
-from secureps.messages import coordinator_records, holder_records, shard_records
+from secureps.messages import coordinator_records, holder_records
+from secureps.messages.requests import Prepared
 from secureps.roles.coordinator.group import Phase
 from secureps.store.checkpoint import checkpoint_path
 from tests.kits.federations import FEWER, killed_at, same, unharmed
@@ -45,7 +46,7 @@ def test_it_goes_on_from_its_part_of_a_checkpoint(
     ward.play.start(SHARD)
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()
-    adopted = ward.journalled(SHARD, shard_records.StatePrepared)[0]
+    adopted = ward.journalled(SHARD, Prepared)[0]
     assert (adopted.version, adopted.cohort) == (3, -1)
 
 
@@ -73,7 +74,7 @@ def test_what_is_lost_after_it_said_that_it_was_prepared_is_prepared_again(tmp_p
     to_part(ward, 2)
     ward.until(Phase.PREPARING, 2)
     ward.play.kill("shard-1")
-    ward.play.run(lambda: SHARD in ward.group.coming.blocks)
+    ward.play.run(lambda: SHARD in ward.group.coming)
     lose_everything(ward)
     for shard in (SHARD, "shard-1"):
         ward.play.start(shard)
@@ -90,13 +91,13 @@ def test_no_version_is_committed_while_a_shard_that_was_prepared_is_away(
     to_part(ward, 2)
     ward.until(Phase.PREPARING, 2)
     ward.play.kill("shard-1")
-    ward.play.run(lambda: SHARD in ward.group.coming.blocks)
+    ward.play.run(lambda: SHARD in ward.group.coming)
     lose_everything(ward)
     if restarted:
         ward.play.kill("coordinator")
         ward.play.start("coordinator")
     ward.play.start("shard-1")
-    ward.play.run(lambda: "shard-1" in ward.group.coming.blocks or ward.group.version > 2)
+    ward.play.run(lambda: "shard-1" in ward.group.coming or ward.group.version > 2)
     assert ward.group.version == 2
     ward.play.start(SHARD)
     ward.ends_as_unharmed()
