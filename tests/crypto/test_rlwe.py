@@ -294,6 +294,8 @@ def test_a_wrong_residual_is_at_least_five_times_the_right_one() -> None:
     for parameters in PARAMETERS:
         most = SIGMA * math.sqrt(parameters.capacity * parameters.most_weight)
         assert choose(parameters).delta / math.sqrt(12) > 5 * most
+    # The bound in force stands between the two with room on both sides.
+    assert 1.5 <= rlwe.MOST_RESIDUAL <= 2.5
 
 
 # --- one key, one cohort ----------------------------------------------------------

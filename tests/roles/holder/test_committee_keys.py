@@ -28,6 +28,19 @@ def test_a_key_is_on_record_before_anybody_hears_of_it_and_made_once() -> None:
     assert said(holder.restarted().begin(run)) == [signed.announced]
 
 
+def test_an_announced_key_whose_file_is_lost_is_announced_again_and_never_replaced() -> None:
+    """Clients have sealed for it: a second key under its number would look like an equivocation."""
+    holder, day = Bench().holder(0), 1.7e9
+    for effect in holder.give(WORKER, KitRead(day)).effects:
+        holder.worked(effect)
+    first = holder.machine.announced
+    assert first is not None
+    holder.keys.erase(first.number + 1)
+    again = holder.worker.work(AnnounceKey(first.number, 0))
+    assert isinstance(again, KeySigned)
+    assert (again.announced.number, again.announced.key) == (first.number, first.key)
+
+
 def test_a_key_is_erased_on_record_first_and_again_after_a_restart() -> None:
     holder, day = Bench().holder(0), 1.7e9
     holder.order(orders.EraseKeys(1, 5))
