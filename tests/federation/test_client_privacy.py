@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -52,27 +50,6 @@ def test_the_same_noise_and_the_same_model_under_every_cipher(
         models.append(simulation.model())
     assert same(*models[:2])
     assert same(*models[1:])
-
-
-@cache
-def unharmed_model(placement: str) -> Tensors:
-    with TemporaryDirectory() as folder:
-        unharmed = federation(private_plan(placement), Path(folder))
-        unharmed.run()
-        return unharmed.model()
-
-
-@pytest.mark.parametrize("party", ["coordinator", "shard-0", "holder-0", "client-03"])
-@pytest.mark.parametrize("placement", ["distributed", "aggregator"])
-def test_a_kill_repeats_the_noise_that_was_drawn(
-    placement: str, party: str, tmp_path: Path
-) -> None:
-    killed = federation(private_plan(placement), tmp_path)
-    killed.run(lambda: killed.versions() == {"all": 2})
-    killed.kill(party)
-    killed.start(party)
-    killed.run()
-    assert same(killed.model(), unharmed_model(placement))
 
 
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe"])

@@ -17,18 +17,15 @@ from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
 from tests.kits.federations import (
-    FEWER,
     Tensors,
-    events_of,
     finished,
-    killed_at,
     same,
     small_federation,
     small_plan,
 )
 from tests.kits.privacy_kit import facts_of, private_plan
 from tests.kits.privacy_kit import federation as private_federation
-from tests.kits.thin_group import FED_BACK, FEW, RULE, THIN
+from tests.kits.thin_group import FED_BACK, RULE, THIN
 
 CHAINS: dict[str, dict[str, Any]] = {
     "support": {"codec": [THIN[0]], "clip": 3.0, "range": 1.0, "bits": 16},
@@ -58,17 +55,6 @@ def test_the_same_bits_under_every_cipher(chain: str, tmp_path: Path) -> None:
     first = played(tmp_path / "plain", plan(chain=chain))
     for cipher in ("rlwe", "bfv"):
         assert same(first, played(tmp_path / cipher, plan(cipher, chain)))
-
-
-@pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])
-def test_the_same_bits_whoever_is_killed_and_whenever(party: str, tmp_path: Path) -> None:
-    own = plan(versions=2, rule=FEW)
-    whole = small_federation(own, tmp_path / "whole", clients=FEWER)
-    events = events_of(whole)
-    for moment in range(1, events, max(1, events // 12)):
-        broken = small_federation(own, tmp_path / str(moment), clients=FEWER)
-        killed_at(broken, party, moment)
-        assert same(broken.model(), whole.model())
 
 
 PRIVATE = {"codec": CHAINS["thin"]["codec"][:2], "feedback": True, "weighting": "uniform"}

@@ -362,18 +362,6 @@ def test_a_designated_evaluator_judges_and_does_not_train(tmp_path: Path) -> Non
     assert same(simulation.model(), plain.model())
 
 
-def test_a_killed_evaluator_judges_the_same(tmp_path: Path) -> None:
-    expected = designated(tmp_path / "unharmed")
-    expected.run()
-    simulation = designated(tmp_path / "killed")
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    simulation.kill(JUDGE)
-    simulation.loop.call_later(1.0, lambda: simulation.start(JUDGE))
-    simulation.run()
-    assert metrics_of(simulation) == metrics_of(expected)
-    assert same(simulation.model(), expected.model())
-
-
 def test_an_evaluator_that_is_gone_holds_nobody_up_for_long(tmp_path: Path) -> None:
     simulation = designated(tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})

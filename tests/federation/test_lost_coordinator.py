@@ -23,19 +23,6 @@ def test_the_model_is_the_same_bit_for_bit(version: int, cipher: str, tmp_path: 
     assert same(simulation.model(), unharmed("plain")[0])
 
 
-@pytest.mark.parametrize("events", range(40, 600, 90))
-def test_it_is_so_wherever_it_is_lost(events: int, tmp_path: Path) -> None:
-    """In every step of a version: after so many events of the run."""
-    simulation = followed(tmp_path)
-    reach(simulation, 0)
-    left = iter(range(events))
-    simulation.run(lambda: next(left, None) is None)
-    lose(simulation, COORDINATOR)
-    take_over(simulation)
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
 def test_a_word_that_was_acknowledged_counts_after_it(tmp_path: Path) -> None:
     """A client has left, and heard that it is so, at the moment at which the machine is lost."""
     simulation = followed(tmp_path, "plain")

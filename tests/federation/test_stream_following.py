@@ -158,27 +158,6 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     assert {record.receipt.id for record in received} == set(federation.fates)
 
 
-@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING])
-def test_a_coordinator_that_is_killed_meanwhile_decides_the_same(
-    phase: Phase, tmp_path: Path
-) -> None:
-    simulation, kills = begun(tmp_path, LOCKSTEP, 6), 0
-    while not simulation.coordinator.federation.isolated:
-        known = stands(simulation, phase)
-        number = simulation.coordinator.federation.incarnation
-        simulation.kill("coordinator")
-        simulation.start("coordinator")
-        simulation.run(lambda: simulation.coordinator.federation.incarnation > number)  # noqa: B023
-        again, kills = group_of(simulation), kills + 1
-        assert (again.suspicion, again.invited) == (known.suspicion, known.invited)
-        assert (again.places, again.open_stream.again) == (known.places, known.open_stream.again)
-        chosen = known.suspicion.chosen
-        simulation.run(lambda: group_of(simulation).suspicion.chosen != chosen)  # noqa: B023
-    assert kills > 1
-    simulation.run()
-    found(simulation)
-
-
 def asked(simulation: Simulation) -> tuple[Any, str]:
     """A set without the offender stands to the test, and one of it has yet to send."""
     group = group_of(simulation)

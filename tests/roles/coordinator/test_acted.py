@@ -24,17 +24,3 @@ def test_going_on_shifts_every_time_that_a_rule_sees() -> None:
     assert (group.opened_at, judged.since) == (104.0, 102.0)
     assert group.stream.moved == {"c0": 106.0, "c1": 110.0}
     assert group.stream.refused == {"c2": (1, 3, 107.0)}
-
-
-def test_who_is_left_out_may_be_taken_back_and_nobody_else() -> None:
-    acted, isolated = Acted(), {"c9": "c9 spoils cohorts"}
-    acted.apply(0.0, Act("leave-out", "c0"), isolated, (), Evaluations())
-    assert (acted.out, isolated["c0"]) == ({"c0"}, "by the operator")
-    acted.apply(0.0, Act("take-back", "c0"), isolated, (), Evaluations())
-    assert (acted.out, isolated) == (set(), {"c9": "c9 spoils cohorts"})
-
-
-def test_a_checkpoint_is_wanted_until_one_is_begun() -> None:
-    acted = Acted()
-    acted.apply(0.0, Act("checkpoint"), {}, (), Evaluations())
-    assert acted.checkpoint

@@ -131,30 +131,6 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
         say("client-05", requests.Submit(signed))
 
 
-@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING])
-def test_a_coordinator_that_is_killed_at_any_step_decides_the_same(
-    phase: Phase, tmp_path: Path
-) -> None:
-    """From its journal alone: the same suspects, and the same round for the same clients."""
-    simulation = spoilt(tmp_path)
-    while not simulation.coordinator.federation.isolated:
-        simulation.run(lambda: simulation.coordinator.federation.groups["all"].phase is phase)
-        before = simulation.coordinator.federation
-        known = before.groups["all"]
-        simulation.kill("coordinator")
-        simulation.start("coordinator")
-        number = before.incarnation
-        simulation.run(lambda: simulation.coordinator.federation.incarnation > number)  # noqa: B023
-        group = simulation.coordinator.federation.groups["all"]
-        assert (group.suspicion, group.invited) == (known.suspicion, known.invited)
-        closed = len(cohorts(simulation))
-        simulation.run(lambda: len(cohorts(simulation)) > closed)  # noqa: B023
-    simulation.run()
-    assert simulation.versions() == {"all": 8}
-    assert set(simulation.coordinator.federation.isolated) == {"client-05"}
-    only_sets_of_the_tree(simulation)
-
-
 def with_offender_in_first_half(folder: Path, first: bool) -> Simulation:
     """A burnt cohort; a hash of the run's fresh keys draws which half the offender is in."""
     for number in count():
