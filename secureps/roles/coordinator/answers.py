@@ -157,10 +157,9 @@ def _asked(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupSta
     name, number = answer.group, answer.cohort
     group = _opening(tx, name, number)
     if group is not None:
-        assert tx.federation.pinned is not None
         cohort = group.closed_cohort.cohort
         receipts = (group.receipts[member.id] for member in cohort.members)
-        if answer.about != opening_digest(tx.federation.pinned.run.id, cohort, receipts):
+        if answer.about != opening_digest(tx.federation.run.id, cohort, receipts):
             raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
     return group
 

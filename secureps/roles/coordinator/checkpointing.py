@@ -116,16 +116,14 @@ def parts_due(tx: Transaction) -> tuple[str, ...]:
 
 def _stays(tx: Transaction) -> tuple[str, ...]:
     """The shards that hold blocks once a move, if there is one, is over."""
-    assert tx.federation.pinned is not None
-    return (tx.federation.moving.target or tx.federation.pinned.placement).shards
+    return (tx.federation.moving.target or tx.federation.placement).shards
 
 
 def manifest_again(tx: Transaction) -> None:
     """When all parts of a checkpoint have arrived, its manifest makes it complete."""
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is not None and not last.complete and not parts_due(tx):
-        assert tx.federation.pinned is not None
-        placement = tx.federation.pinned.placement
+        placement = tx.federation.placement
         parts = tuple(last.parts[shard] for shard in sorted(_stays(tx)))
         tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
         known = (placement, parts, tallies, unsafe, tx.federation.evaluations.newest)

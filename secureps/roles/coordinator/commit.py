@@ -46,7 +46,6 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
 
 def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
     """These are the cohort: journalled before any message names it."""
-    assert tx.federation.pinned is not None
     receipts = {m.id: group.receipts[m.id] for m in members}
     own = ((m, receipts[m.id]) for m in members)
     whole = (replace(m, step=r.step, update=r.update, examples=r.examples) for m, r in own)
@@ -54,7 +53,7 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
         group.name,
         group.number + 1,
         group.version + 1,
-        tx.federation.pinned.placement.epoch,
+        tx.federation.placement.epoch,
         tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
         receipts[members[0].id].committee,
@@ -383,9 +382,7 @@ def agrees(tx: Transaction, group: GroupState, what: str, known: Digests, said: 
         what: is compared, for people: "sums of cohort 3".
         known: what shards said before; said: what one says now.
     """
-    pinned = tx.federation.pinned
-    assert pinned is not None
-    if pinned.placement.replicas is None:
+    if tx.federation.placement.replicas is None:
         return True
     owners = tx.federation.owners(group.name)
     ((shard, digests),) = said.items()

@@ -260,9 +260,8 @@ def announced(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> No
         NotReady: it has said so more often than its keys can have served.
         Otherwise as `AnnouncedKeys.is_news`.
     """
-    assert tx.federation.pinned is not None
     number = tx.federation.keys.number(told.holder)
-    if not tx.federation.keys.is_news(told, tx.federation.pinned.run.id, roster):
+    if not tx.federation.keys.is_news(told, tx.federation.run.id, roster):
         return
     _demand_few(tx, told.holder)
     tx.write(told)

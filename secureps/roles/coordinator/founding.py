@@ -116,10 +116,8 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
 
 def make_configure(tx: Transaction) -> Configure:
     """Which run this is, and where its shards are now."""
-    pinned = tx.federation.pinned
-    assert pinned is not None
-    number, addresses = tx.federation.incarnation, tx.federation.addresses
-    return Configure(number, pinned.run, pinned.placement, addresses)
+    known = tx.federation
+    return Configure(known.incarnation, known.run, known.placement, known.addresses)
 
 
 def tell_moved(tx: Transaction) -> None:
@@ -280,17 +278,16 @@ def _newer(tx: Transaction, event: Register) -> Iterator[str]:
 
     What a shard hears of is journalled here before, and a cohort's number is no other one's.
     """
-    groups, pinned = tx.federation.groups, tx.federation.pinned
-    assert pinned is not None
+    groups, epoch = tx.federation.groups, tx.federation.placement.epoch
     for at in event.reached:
         if at.group in groups and at.version > groups[at.group].version:
             yield (
                 f"the coordinator's journal ends at version {groups[at.group].version} of "
                 f"{at.group}, and {event.party} has committed {at.version}"
             )
-    if event.epoch > pinned.placement.epoch:
+    if event.epoch > epoch:
         yield (
-            f"the coordinator's journal ends at placement {pinned.placement.epoch} of the blocks, "
+            f"the coordinator's journal ends at placement {epoch} of the blocks, "
             f"and {event.party} goes by placement {event.epoch}"
         )
     for held in event.held:
@@ -303,7 +300,7 @@ def _newer(tx: Transaction, event: Register) -> Iterator[str]:
             )
         closed = (c for c in (*group.spoilt, group.cohort) if c is not None)
         same = (c for c in closed if c.number == held.number)
-        if any(cohort_digest(pinned.run.id, cohort) != held.digest for cohort in same):
+        if any(cohort_digest(tx.federation.run.id, cohort) != held.digest for cohort in same):
             yield (
                 f"the coordinator's journal has another cohort {held.number} of {held.group} than "
                 f"the one that {event.party} has sums of"

@@ -68,8 +68,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         return Proposal(tx.plan.text)
     if federation.pinned is None:
         founding.found(tx, settings, schema)
-    assert federation.pinned is not None
-    ours = federation.pinned.run.schema
+    ours = federation.run.schema
     if schema.untied.digest != ours.untied.digest:
         text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
         raise WrongShape(f"{text}; train the run's model")
@@ -254,13 +253,12 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
         Conflict: it said something else of this version.
         Malformed, NotFinite: its metrics are not the plan's, or no numbers.
     """
-    section, pinned = tx.plan.section.evaluation, tx.federation.pinned
+    section = tx.plan.section.evaluation
     if section is None or not tx.plan.evaluator or message.party != tx.plan.evaluator:
         raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
     check_metrics(section, message.metrics)
     roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
-    assert pinned is not None
-    if message.run != pinned.run.id:
+    if message.run != tx.federation.run.id:
         raise WrongRun("this evaluation is of another run; join this one first")
     if message.examples < 1:
         raise Malformed(f"an evaluation on {message.examples} examples: at least 1")

@@ -44,8 +44,7 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
     Without rounds, of those alone who stood in a burnt cohort and may still send that update.
     """
     federation, rule = tx.federation, tx.plan.bounds(group.name)
-    assert federation.pinned is not None
-    cut: Cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
+    cut: Cut = partial(halves, federation.run.id, group.name, group.version + 1)
     able = tx.takers(group.name, tx.clients) - federation.retired
     if not group.streaming:
         able -= group.sitting_out

@@ -58,7 +58,7 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
     if tx.federation.pinned is None:
         tx.write(StandbyFollows(b""))  # no standby takes over before there is a run
     elif elsewhere:
-        own, run = tx.federation.incarnation, tx.federation.pinned.run.id
+        own, run = tx.federation.incarnation, tx.federation.run.id
         ask = requests.Register(COORDINATOR, "", 1.0, own, run)
         tx.step.effects.append(Call(COORDINATOR, ask))
 
@@ -121,8 +121,7 @@ def _shards(tx: Transaction) -> list[str]:
 
 def _every(tx: Transaction) -> set[str]:
     """All shards that another coordinator may ask, and those that came since."""
-    assert tx.federation.pinned is not None
-    return {*tx.federation.pinned.placement.shards, *tx.federation.reigns.left}
+    return {*tx.federation.placement.shards, *tx.federation.reigns.left}
 
 
 def _has_first(tx: Transaction) -> bool:

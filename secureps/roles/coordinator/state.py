@@ -40,7 +40,7 @@ from secureps.messages.requests import (
     Prepared,
     Withdraw,
 )
-from secureps.messages.run import Placement, ShardAddress
+from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import Held, Receipt, SubmissionId, receipt_digest
@@ -439,6 +439,18 @@ class CoordinatorState:
         return tuple(group for group in self.groups.values() if group.name != EVALUATION)
 
     @property
+    def run(self) -> RunInfo:
+        """The run that is founded."""
+        assert self.pinned is not None
+        return self.pinned.run
+
+    @property
+    def placement(self) -> Placement:
+        """Where its blocks are now."""
+        assert self.pinned is not None
+        return self.pinned.placement
+
+    @property
     def addresses(self) -> tuple[ShardAddress, ...]:
         """Where the shards of the run are; none before it is founded."""
         placed = () if self.pinned is None else self.pinned.placement.shards
@@ -452,15 +464,12 @@ class CoordinatorState:
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
         """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
-        assert self.pinned is not None
-        placed = self.pinned.placement
-        owned = {s: placed.blocks_of(group, s) for s in placed.shards}
+        owned = {s: self.placement.blocks_of(group, s) for s in self.placement.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
 
     def last_owners(self, group: str) -> tuple[str, ...]:
         """Which shards hold a group's last block, and the scale of an adaptive clip with it."""
-        assert self.pinned is not None
-        return self.pinned.placement.holders(group, -1)
+        return self.placement.holders(group, -1)
 
     def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
         """Digests per shard, put into the order of the blocks."""

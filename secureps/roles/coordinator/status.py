@@ -114,8 +114,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
 
 def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
     """What the placement of this epoch gives to each shard."""
-    assert federation.pinned is not None
-    placement = federation.pinned.placement
+    placement = federation.placement
     for shard in placement.shards:
         spans = [
             group.span(block)

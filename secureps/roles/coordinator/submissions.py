@@ -89,9 +89,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
 
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:
     # What was signed for one run is replayed in no other.
-    pinned = tx.federation.pinned
-    assert pinned is not None
-    if receipt.run != pinned.run.id:
+    if receipt.run != tx.federation.run.id:
         raise WrongRun(f"{receipt.id} was made for another run; join this one first")
     return tx.group(receipt.id.group)
 

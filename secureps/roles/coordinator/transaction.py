@@ -251,7 +251,7 @@ class Transaction:
     def spare(self, party: str) -> bool:
         """Whether a shard has been here that holds no blocks of the run, and is part of it."""
         federation = self.federation
-        placed = () if federation.pinned is None else federation.pinned.placement.shards
+        placed = () if federation.pinned is None else federation.placement.shards
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
 
@@ -314,8 +314,7 @@ class Transaction:
 
     def discard(self, ids: tuple[SubmissionId, ...]) -> None:
         """Tells every shard that nobody needs the blocks of these any more."""
-        assert self.federation.pinned is not None
-        for shard in self.federation.pinned.placement.shards:
+        for shard in self.federation.placement.shards:
             self.order(shard, Discard(self.federation.incarnation, ids))
 
     def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:
