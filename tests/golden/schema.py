@@ -16,7 +16,6 @@ from typing import Any
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.roster import Certificate
 from secureps.messages.encoding import digest, field_types
-from secureps.roles.coordinator.group import OpenFold
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.holder.ledger import HolderFold
 from secureps.roles.member.fold import MemberState
@@ -31,7 +30,7 @@ FILES = (Manifest, ShardFile, Tally, CipherParameters, Certificate)
 """Records that lie in files of their own."""
 
 
-FOLDS = (CoordinatorState, OpenFold, HolderFold, MemberState, ShardFold)
+FOLDS = (CoordinatorState, HolderFold, MemberState, ShardFold)
 """What compacted journals begin with."""
 
 

@@ -262,8 +262,8 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
         count, changes, waits = known
         if not (steady and count <= len(here) < waits.arrivals and synchronous.early(tx, waits)):
             return False
-        new = islice(reversed(opened.ready.values()), opened.changes - changes)
-        return all(receipt.version >= oldest for receipt in new)
+        new = islice(reversed(opened.ready), opened.changes - changes)
+        return all(here[id].version >= oldest for id in new)
 
     seen = (group.version, stream.closed, group.opened_at, len(stream.returning))
     rule, kept = tx.rule(group.name), opening.kept(tx, group)
@@ -272,12 +272,13 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _decide_now(tx: Transaction, group: GroupState) -> Wait:
-    receipts, waiting = opening.examined(tx, group)
-    arrived, seen_ids = group.open_stream.arrived, _seen(group, {r.id for r in receipts})
+    ids, waiting = opening.examined(tx, group)
+    arrived, seen_ids = group.open_stream.arrived, _seen(group, set(ids))
     arrivals = tuple(
         Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
-        for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
-        if r.id in seen_ids
+        for r in sorted(
+            (group.receipts[id] for id in seen_ids), key=lambda r: (arrived[r.id], r.id)
+        )
     )
     rule, period = tx.rule(group.name), opening.periods(tx, group.name)
     seen, minimum = state(tx, group), tx.plan.bounds(group.name).minimum

@@ -13,19 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from secureps.crypto.cipher import Opening
 from secureps.messages import coordinator_records as records
 from secureps.messages import orders
-from secureps.messages.encoding import payload_digest
 from secureps.messages.outcome import Outcome
-from secureps.messages.requests import OpenRefused, Prepared, Spoilt
-from secureps.messages.submission import Cohort, Held, Member, Receipt, SubmissionId, rooted
+from secureps.messages.requests import Prepared
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 from secureps.roles.machine import Say
-from secureps.wording import named
 
 REASON_LIMIT = 300
 """Characters of another party's own words that are kept."""
@@ -75,71 +72,9 @@ def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> or
     return orders.Hold(tx.federation.incarnation, cohort, members)
 
 
-def held(tx: Transaction, group: GroupState, said: Held) -> None:
-    """A shard holds the sums of the cohort; when all do, it is opened."""
-    held, shard = group.closed_cohort.held, said.shard
-    known = {name: each.sums for name, each in held.items()}
-    if not agrees(tx, group, f"sums of cohort {group.number}", known, {shard: said.sums}):
-        return
-    replaced = shard in held and held[shard] != said
-    if held.get(shard) != said:  # whoever lost its disk may have drawn other noise: nobody saw any
-        tx.write(said)
-    if replaced and group.phase is Phase.HOLDING:  # others were not heard while this one erred
-        hold_again(tx, group)
-    if group.phase is not Phase.OPENING:
-        return
-    if tx.plan.opening is Opening.NOTHING:
-        opened(tx, group, ())
-    else:
-        open_again(tx, group)
-
-
-def missing(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
-    """A shard lacks blocks: nothing was opened; the members send again, the rule closes anew."""
-    tx.write(records.CohortReopened(group.name, group.number, ids))
-    send_again(tx, ids)
-
-
-def held_again(tx: Transaction, group: GroupState, said: Held) -> None:
-    """A shard says once more what it holds of a cohort that is being opened, or is opened.
-
-    It may have lost its journal and made the sums anew. They must be those that holders were shown:
-    what is in others, such as noise under another seed, is no part of what is opened.
-    """
-    shard = said.shard
-    if group.closed_cohort.held.get(shard) != said:
-        text = f"{shard} lost the sums, and made again from the same blocks they came out different"
-        burnt(tx, group, text)
-    elif group.phase is Phase.PREPARING:
-        blocks = tx.federation.owners(group.name)[shard]
-        tx.order(shard, make_prepare(tx, group, blocks))
-
-
 def hold_again(tx: Transaction, group: GroupState) -> None:
     """Every shard says once more what it holds of the cohort, or what it lacks."""
     tx.tell_shards(group.name, lambda blocks: make_hold(tx, group, blocks))
-
-
-def opening_lost(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
-    """A shard lost opened sums: the holders open the same cohort once more.
-
-    If it lost the sums and blocks of members too, these send again first: as long as they can, the
-    cohort is not burnt for it, for no holder opens another of this version with these clients.
-    """
-    gone = sorted(id.client for id in ids if id in tx.sessions.gone)
-    if gone:
-        names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
-        text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
-        burnt(tx, group, text)
-    elif ids:
-        send_again(tx, ids)
-        clients = named([id.client for id in ids])
-        text = f"a shard lost the sums and blocks of members: waits for {clients} again"
-        tx.reasons[group.name] = text
-    elif group.closed_cohort.key is not None:
-        prepare_again(tx, group)
-    else:
-        open_again(tx, group)
 
 
 def came_back(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
@@ -225,30 +160,6 @@ def try_answers(tx: Transaction, group: GroupState) -> Wait:
             return tx.again
         case Wait() as waits:
             return waits
-
-
-def refused(tx: Transaction, group: GroupState, said: OpenRefused) -> None:
-    """A holder opens no sum of this cohort; of a committee one is not all."""
-    holder, reason = said.holder, said.reason
-    if opening.wanted(tx.plan):
-        if holder in opening.silent(tx, group):
-            tx.write(replace(said, reason=reason[:REASON_LIMIT]))
-    elif group.phase is Phase.OPENING:
-        burnt(tx, group, f"{holder} refused: {reason}")
-    else:
-        text = f"a shard lost the opened sum, and {holder} refuses: {reason}"
-        tx.reasons[group.name] = text
-
-
-def unusable(tx: Transaction, group: GroupState, said: Spoilt) -> None:
-    """A shard cannot use what was opened: of a committee's keys another sum may serve."""
-    making = group.closed_cohort
-    if said.key is None:
-        burnt(tx, group, f"{said.shard} cannot use the sum: {said.reason}")
-    elif making.key is not None and said.key == payload_digest(making.key):
-        text = f"with the answers of {', '.join(making.opened_by)}, {said.shard} says: "
-        text = f"{text}{said.reason}"[:REASON_LIMIT]
-        tx.write(records.OpeningFailed(group.name, group.number, making.opened_by, text))
 
 
 # --- 4 prepare, 5 commit, 6 publish -----------------------------------------------

@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, assert_never
+from typing import assert_never
 
 from secureps.messages import coordinator_records as records
-from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Checkpointed, Prepared, Withdraw
@@ -210,19 +209,6 @@ class Clocks:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFold:
-    """The same, each receipt once, and nothing that follows from the rest."""
-
-    enough: int
-    receipts: tuple[Receipt, ...]
-    examined: dict[SubmissionId, frozenset[str]]
-    doubted: dict[SubmissionId, frozenset[str]]
-    ready: tuple[SubmissionId, ...]
-    changes: int
-    looked: Counter[str]
-
-
 @dataclass(slots=True)
 class OpenReceipts:
     """The receipts of a group whose fate is open.
@@ -244,30 +230,11 @@ class OpenReceipts:
     receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
     examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
     doubted: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
-    ready: dict[SubmissionId, Receipt] = field(default_factory=dict)
+    ready: dict[SubmissionId, None] = field(default_factory=dict)
     clients: dict[str, dict[SubmissionId, None]] = field(default_factory=dict)
     changes: int = 0
     _looked: Counter[str] = field(default_factory=Counter)
     """Into how many of those that are not ready each holder has looked."""
-
-    def packed(self) -> Any:
-        """In plain values: a receipt is some kilobytes."""
-        receipts, ready = tuple(self.receipts.values()), tuple(self.ready)
-        answers = self.examined, self.doubted
-        state = OpenFold(self.enough, receipts, *answers, ready, self.changes, self._looked)
-        return to_plain(state)
-
-    @classmethod
-    def unpacked(cls, plain: Any) -> OpenReceipts:
-        """The receipts again."""
-        state = from_plain(OpenFold, plain)
-        receipts = {receipt.id: receipt for receipt in state.receipts}
-        clients: dict[str, dict[SubmissionId, None]] = {}
-        for id in receipts:
-            clients.setdefault(id.client, {})[id] = None
-        ready = {id: receipts[id] for id in state.ready}
-        answers = state.examined, state.doubted
-        return cls(state.enough, receipts, *answers, ready, clients, state.changes, state.looked)
 
     def put(self, receipt: Receipt) -> None:
         """A receipt was accepted."""
@@ -303,10 +270,11 @@ class OpenReceipts:
         by = self.answered(id)
         self.examined.pop(id, None)
         self.doubted.pop(id, None)
-        if self.ready.pop(id, None) is None:
-            self._looked.subtract(by)
-        else:
+        if id in self.ready:
+            del self.ready[id]
             self.changes += 1
+        else:
+            self._looked.subtract(by)
 
     def clear(self) -> None:
         """Nothing is here."""
@@ -327,7 +295,7 @@ class OpenReceipts:
         answers[id] = answers.get(id, frozenset()) | {holder}
 
     def _make_ready(self, id: SubmissionId) -> None:
-        self.ready[id] = self.receipts[id]
+        self.ready[id] = None
         self.changes += 1
 
 

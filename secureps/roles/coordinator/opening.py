@@ -189,12 +189,12 @@ def short(tx: Transaction, group: GroupState) -> str:
 # --- examination ------------------------------------------------------------------
 
 
-def examined(tx: Transaction, group: GroupState) -> tuple[Collection[Receipt], str]:
-    """The receipts that the rule may see, and what the others wait for (empty: there are none)."""
+def examined(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionId], str]:
+    """The submissions that the rule may see, and what others wait for; empty if there are none."""
     open_receipts, held = group.open_receipts, kept(tx, group)
-    shown: Collection[Receipt] = open_receipts.ready.values()
+    shown: Collection[SubmissionId] = open_receipts.ready
     if held:
-        shown = tuple(receipt for receipt in shown if receipt.id not in held)
+        shown = tuple(id for id in shown if id not in held)
     count = len(open_receipts.receipts) - len(shown)
     if not count:
         return shown, ""
@@ -215,7 +215,7 @@ def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     if not group.suspicion.flawed or last_look(tx, group) is None:
         return stuck
     ids = (id for client in group.suspicion.flawed for id in opened.clients.get(client, ()))
-    shown = (opened.ready[id] for id in ids if id in opened.ready)
+    shown = (opened.receipts[id] for id in ids if id in opened.ready)
     return stuck.union(
         receipt.id
         for receipt in shown

@@ -105,8 +105,7 @@ def decide(
 
 def decide_set(tx: Transaction, group: GroupState) -> Close | Drop | Wait:
     """What becomes of the set that is under way: it makes the cohort whole, or is given up."""
-    examined, waiting = opening.examined(tx, group)
-    ready = {receipt.id for receipt in examined}
+    ready, waiting = opening.examined(tx, group)
     here = [r for r in group.receipts.values() if r.id.client in group.suspicion.chosen]
     arrivals = tuple(Arrival(r.id, r.version, step=r.step) for r in here if r.id in ready)
     decision = decide(tx, group, arrivals)

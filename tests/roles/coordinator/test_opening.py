@@ -97,7 +97,7 @@ class Round:
         ready, waiting = plain(self.tx, self.group)
         shown, text = opening.examined(self.tx, self.group)
         assert len(shown) == len(ready)
-        assert ({receipt.id for receipt in shown}, text) == (ready, waiting)
+        assert (set(shown), text) == (ready, waiting)
         assert synchronous.decided(self.tx, self.group, shown) == anew(self.tx, self.group)
 
     def happens(self, chance: random.Random) -> None:

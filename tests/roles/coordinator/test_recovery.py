@@ -242,7 +242,7 @@ def test_a_flaw_that_is_found_too_late_is_looked_for_from_then_on(tmp_path: Path
         for holder in ("holder-0", "holder-1", "holder-3"):
             group.open_receipts.look(id, holder)
     shown, waiting = opening.examined(tx, group)
-    assert [r.id.client for r in group.receipts.values() if r not in shown] == ["client-05"]
+    assert [id.client for id in group.receipts if id not in shown] == ["client-05"]
     assert (
         waiting
         == "1 update to be examined by key holders: holder-2 has not answered; 3 of 4 suffice"
