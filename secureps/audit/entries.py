@@ -40,6 +40,8 @@ from secureps.messages.requests import (
     KeyShare,
     OpenRefused,
     Prepared,
+    Retire,
+    Submit,
     Withdraw,
 )
 from secureps.messages.scaling_records import ScalingDecided
@@ -72,14 +74,14 @@ _COHORT = ("group", "number", "reason")
 
 TOLD: Mapping[type, Told] = {
     coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
-    coordinator.MemberRetired: Told("who", "client retired", ("client", "reason", "returns")),
+    Retire: Told("who", "client retired", ("client", "reason", "returns")),
     coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
     coordinator.CommitteeFormed: Told("who", "key holders from now on", ("committee",)),
     RosterFollowed: Told("who", "roster followed", ("text",)),
     coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),
     coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
     coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
-    coordinator.Received: Told("who", "update received", ("receipt",)),
+    Submit: Told("who", "update received", ("receipt",)),
     ReceivedBefore: Told("who", "update received", ("receipt",)),
     member.Sealed: Told("who", "update sealed", ("receipt",)),
     member.OwnAct: Told("who", "data holder's act", ("what", "budget")),

@@ -19,11 +19,13 @@ from secureps.messages.requests import (
     KeyShare,
     OpenRefused,
     Prepared,
+    Retire,
+    Submit,
     Withdraw,
 )
 from secureps.messages.run import Placement, ShardAddress
 from secureps.messages.scaling_records import ScalingDecided
-from secureps.messages.submission import Cohort, Held, Receipt, SubmissionId
+from secureps.messages.submission import Cohort, Held, SubmissionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +89,6 @@ class MemberJoined:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRetired:
-    """A client takes part no more, until it joins again; the fields as in `Retire`."""
-
-    client: str
-    reason: str = ""
-    returns: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FounderChosen:
     """The client whose parameters become version 0."""
 
@@ -144,13 +137,6 @@ class MemberDeclined:
     client: str
     reason: str
     sits_out: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A receipt was accepted."""
-
-    receipt: Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +379,7 @@ GroupRecord = (
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
     | (CommitteeFormed | MovingRecord | StandbyFollows)
-    | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
+    | (Retire | FounderChosen | Submit | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | Checkpointed | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)
     | (EnvelopeKeyAnnounced | KeysReleased | Act)

@@ -9,7 +9,7 @@ The words for what else may end without what it was for, and the records that sa
                  may do (`OpeningFailed`)
     round        given up: nothing was opened (`RoundGivenUp`)
     member       declined: takes no part in a round (`MemberDeclined`); passed over: nobody waits
-                 for it (`MemberPassed`); retired: leaves for good (`MemberRetired`); isolated: left
+                 for it (`MemberPassed`); retired: leaves for good (`Retire`); isolated: left
                  out, it spoils cohorts (`ClientIsolated`)
     evaluation   skipped (`EvaluationSkipped`)
     row-block    resigned: it stays at its version (`GroupResigned`)

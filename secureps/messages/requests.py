@@ -148,7 +148,7 @@ FAILED = "failed: "
 class Retire:
     """A client takes part no more, or rests if it `returns`; joining again takes that back."""
 
-    party: str
+    client: str
     reason: str = ""
     returns: bool = False
 

@@ -12,7 +12,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
-from secureps.messages.requests import FAILED, Examined, OpenRefused, Withdraw
+from secureps.messages.requests import FAILED, Examined, OpenRefused, Retire, Submit, Withdraw
 from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
@@ -82,9 +82,9 @@ class LogLines:
                 return self._of(record.group, record.reason)
             case EvaluationSkipped(version, reason):
                 return f"version {version} is not evaluated: {reason}"
-            case coordinator_records.MemberRetired(client, reason) if reason.startswith(FAILED):
+            case Retire(client, reason) if reason.startswith(FAILED):
                 return f"{client} {reason}"
-            case coordinator_records.MemberRetired(client, reason, returns):
+            case Retire(client, reason, returns):
                 what = "rests for a while" if returns else "takes part no more"
                 return f"{client} {what}{reason and f': {reason}'}"
             case coordinator_records.MemberDeclined(group=group, client=client, reason=reason):
@@ -98,7 +98,7 @@ class LogLines:
             case VersionEvaluated(version, metrics):
                 values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
                 return f"version {version} is evaluated: {values}"
-            case coordinator_records.Received(receipt) if receipt.unsafe:
+            case Submit(receipt) if receipt.unsafe:
                 return f"{receipt.id}: {NO_PRIVACY}"
             case coordinator_records.CohortClosed(cohort, reason):
                 return self._of(cohort.group, f"cohort {cohort.number} closed: {reason}")

@@ -238,7 +238,7 @@ class Tracing(Meter):
         match record:
             case records.RoundOpened(group=group):
                 self._of(group, now)
-            case records.Received(receipt):
+            case Submit(receipt):
                 self._of(receipt.id.group, now)
             case Sealed(receipt):
                 self._sealed[receipt.id.group, receipt.id.sequence] = now

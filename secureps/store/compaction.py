@@ -35,7 +35,7 @@ from secureps.messages.following import JournalRow
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
-from secureps.messages.requests import Checkpointed, Examined, KeyShare, Prepared
+from secureps.messages.requests import Checkpointed, Examined, KeyShare, Prepared, Submit
 from secureps.messages.submission import Held, Receipt, receipt_digest
 from secureps.roles.machine import Fold
 from secureps.store.journal_height import START, Mark
@@ -327,7 +327,7 @@ def _packed(row: Row) -> str:
 
 def _summary(record: Record) -> Record | None:
     """What is kept of a record; None if nothing is."""
-    if isinstance(record, coordinator.Received):
+    if isinstance(record, Submit):
         return ReceivedBefore(_of(record.receipt))
     if isinstance(record, Sealed):
         return SealedBefore(_of(record.receipt))

@@ -30,6 +30,8 @@ from secureps.messages.requests import (
     KeyShare,
     OpenRefused,
     Prepared,
+    Retire,
+    Submit,
     Withdraw,
 )
 from secureps.messages.scaling_records import ScalingDecided
@@ -57,7 +59,7 @@ RECORDS: dict[str, type] = dataclasses_of(
     kind.__name__: kind
     for kind in (
         *(VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided),
-        *(Held, Examined, KeyShare, OpenRefused, Prepared, Checkpointed, Withdraw),
+        *(Held, Examined, KeyShare, OpenRefused, Prepared, Checkpointed, Withdraw, Submit, Retire),
     )
 }
 """Every class that may be journalled, by name."""

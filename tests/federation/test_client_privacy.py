@@ -11,8 +11,8 @@ import pytest
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.errors import PlanRefused, Refused
-from secureps.messages import coordinator_records
 from secureps.messages.orders import Open
+from secureps.messages.requests import Submit
 from secureps.messages.submission import Cohort, SubmissionId, cohort_digest
 from secureps.messages.submission import Member as Summed
 from secureps.policy.spending import fact, spent
@@ -173,7 +173,7 @@ def test_a_round_that_was_given_up_is_answered_with_the_same_update(
     assert simulation.versions() == {"all": 4}
     ledger = simulation.coordinator.federation.ledger
     assert [r.version for r in facts_of(ledger, "client-00")] == [0, 1, 2, 3]
-    arrived = [r.receipt for r in journalled(simulation, coordinator_records.Received)]
+    arrived = [r.receipt for r in journalled(simulation, Submit)]
     names = [r.update for r in arrived if (r.id.client, r.version) == ("client-00", 2)]
     assert len(names) > 1 == len(set(names))
 

@@ -12,7 +12,7 @@ import pytest
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.outcome import Outcome
-from secureps.messages.requests import OpenRefused
+from secureps.messages.requests import OpenRefused, Submit
 from secureps.messages.submission import UPDATE
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.run.party_names import client_names
@@ -170,7 +170,7 @@ def test_a_stream_gives_up_what_is_to_return_and_is_gone(
 
 def founding_of(simulation: Simulation) -> set[str]:
     """Who gave version 0."""
-    receipts = [r.receipt for r in journalled(simulation, coordinator_records.Received)]
+    receipts = [r.receipt for r in journalled(simulation, Submit)]
     fates = simulation.coordinator.federation.fates
     return {
         r.id.client for r in receipts if r.version == -1 and fates[r.id].outcome != Outcome.DROPPED

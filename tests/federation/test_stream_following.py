@@ -14,7 +14,7 @@ import pytest
 from secureps.crypto.suite import cipher
 from secureps.errors import Conflict, InternalError, Refused, WrongVersion
 from secureps.messages import coordinator_records, requests
-from secureps.messages.requests import OpenRefused
+from secureps.messages.requests import OpenRefused, Submit
 from secureps.messages.submission import BlockHeader, signing_bytes
 from secureps.policy.cohorts.overlap import may_both_open
 from secureps.policy.plan import Plan
@@ -154,7 +154,7 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     )
     assert federation.checkpoints[-1].complete
     holders_allow_all(simulation)
-    received = journalled(simulation, coordinator_records.Received)
+    received = journalled(simulation, Submit)
     assert {record.receipt.id for record in received} == set(federation.fates)
 
 
@@ -277,7 +277,7 @@ def test_a_refusal_gives_the_set_up_for_once(tmp_path: Path) -> None:
 def test_only_the_same_update_is_taken_and_only_once(tmp_path: Path) -> None:
     simulation = begun(tmp_path, SSP | {"minimum": 3}, 6)
     group = stands(simulation)
-    received = journalled(simulation, coordinator_records.Received)
+    received = journalled(simulation, Submit)
     kept = {record.receipt.id: record.receipt for record in received}
 
     def sends(client: str, **changes: Any) -> None:

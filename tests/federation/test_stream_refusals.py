@@ -10,7 +10,7 @@ import pytest
 
 from secureps.errors import Conflict, Malformed, Refused, SecurepsError, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.requests import Withdraw
+from secureps.messages.requests import Submit, Withdraw
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.roles.machine import Failed
@@ -59,7 +59,7 @@ def test_who_was_refused_is_asked_anew(
     withdrawn = journalled(simulation, Withdraw)
     assert {record.id.client for record in withdrawn} == {"client-01"}
     assert {record.reason for record in withdrawn} == {"this server has no room today"}
-    received = journalled(simulation, coordinator_records.Received)
+    received = journalled(simulation, Submit)
     late = [r.receipt.version for r in received if r.receipt.id.client == "client-01"]
     assert max(late) > 0, "it contributed after that"
 

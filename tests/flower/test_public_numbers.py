@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from secureps.messages.coordinator_records import Received
+from secureps.messages.requests import Submit
 from secureps.messages.submission import UPDATE
 from secureps.store.journal import read_rows
 from tests.flower.test_strategy import CLIENTS, SEED, play
@@ -25,8 +25,6 @@ def test_a_node_publishes_its_sites_number_and_others_their_own(tmp_path: Path) 
     with a_task():
         play(tmp_path, LocalGrid(make_app(), nodes), 1, write_plan(tmp_path, clients=CLIENTS))
     (journal,) = tmp_path.rglob("coordinator/journal.db")
-    receipts = [
-        row.record.receipt for row in read_rows(journal) if isinstance(row.record, Received)
-    ]
+    receipts = [row.record.receipt for row in read_rows(journal) if isinstance(row.record, Submit)]
     counted = {each.id.client: each.examples for each in receipts if each.purpose == UPDATE}
     assert counted == {"client-00": 10, "client-01": 17, "client-02": 12}

@@ -14,9 +14,10 @@ from secureps.config.sections import parse
 from secureps.crypto.identity import Identity, Role
 from secureps.crypto.roster import Certificate, Roster, certify, sign_roster
 from secureps.errors import SecurepsError
-from secureps.messages import coordinator_records, orders, records, requests
+from secureps.messages import orders, records, requests
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
+from secureps.messages.requests import Submit
 from secureps.messages.run import GroupPlacement, Placement, Replicas, RunInfo, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import (
@@ -310,7 +311,7 @@ class World:
                 self.coordinator.apply(0.0, record)
         for transaction in journal:
             for record in transaction:
-                if isinstance(record, coordinator_records.Received):
+                if isinstance(record, Submit):
                     self.receipts[record.receipt.id] = record.receipt
         self.started = self._take(self.coordinator.resume(0.0))
 

@@ -12,11 +12,10 @@ from secureps.messages.coordinator_records import (
     CohortClosed,
     LiarsNamed,
     OpeningFailed,
-    Received,
     RoundGivenUp,
 )
 from secureps.messages.holder_records import CohortReleased
-from secureps.messages.requests import Examined, OpenRefused
+from secureps.messages.requests import Examined, OpenRefused, Submit
 from tests.kits.cheats import cheats, spoil_all
 from tests.kits.federations import Tensors, same, small_federation, small_plan
 from tests.kits.processes import ROUNDS, Processes, plan_text
@@ -57,7 +56,7 @@ def test_bad_envelopes_are_named_and_left_out_and_nothing_else_is_lost(tmp_path:
         versions, model = processes.model()
         flaws = [r for r in processes.journal("coordinator", Examined) if r.flaw]
         closed = [record.cohort for record in processes.journal("coordinator", CohortClosed)]
-        received = [record.receipt for record in processes.journal("coordinator", Received)]
+        received = [record.receipt for record in processes.journal("coordinator", Submit)]
         burnt = (CohortBurnt, RoundGivenUp, OpeningFailed, OpenRefused)
         assert processes.journal("coordinator", *burnt) == []
         log = processes.log("coordinator")

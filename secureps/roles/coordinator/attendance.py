@@ -16,7 +16,15 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.requests import Checkpointed, Examined, KeyShare, Prepared, Withdraw
+from secureps.messages.requests import (
+    Checkpointed,
+    Examined,
+    KeyShare,
+    Prepared,
+    Retire,
+    Submit,
+    Withdraw,
+)
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.group import Clocks, GroupState
 
@@ -96,10 +104,10 @@ def _concerned(record: object) -> Collection[str] | None:
             | records.MemberJoined(client=client)
             | records.MemberLeft(client=client)
             | records.MemberPassed(client=client)
-            | records.MemberRetired(client=client)
+            | Retire(client=client)
         ):
             return (client,)
-        case records.Received(receipt):
+        case Submit(receipt):
             return (receipt.id.client,)
         case Withdraw(id=id):
             return (id.client,)

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Telemetry
+from secureps.messages.requests import Submit, Telemetry
 from secureps.messages.scaling import ShardLoad
 from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import UPDATE, Cohort, Held
@@ -105,7 +105,7 @@ class Load:
                 case records.RoundOpened(group=name, invited=invited):
                     self._asked[name], self._came[name] = len(invited), []
                     self._coming[name] = 0
-                case records.Received(receipt) if receipt.purpose == UPDATE:
+                case Submit(receipt) if receipt.purpose == UPDATE:
                     group = tx.group(receipt.id.group)
                     self._sent[group.name] += receipt.size
                     self._updates_of[group.name] += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     Conflict,
@@ -225,7 +227,7 @@ def retire(tx: Transaction, message: Retire) -> None:
     Raises:
         UnknownParty: it never joined, and gives no reason why it does not.
     """
-    client, reason = message.party, said(message.reason)
+    client, reason = message.client, said(message.reason)
     if client not in tx.federation.members:
         if not reason:
             raise UnknownParty(f"{client} has not joined, and cannot retire")
@@ -235,7 +237,7 @@ def retire(tx: Transaction, message: Retire) -> None:
         return
     if client in tx.federation.why_gone and (client in tx.federation.retired or message.returns):
         return
-    tx.write(records.MemberRetired(client, reason, message.returns))
+    tx.write(replace(message, reason=reason))
     for group in tx.federation.groups.values():
         asked = group.phase is Phase.COLLECTING and client in group.invited
         if asked and client not in group.open_receipts.clients:

@@ -38,6 +38,8 @@ from secureps.messages.requests import (
     KeyShare,
     OpenRefused,
     Prepared,
+    Retire,
+    Submit,
     Withdraw,
 )
 from secureps.messages.run import Placement, RunInfo, ShardAddress
@@ -548,7 +550,7 @@ class CoordinatorState:
                     if groups and group.name not in groups:
                         outside.add(client)
                         group.excuse(client)
-            case records.MemberRetired(client, reason, returns):
+            case Retire(client, reason, returns):
                 self.why_gone[client] = reason
                 if not returns:
                     self.retired.add(client)
@@ -580,7 +582,7 @@ class CoordinatorState:
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
                     group.phase, group.reason = Phase.DONE, group.resigned or reason
-            case records.Received(receipt):
+            case Submit(receipt):
                 self._receive(at, receipt)
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from secureps.crypto.roster import Roster
 from secureps.errors import Malformed
 from secureps.messages import requests
-from secureps.messages.coordinator_records import CohortClosed, Received, VersionCommitted
+from secureps.messages.coordinator_records import CohortClosed, VersionCommitted
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
 from secureps.messages.moves import Holding
-from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.requests import Figure, Submit, Telemetry
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE, Receipt
 from secureps.model.layout import Layout
@@ -365,7 +365,7 @@ class Window:
         """What arrived, what had not when a cohort closed, and what was published."""
         for record in tx.step.records:
             match record:
-                case Received(receipt):
+                case Submit(receipt):
                     self._size(receipt)
                     self._waited(tx, receipt.id.group, (receipt.id.client,), arrived=True)
                 case CohortClosed(cohort):

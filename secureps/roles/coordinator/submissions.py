@@ -15,8 +15,8 @@ from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.field import parse_vector
 from secureps.crypto.roster import Roster
 from secureps.errors import Conflict, Malformed, Oversized, Refused, WrongRun, WrongVersion
-from secureps.messages.coordinator_records import Received
 from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.requests import Submit
 from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
@@ -66,7 +66,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     envelopes.check_numbers(tx, receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)
-        tx.write(Received(receipt))
+        tx.write(Submit(receipt))
         commit.found(tx, group, receipt)
         return
     # A client that spoils cohorts would burn every one, and all others pay for it in privacy.
@@ -80,7 +80,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     else:
         _check_stream(tx, group, receipt)
     check_counted(tx.plan.group(group.name), receipt.id, receipt.examples)
-    tx.write(Received(receipt))
+    tx.write(Submit(receipt))
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)

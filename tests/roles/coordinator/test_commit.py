@@ -9,7 +9,7 @@ import pytest
 from secureps.errors import UnknownParty, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import Prepared, Submit
 from secureps.messages.submission import Held, Member, SubmissionId, rooted
 from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.group import Phase
@@ -44,7 +44,7 @@ def test_a_version_in_six_steps() -> None:
     names = {c: world.receipt(c, 1, 0) for c in CLIENTS}
     for client in CLIENTS[:2]:
         step = world.give(*take(world, client))
-        assert step.records == [coordinator_records.Received(names[client])]
+        assert step.records == [Submit(names[client])]
         assert answers(step) == [requests.Noted()]
         assert orders_of(step) == []
     assert world.group().reason == "2 of 3 have arrived; waits for c2"
@@ -145,7 +145,7 @@ def test_missing_blocks_reopen_the_cohort_and_it_closes_anew() -> None:
     assert (again.records, late.records) == ([], [])
     step = world.give("c1", requests.Submit(world.receipts[lost]))
     assert [type(r) for r in step.records] == [
-        coordinator_records.Received,
+        Submit,
         coordinator_records.CohortClosed,
     ]
     closed = step.records[1]

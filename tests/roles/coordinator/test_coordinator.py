@@ -19,7 +19,7 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, orders, records, requests
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import Prepared, Submit
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import Held, SubmissionId
@@ -126,7 +126,7 @@ def test_the_founder_is_asked_found_orders_follow_and_prepared_makes_version_0()
     assert orders_of(world.enter("c1"), "c1") == []
     step = world.give(*take(world, "c0"))
     (received,) = step.records
-    assert isinstance(received, coordinator_records.Received)
+    assert isinstance(received, Submit)
     assert orders_of(step) == [orders.Found(1, "all", received.receipt)] * 2
     step = world.give(*take(world, "shard-a"))
     assert [type(r) for r in step.records] == [Prepared]

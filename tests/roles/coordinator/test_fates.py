@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import Conflict
-from secureps.messages.coordinator_records import Received
 from secureps.messages.orders import Settled
 from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Submit
@@ -118,7 +117,7 @@ def test_in_a_run_they_do_not_grow_with_its_versions(long_run: Simulation) -> No
 def test_whoever_asks_late_hears_that_it_is_over(long_run: Simulation) -> None:
     coordinator = long_run.coordinator
     rows = long_run._stores["coordinator"].journal.replay()
-    receipt = next(r.receipt for _, r in rows if isinstance(r, Received) and r.receipt.version == 0)
+    receipt = next(r.receipt for _, r in rows if isinstance(r, Submit) and r.receipt.version == 0)
     id = receipt.id
     assert coordinator.federation.settled.of(id) == OVER
     subscribe = long_run.parties[id.client].machine.subscription()

@@ -457,19 +457,6 @@ def test_few_effective_members_and_one_that_outweighs_are_refused() -> None:
     assert reason == "one member outweighs all the others"
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"run": bytes(32)}, "not for an update of this run"),
-        ({"version": 3}, "for another group or version"),
-        ({"base": bytes(32)}, "trained on another model than the others"),
-        ({"signature": bytes(64)}, "signature"),
-    ],
-)
-def test_receipts_that_do_not_belong(changes: dict[str, Any], text: str) -> None:
-    assert text in bench().holder(0).refusal(changed(bench().opening(crowd()), 2, **changes))
-
-
 def test_too_few_are_refused() -> None:
     """By the plan: the holder's own settings, which ask for two, allow no fewer."""
     reason = bench(5).holder(0).refusal(bench(5).opening(crowd(minimum=5)[:4]))
