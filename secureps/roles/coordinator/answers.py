@@ -26,7 +26,7 @@ from secureps.messages.requests import (
 from secureps.messages.submission import Held, SubmissionId, opening_digest
 from secureps.policy.checks.evaluation import check_mean, from_vector
 from secureps.roles.coordinator import checkpointing, commit, opening, resharding, termination
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import OPENS, GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import check_digests, check_part, check_prepared
 from secureps.wording import named
@@ -81,6 +81,8 @@ def _hold_once_more(tx: Transaction, group: GroupState, said: Held) -> None:
     elif group.phase is Phase.PREPARING:
         blocks = tx.federation.owners(group.name)[shard]
         tx.order(shard, commit.make_prepare(tx, group, blocks))
+    elif tx.sessions.asked.isdisjoint(group.summed):  # no member is waited for any more
+        tx.reasons[group.name] = OPENS
 
 
 def missing(tx: Transaction, event: Missing) -> None:

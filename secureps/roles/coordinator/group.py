@@ -322,6 +322,7 @@ class CohortInProgress:
 
 
 SITS_OUT = "cannot take part before the next version"
+OPENS = "every shard holds; the key holders open"
 
 Ask = tuple[int, Base | None]
 """What a client was asked for: by which round, and without rounds from which base."""

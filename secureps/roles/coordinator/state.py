@@ -48,6 +48,7 @@ from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import Held, Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
+    OPENS,
     CheckpointState,
     Evaluations,
     GroupState,
@@ -773,7 +774,7 @@ class CoordinatorState:
     def _hold(self, group: GroupState) -> None:
         if self.owners(group.name).keys() <= group.closed_cohort.held.keys():
             group.phase = Phase.OPENING
-            group.reason = "every shard holds; the key holders open"
+            group.reason = OPENS
 
     def _move(self, at: float, record: Act | records.MovingRecord) -> None:
         """What others are asked for who are left, they may have; what shards said stays said."""

@@ -194,6 +194,19 @@ def test_lost_opened_sums_whose_sums_are_lost_wait_for_the_members() -> None:
     assert [type(o) for o in orders_of(step)] == [orders.Prepare]
 
 
+def test_once_the_members_have_sent_again_a_cohort_waits_for_its_key_holder() -> None:
+    world = holding()
+    for shard in SHARDS:
+        world.give(*take(world, shard))
+    ids = (SubmissionId("c1", "all", 1), SubmissionId("c2", "all", 1))
+    world.give("shard-a", requests.Missing("shard-a", "all", 0, ids))
+    assert world.group().reason.endswith("waits for c1, c2 again")
+    for id in ids:
+        world.give(id.client, requests.Submit(world.receipts[id]))
+    world.give("shard-a", Held("shard-a", "all", 0, world.sums("shard-a", "all", 0)))
+    assert world.group().reason == "every shard holds; the key holders open"
+
+
 @pytest.mark.parametrize("party", [HOLDER, "c1"])
 def test_who_was_away_when_a_shard_asked_is_asked_when_it_comes(party: str) -> None:
     world = preparing()
