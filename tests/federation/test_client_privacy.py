@@ -39,19 +39,6 @@ from tests.kits.roles_kit import SCHEMA
 from tests.kits.sealed_blocks import drawn, made_of, released
 
 
-@pytest.mark.parametrize("placement", ["local", "aggregator"])
-def test_the_same_noise_and_the_same_model_under_every_cipher(
-    placement: str, tmp_path: Path
-) -> None:
-    models = []
-    for cipher in ("plain", "bfv", "rlwe"):
-        simulation = federation(private_plan(placement, cipher), tmp_path / cipher)
-        simulation.run()
-        models.append(simulation.model())
-    assert same(*models[:2])
-    assert same(*models[1:])
-
-
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
 def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(
     cipher: str, tmp_path: Path

@@ -16,13 +16,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
-from tests.kits.federations import (
-    Tensors,
-    finished,
-    same,
-    small_federation,
-    small_plan,
-)
+from tests.kits.federations import same, small_plan
 from tests.kits.privacy_kit import facts_of, private_plan
 from tests.kits.privacy_kit import federation as private_federation
 from tests.kits.thin_group import FED_BACK, RULE, THIN
@@ -41,20 +35,6 @@ def plan(
 ) -> Plan:
     group = CHAINS[chain] | {"most_examples": 32, "rule": rule}
     return small_plan(cipher, **({"group": [group], "versions": 3} | more))
-
-
-def played(folder: Path, own: Plan) -> Tensors:
-    simulation = small_federation(own, folder)
-    simulation.run(lambda: finished(simulation))
-    assert simulation.versions() == {"all": own.section.versions}
-    return simulation.model()
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-def test_the_same_bits_under_every_cipher(chain: str, tmp_path: Path) -> None:
-    first = played(tmp_path / "plain", plan(chain=chain))
-    for cipher in ("rlwe", "bfv"):
-        assert same(first, played(tmp_path / cipher, plan(cipher, chain)))
 
 
 PRIVATE = {"codec": CHAINS["thin"]["codec"][:2], "feedback": True, "weighting": "uniform"}

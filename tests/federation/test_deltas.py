@@ -28,14 +28,7 @@ from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_path
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
-from tests.kits.federations import (
-    Tensors,
-    Walker,
-    finished,
-    same,
-    small_federation,
-    small_plan,
-)
+from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
 from tests.kits.privacy_kit import adaptive_plan, federation, scales
 from tests.kits.privacy_kit import group as adaptive_group
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
@@ -85,14 +78,6 @@ def model_of_all() -> Tensors:
     """That of `plan` where nothing goes wrong."""
     with TemporaryDirectory() as folder:
         return played(Path(folder), plan())
-
-
-@pytest.mark.parametrize("kind", GROUPS)
-@pytest.mark.parametrize("bits", [2, 5])
-def test_the_same_bits_under_every_cipher(kind: str, bits: int, tmp_path: Path) -> None:
-    first = played(tmp_path / "plain", plan("plain", kind, bits))
-    for cipher in ("rlwe", "bfv"):
-        assert same(first, played(tmp_path / cipher, plan(cipher, kind, bits)))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import pytest
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import (
     METRICS,
     MOST_HELD_OUT,
@@ -27,11 +25,6 @@ from tests.kits.federations import Tensors, events_of, finished, same, small_pla
 Result = tuple[Tensors, dict[int, dict[str, float]]]
 
 
-def play(simulation: Simulation) -> Result:
-    simulation.run()
-    return simulation.model(), metrics_of(simulation)
-
-
 @cache
 def unharmed(cipher: str, versions: int = 5, clients: int = 6) -> tuple[Result, int]:
     """Model and metrics of a run in which nothing goes wrong, and how many events it had."""
@@ -40,18 +33,6 @@ def unharmed(cipher: str, versions: int = 5, clients: int = 6) -> tuple[Result, 
         simulation = examined(plan, Path(folder), trainers=examiners(clients))
         events = events_of(simulation)
         return (simulation.model(), metrics_of(simulation)), events
-
-
-def alike(left: Result, right: Result) -> bool:
-    """Bit for bit, both."""
-    return same(left[0], right[0]) and left[1] == right[1]
-
-
-@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
-def test_every_cipher_gives_the_same_metrics_and_model_bit_for_bit(
-    cipher: str, tmp_path: Path
-) -> None:
-    assert alike(play(examined(evaluated_plan(cipher), tmp_path)), unharmed("plain")[0])
 
 
 def test_every_k_th_version_and_the_last_are_evaluated() -> None:

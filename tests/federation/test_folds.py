@@ -18,14 +18,7 @@ from secureps.roles.machine import Fold
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store import compaction
 from secureps.store.journal import SqliteJournal, read_rows
-from tests.kits.federations import (
-    FEWER,
-    OF_RECORDS,
-    Tensors,
-    same,
-    small_federation,
-    small_plan,
-)
+from tests.kits.federations import FEWER, OF_RECORDS, Tensors, same, small_federation, small_plan
 from tests.kits.folding import differing, made, said_nothing, through_json
 from tests.kits.streams import stream, stream_plan
 

@@ -27,14 +27,7 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import Constant, Delays
 from secureps.scenario.links import Links
 from tests.kits.cheats import journalled
-from tests.kits.federations import (
-    Walker,
-    at_event,
-    events_of,
-    finished,
-    same,
-    small_plan,
-)
+from tests.kits.federations import Walker, at_event, events_of, finished, same, small_plan
 from tests.kits.loads import decided
 from tests.kits.shoppers import SYNC, Shopper, sparse_plan
 from tests.kits.streams import BUFFERED, stream_plan

@@ -26,14 +26,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, lies, small_error, spoils, until
 from tests.kits.evaluations import evaluated_plan, examined
-from tests.kits.federations import (
-    Tensors,
-    Walker,
-    finished,
-    same,
-    small_federation,
-    small_plan,
-)
+from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
 
 COUNT, MINIMUM = 10, 4
 

@@ -251,6 +251,15 @@ def test_who_looks_for_the_coordinator_at_its_standby_is_sent_on(tmp_path: Path)
 # --- the fence ----------------------------------------------------------------------
 
 
+def test_a_coordinator_that_rules_takes_nothing_over(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    reach(simulation, 0)
+    answer = simulation.parties[COORDINATOR].request(COORDINATOR, TakeOver())
+    simulation.run(answer.done)
+    with pytest.raises(Refused, match="it rules already"):
+        answer.result()
+
+
 def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
     reach(simulation, 1)

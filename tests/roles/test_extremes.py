@@ -20,13 +20,7 @@ from secureps.roles.validation import check_part
 from secureps.wire import msgpack
 from secureps.wire.msgpack import encode
 from tests.kits.extremes import UNSENDABLE, extremes
-from tests.kits.roles_kit import (
-    HOLDER,
-    World,
-    collecting,
-    make_plan,
-    refused,
-)
+from tests.kits.roles_kit import HOLDER, World, collecting, make_plan, refused
 from tests.kits.unset import unset
 
 

@@ -18,14 +18,7 @@ from secureps.crypto.identity import ROLES, Identity, Role
 from secureps.crypto.key_request import sign_request
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster, sign_roster
 from secureps.crypto.tls import TlsKey, certify_tls, check_certificate, make_authority
-from secureps.errors import (
-    DamagedStore,
-    Malformed,
-    Refused,
-    SecurepsError,
-    UnknownParty,
-    Unsigned,
-)
+from secureps.errors import DamagedStore, Malformed, Refused, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.evaluation import Evaluated, Metric, evaluated_bytes

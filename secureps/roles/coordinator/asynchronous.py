@@ -41,13 +41,7 @@ from secureps.policy.rules.rule import (
     Wait,
     holds_everybody,
 )
-from secureps.roles.coordinator import (
-    commit,
-    opening,
-    recovery,
-    synchronous,
-    termination,
-)
+from secureps.roles.coordinator import commit, opening, recovery, synchronous, termination
 from secureps.roles.coordinator.group import MOST_REFUSED, GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
 from secureps.wording import named

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.errors import (
-    ConfigError,
-    Malformed,
-    NotReady,
-    PlanRefused,
-    Refused,
-    UnknownParty,
-)
+from secureps.errors import ConfigError, Malformed, NotReady, PlanRefused, Refused, UnknownParty
 from secureps.messages import requests
 from secureps.messages.acts import Act
 from secureps.messages.encoding import from_plain, to_plain

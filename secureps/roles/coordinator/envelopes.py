@@ -32,13 +32,7 @@ from secureps.messages.orders import (
 )
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, rooted
-from secureps.policy.cohorts.accusations import (
-    BELIEVED,
-    believed,
-    missable,
-    told,
-    unsupported,
-)
+from secureps.policy.cohorts.accusations import BELIEVED, believed, missable, told, unsupported
 from secureps.roles.coordinator import opening, recovery, synchronous, termination
 from secureps.roles.coordinator.commit import REASON_LIMIT
 from secureps.roles.coordinator.group import GroupState, Phase

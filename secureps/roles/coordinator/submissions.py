@@ -33,12 +33,7 @@ from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.spending import fact
-from secureps.roles.coordinator import (
-    commit,
-    envelopes,
-    opening,
-    recovery,
-)
+from secureps.roles.coordinator import commit, envelopes, opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import block_bytes, check_sequence

@@ -20,13 +20,7 @@ from secureps.policy.rules.rule import (
     Wait,
     holds_everybody,
 )
-from secureps.roles.coordinator import (
-    commit,
-    evaluation,
-    opening,
-    recovery,
-    termination,
-)
+from secureps.roles.coordinator import commit, evaluation, opening, recovery, termination
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
 from secureps.wording import by_reason, counted, named

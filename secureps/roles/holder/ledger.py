@@ -21,12 +21,7 @@ from typing import Protocol
 
 from secureps.config.plan import CipherSection
 from secureps.crypto.roster import Roster
-from secureps.errors import (
-    Fenced,
-    InternalError,
-    Refused,
-    WrongRun,
-)
+from secureps.errors import Fenced, InternalError, Refused, WrongRun
 from secureps.messages.encoding import canonical, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION
@@ -53,12 +48,7 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import (
-    base_of,
-    check_members,
-    may_both_open,
-    places,
-)
+from secureps.policy.cohorts.overlap import base_of, check_members, may_both_open, places
 from secureps.roles.machine import Call, Fold, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, founded
 from secureps.roles.roster_follower import RosterFollower

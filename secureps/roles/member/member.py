@@ -9,21 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from secureps.crypto.roster import Roster
-from secureps.errors import (
-    BudgetSpent,
-    Conflict,
-    Malformed,
-    SecurepsError,
-    TermsRefused,
-)
+from secureps.errors import BudgetSpent, Conflict, Malformed, SecurepsError, TermsRefused
 from secureps.messages import orders, requests
 from secureps.messages.evaluation import EVALUATION, Evaluated
-from secureps.messages.member_records import (
-    MemberRecord,
-    OwnAct,
-    SequencesBegun,
-    SubmissionSettled,
-)
+from secureps.messages.member_records import MemberRecord, OwnAct, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import (
     Configure,
     Finish,

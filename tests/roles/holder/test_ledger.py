@@ -35,14 +35,7 @@ from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
 from secureps.roles.holder.ledger import REMEMBERED, HolderLedger, HolderRules
 from secureps.roles.machine import Fold, Step
-from tests.kits.roles_kit import (
-    ADDRESSES,
-    CA,
-    _identity,
-    make_placement,
-    make_plan,
-    make_run,
-)
+from tests.kits.roles_kit import ADDRESSES, CA, _identity, make_placement, make_plan, make_run
 
 CLIENTS = tuple(f"m{number:02}" for number in range(14))
 IDENTITIES = {name: _identity(name) for name in CLIENTS}

@@ -7,14 +7,7 @@ import dataclasses
 from secureps.messages import requests, shard_records
 from secureps.messages.submission import CohortName, Held, cohort_digest
 from secureps.roles.machine import Step
-from secureps.roles.shard.reports import (
-    another,
-    held,
-    missing_for,
-    registering,
-    spoilt,
-    work_name,
-)
+from secureps.roles.shard.reports import another, held, missing_for, registering, spoilt, work_name
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
 from tests.kits.roles_kit import ADDRESSES, make_cohort
 from tests.kits.shard_kit import Desk
