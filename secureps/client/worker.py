@@ -182,7 +182,7 @@ class ClientWorker(Worker):
         self._sealer = OutboxSealer(
             site.identity,
             site.holder_keys,
-            lambda group, version: machine.committees.goes_on_with(group, version),
+            lambda group, version: machine.committees.due_for_made(group, version),
             outbox,
             site.ledger,
             site.threads,

@@ -237,7 +237,7 @@ def test_an_update_whose_key_nobody_holds_is_put_away(tmp_path: Path) -> None:
         assert len(own._outbox.keys("")) == own._layout().group(group).blocks
         raise Refused("other key holders came meanwhile")
 
-    own._machine.committees = cast(Committees, SimpleNamespace(goes_on_with=nobody))
+    own._machine.committees = cast(Committees, SimpleNamespace(due_for_made=nobody))
     with pytest.raises(Refused, match="came meanwhile"):
         released(own, Contribute((), (b"one",), ()), Aim("all", 0, 4), made_of(SMALL))
     assert own._outbox.keys("") == []

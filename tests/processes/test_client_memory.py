@@ -75,7 +75,7 @@ def client(cipher: str, folder: Path) -> ClientWorker:
     trainer = Shift(0)
     site = Site("c0", trainer, IDENTITIES["c0"], UnsafeSeed(1), keys, folder)
     told = KeyCommittee(bytes(32), tuple(keys), tuple(keys.values()))
-    committees = SimpleNamespace(goes_on_with=lambda group, version: told, keys=AnnouncedKeys())
+    committees = SimpleNamespace(due_for_made=lambda group, version: told, keys=AnnouncedKeys())
     member = cast(Member, SimpleNamespace(pinned=pinned, committees=committees))
     own = ClientWorker(site, member, DiskSpool(folder / "outbox"))
     trainer.worker = own

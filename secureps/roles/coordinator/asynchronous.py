@@ -99,7 +99,7 @@ def _earliest(*times: float | None) -> float | None:
 
 
 def _patience(tx: Transaction, group: GroupState) -> float | None:
-    """Until when others may follow a burnt cohort before sets of it do; None if none is burnt."""
+    """Until when others may follow a burnt cohort before sets of it do; None: no longer, or never."""
     if group.phase is not Phase.COLLECTING or not recovery.possible(tx, group):
         return None
     until = (group.opened_at or 0.0) + _deadline(tx, group)
@@ -151,7 +151,7 @@ def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
 
 
 def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
-    """These seal again what they sent; what else they have sent came after that, and is over."""
+    """Asks these clients to seal again what they sent; what they have sent since is dropped."""
     clients = tuple(sorted(chosen.clients))
     later = tuple(id for id in group.pending if id.client in chosen.clients)
     text = "its client seals again what it sent before, for a cohort that was burnt"
@@ -204,7 +204,7 @@ def _end(tx: Transaction, group: GroupState) -> None:
 
 
 def _fail(tx: Transaction, group: GroupState, reason: str) -> Wait:
-    """Its rule cannot be asked any more: the run ends, after the version in the making."""
+    """Ends the run after the version in the making: its rule cannot be asked any more."""
     began = not tx.federation.ending
     termination.end(tx, reason, RuleFailed)
     if group.phase is Phase.COLLECTING:
@@ -323,7 +323,7 @@ def _decide_now(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
-    """Who is not waited for: may train no more; or sends nothing for now, while nobody trains."""
+    """Members that nobody waits for: their budget is spent, or all have sent what they may."""
     stream = group.open_stream
     found = set(seen.live & stream.spent)
     if seen.live.isdisjoint(stream.training):

@@ -58,7 +58,7 @@ def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 
 
 def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
-    """What came of a client before a flaw was found is looked into now: it is kept back."""
+    """Has holders look into what a client had sent before a flaw was found in its envelope."""
     known = tx.federation.committees  # what came may be sealed for one before the newest
     for holder in dict.fromkeys(h for each in known for h in each.holders):
         for receipt in opening.unexamined(tx, group, holder):
@@ -67,7 +67,7 @@ def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
 
 
 def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
-    """A holder has; with a flaw the submission is dropped, before anything is opened.
+    """A holder has looked into an envelope; a flaw drops the submission before anything is opened.
 
     No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
     asked it is too late (this one will refuse its share). Then, or if the holder is not believed,
@@ -195,7 +195,7 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
 
 
 def _give_up(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
-    """What was sent for these is dropped; with the round, where there are rounds."""
+    """Drops what was sent for these holders; with the round, where there are rounds."""
     ids = tuple(r.id for r in group.receipts.values() if r.committee in lost and group.drops(r.id))
     if group.streaming:
         sealed = {group.receipts[id].committee or b"" for id in ids}
@@ -209,7 +209,7 @@ def _give_up(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]
 
 
 def _begin(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
-    """They are due from the newest version of this group on, whoever sealed it already."""
+    """Has the newest version of this group sealed for the newest holders."""
     sent = group.open_stream.sent.items() if group.streaming else ()
     for client in sorted(client for client, base in sent if base.version >= group.version):
         reason = "it has sealed the newest version for other key holders"

@@ -42,7 +42,7 @@ from secureps.roles.pinned_run import PinnedRun
 
 
 def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
-    """What a party hears that holds a run, of a coordinator that holds none; None if it is new.
+    """Refuses a party that holds a run while this coordinator holds none; None if it is new.
 
     An empty folder may be a volume that is not mounted. A run that is founded over it would send
     everybody away from the one that they have, with all that cannot be made again.
@@ -121,7 +121,7 @@ def make_configure(tx: Transaction) -> Configure:
 
 
 def tell_moved(tx: Transaction) -> None:
-    """A shard is elsewhere, or serves for the first time: who dials it hears of it."""
+    """Tells everybody who dials a shard where it is."""
     if (pinned := tx.federation.pinned) is None:
         return
     configure = make_configure(tx)
@@ -198,7 +198,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         raise Malformed(f"{party}: a group has one newest cohort of which there are sums")
     if elsewhere := _elsewhere(tx, event, role):
         return elsewhere
-    if apart := _apart(tx, event, role):
+    if apart := _check_progress(tx, event, role):
         return apart
     if role == "shard":
         tx.sessions.reached[party] = _whole(tx, event)
@@ -235,7 +235,7 @@ def _whole(tx: Transaction, event: Register) -> frozenset[str]:
 
 
 def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
-    """Whoever left this run, or is part of another one, is told so."""
+    """Refuses a server that has left this run, or takes part in another one."""
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
         return elsewhere(tx, party, event.run)
@@ -250,8 +250,8 @@ def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
     return None
 
 
-def _apart(tx: Transaction, event: Register, role: str) -> NotReady | None:
-    """Whether what a server of this run has come to fits what is journalled here."""
+def _check_progress(tx: Transaction, event: Register, role: str) -> NotReady | None:
+    """Checks that the progress of a server of this run agrees with this journal."""
     if tx.federation.pinned is None:
         return None
     return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, event)

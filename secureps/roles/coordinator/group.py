@@ -32,7 +32,7 @@ MOST_REFUSED = 3
 
 
 def after_pause(moment: float, since: float, until: float) -> float:
-    """When something was by a clock that stood still: what came meanwhile came at the end."""
+    """Moves a moment by a pause: what came during the pause counts as come at its end."""
     return min(moment, since) + (until - since)
 
 
@@ -92,7 +92,7 @@ class Clocks:
         self.spent.add(client)
 
     def forget(self, client: str) -> None:
-        """It will not send what it was asked for: nobody waits for it until it does send."""
+        """Waits no more for a client that will not send what it was asked for, until it sends."""
         if client in self.training:
             self.passed.add(client)
         self.leave(client)
@@ -182,7 +182,7 @@ class Clocks:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
 
     def stand_still(self, since: float, until: float) -> None:
-        """A pause of the run: no time has passed for anybody."""
+        """Time spent in a pause of the run does not count for anybody."""
         self.moved = {c: after_pause(at, since, until) for c, at in self.moved.items()}
         self.arrived = {id: after_pause(at, since, until) for id, at in self.arrived.items()}
         self.refused = {
@@ -505,7 +505,7 @@ class GroupState:
         return self.pending
 
     def end_cohort(self, at: float, reason: str) -> None:
-        """It is part of a version, or burnt: the next round opens, or the stream goes on."""
+        """Ends a cohort that is committed or burnt: a round may open, or the stream goes on."""
         if not self.streaming:
             self.end_round()
             self.phase, self.reason = Phase.WAITING, reason
@@ -519,7 +519,7 @@ class GroupState:
         self.phase, self.reason, self.opened_at = Phase.COLLECTING, reason, at
 
     def begin_set(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
-        """Exactly these clients of a burnt cohort send once more what they sent for it.
+        """Asks exactly these clients of a burnt cohort to send once more what they sent for it.
 
         Whatever they made after that was dropped, was in no cohort, and may be made anew.
         """
@@ -565,7 +565,7 @@ class GroupState:
         return member is not None and member.id == id
 
     def decline(self, client: str, reason: str, sits_out: bool = False) -> None:
-        """It takes no part in the open round; without rounds, in none for this version."""
+        """Notes that a client takes no part in the open round; without rounds, in this version."""
         self.absences[client] = reason
         if sits_out:
             self.sitting_out |= {client}
@@ -575,7 +575,7 @@ class GroupState:
             self.lost |= {client}
 
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
-        """These wait no more."""
+        """Removes submissions that wait no more."""
         for id in ids:
             self.open_receipts.remove(id)
             if self.stream is not None:
@@ -604,7 +604,7 @@ class GroupState:
             self.absences.pop(client, None)
 
     def excuse(self, client: str) -> None:
-        """Nothing is asked of a client: its data has nothing for this group."""
+        """Asks a client for nothing more: its data has nothing for this group."""
         if self.awaits(client):
             self.invited -= {client}
             self.forget(client)
@@ -615,7 +615,7 @@ class GroupState:
             self.stream.forget(client)
 
     def stand_still(self, since: float, until: float) -> None:
-        """Nothing that waited has waited longer for a pause of the run."""
+        """Time spent in a pause of the run does not count towards deadlines."""
         if self.opened_at is not None:
             self.opened_at = after_pause(self.opened_at, since, until)
         if self.stream is not None:
@@ -631,7 +631,7 @@ class GroupState:
         self.close(None)
 
     def close(self, cohort: Cohort | None) -> None:
-        """Nothing is held, opened or prepared of this cohort (None: of any)."""
+        """Begins the steps of a cohort; None ends those of the one before."""
         self.making = None if cohort is None else CohortInProgress(cohort)
         self.coming = {}
 
@@ -742,7 +742,7 @@ def too_far(
 def stand_still(
     since: float, until: float, groups: Iterable[GroupState], evaluations: Evaluations
 ) -> None:
-    """Nothing that waited has waited longer for it."""
+    """Time between these two moments does not count towards deadlines of these groups."""
     evaluations.since = after_pause(evaluations.since, since, until)
     for group in groups:
         group.stand_still(since, until)

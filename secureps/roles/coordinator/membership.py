@@ -108,7 +108,7 @@ def demand_known(tx: Transaction, follower: RosterFollower, client: str) -> None
 
 
 def revoke(tx: Transaction, roster: Roster) -> None:
-    """Who has joined and is on the roster no more is left out, of open rounds too."""
+    """Leaves out clients that have joined and are on the roster no more, of open rounds too."""
     for client in tx.federation.members:
         if client not in roster and tx.federation.isolated.get(client) != REVOKED:
             tx.sessions.leave(client)
@@ -126,9 +126,10 @@ def announce(tx: Transaction, text: str) -> None:
 
 
 def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> None:
-    """Who goes by an older roster than this one hears of it; of others with committees first.
+    """Sends newer rosters to a party that still follows an older one.
 
-    Whoever was away may not have followed a roster whose key holders are still sealed for.
+    A party that was away may not have followed a roster whose key holders are still sealed for:
+    that one comes first.
     """
     roster = follower.roster
     for committee in opening.used_committees(tx):
@@ -192,7 +193,7 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
 
 
 def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
-    """A client has no more of what it was to send again: whoever waits for it hears of it.
+    """A client says that it no longer has what it was to send again.
 
     In an open round it trains once more instead: of what it lost nothing was opened. Of a founding
     model that not all shards have there is another one.

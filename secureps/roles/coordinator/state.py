@@ -657,7 +657,7 @@ class CoordinatorState:
             self.unsafe.add(id.client)
 
     def _use(self, id: SubmissionId) -> None:
-        """Its client is beyond this sequence."""
+        """Notes that a client has used a sequence."""
         after = self.next.get((id.client, id.group), 0)
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
@@ -777,7 +777,7 @@ class CoordinatorState:
             group.reason = OPENS
 
     def _move(self, at: float, record: Act | records.MovingRecord) -> None:
-        """What others are asked for who are left, they may have; what shards said stays said."""
+        """Folds a move of blocks; a cohort is held once all shards that are left have said so."""
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned
         self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)

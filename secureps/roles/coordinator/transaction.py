@@ -297,7 +297,7 @@ class Transaction:
             self.step.effects.append(Order(to, message))
 
     def settle(self, ids: tuple[SubmissionId, ...]) -> None:
-        """Nobody needs the blocks of these any more: clients hear why, and shards that it is so."""
+        """Tells clients what became of these, and shards that their blocks may go."""
         if ids:
             self.tell_fates(ids)
             self.discard(ids)
@@ -318,7 +318,7 @@ class Transaction:
             self.order(shard, Discard(self.federation.incarnation, ids))
 
     def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:
-        """These wait no more in a group without rounds, and are part of nothing."""
+        """Drops submissions: they are part of nothing."""
         if ids:
             self.write(SubmissionsDropped(group, ids, reason))
             self.settle(ids)

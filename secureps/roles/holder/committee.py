@@ -239,7 +239,7 @@ class CommitteeHolder(Holder[Open]):
     # --- keys ---------------------------------------------------------------------
 
     def _signed(self, announced: EnvelopeKeyAnnounced) -> Step:
-        """On record before anybody hears of it: a restart says it again, and makes no other."""
+        """Journals a key before anybody hears of it: a restart makes no other."""
         self._announcing = False
         step, unix = Step(), self._ledger.follower.unix
         self._ledger.write(step, KeyReplaced(announced, unix or 0.0))
@@ -247,7 +247,7 @@ class CommitteeHolder(Holder[Open]):
         return step
 
     def _erase(self, step: Step, below: int) -> None:
-        """Decided for good before a file goes."""
+        """Journals that keys are erased before their files go."""
         if below > self._ledger.rotation.least:
             self._ledger.write(step, KeysErased(below))
             step.effects.append(Work(Erase(below)))

@@ -321,7 +321,7 @@ class Member(MemberFold):
         return True
 
     def _decline_worn_out(self, step: Step) -> None:
-        """Takes no part in rounds that ask for an update that was sealed often enough."""
+        """Declines rounds that ask for an update that was sealed often enough."""
         for due in self._desk().asked():
             if reason := self._out.worn_out(due.invite.group, due.base):
                 self._decline(step, self._invites.open.pop(due.invite.group), due.base, reason)
@@ -493,7 +493,7 @@ class Member(MemberFold):
         self._pinned = self._appraiser.pinned = follow(step, self.pinned, told, roster, *own)
 
     def _catch_up(self, step: Step) -> None:
-        """By another roster: what it was told of shards that were not on the one before."""
+        """Takes up what it was told of shards that were not on its roster before."""
         if (told := self._ahead) is not None:
             self._follow(step, told)
 
@@ -519,7 +519,7 @@ class Member(MemberFold):
     def _refused(
         self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
     ) -> None:
-        """A submission never comes."""
+        """Says that a submission never comes."""
         sealed = self._out.sealed.get(id)
         self._settle(step, id, Outcome.DROPPED, str(error))
         if sealed is None:
