@@ -99,7 +99,7 @@ def _earliest(*times: float | None) -> float | None:
 
 
 def _patience(tx: Transaction, group: GroupState) -> float | None:
-    """Until when others may follow a burnt cohort before sets of it do; None: no longer, or never."""
+    """Until when others may follow a burnt cohort before sets of it do; None: not now."""
     if group.phase is not Phase.COLLECTING or not recovery.possible(tx, group):
         return None
     until = (group.opened_at or 0.0) + _deadline(tx, group)
