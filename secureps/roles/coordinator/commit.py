@@ -21,6 +21,7 @@ from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, 
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 from secureps.roles.machine import Say
 
@@ -150,16 +151,35 @@ def burnt(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False)
 
 
 def try_answers(tx: Transaction, group: GroupState) -> Wait:
-    """Tries the next sum of keys that the answers give, if there is one."""
-    match opening.decide(tx, group):
-        case opening.Found(key, holders):
-            opened(tx, group, (), key, holders)
-            return GOES_ON
-        case opening.Hopeless(reason, spoilt):
-            burnt(tx, group, reason, spoilt)
-            return tx.again
-        case Wait() as waits:
-            return waits
+    """Tries the next sum of keys that the answers give, if there is one.
+
+    While fewer than t have answered, it waits; for nobody who was taken off the roster. When all
+    answers that are there are tried, those of silent holders have one deadline's time to come.
+    """
+    making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
+    unanswered = opening.silent(tx, group)
+    gone = (holder for holder in unanswered if holder not in tx.holders)
+    refusals = making.refusals | dict.fromkeys(gone, REVOKED)
+    if len(refusals) > n - t:
+        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(refusals.items()))
+        burnt(tx, group, f"{len(refusals)} of {n} key holders refused: {said}")
+        return tx.again
+    if len(making.shares) < t:
+        due = opening.asked(tx, group)
+        answered = [holder for holder in due if holder not in unanswered]
+        return Wait(None, f"opens: {opening.missing(tx, due, answered)}")
+    for key, holders in opening.candidates(tx, group):
+        opened(tx, group, (), key, holders)
+        return GOES_ON
+    in_vain = f"no {t} of {len(making.shares)} answers open it"
+    late = [holder for holder in unanswered if holder in tx.holders]
+    until = making.answered_at + tx.plan.group(group.name).rule.deadline
+    if late and tx.now < until:
+        return Wait(until, f"{in_vain}; waits for {', '.join(late)}")
+    verdict = opening.judged(tx, group)
+    # one answer more than needed fits: only two holders that conspire could have made that up
+    burnt(tx, group, f"{in_vain}: {verdict.reason}", spoilt=len(verdict.consistent) > t)
+    return tx.again
 
 
 # --- 4 prepare, 5 commit, 6 publish -----------------------------------------------

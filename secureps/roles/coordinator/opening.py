@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +31,7 @@ from secureps.messages.encoding import file_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee, SealFor
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
 from secureps.roles.pinned_run import PinnedRun
@@ -151,25 +148,6 @@ def repeat_committees(tx: Transaction, client: str) -> None:
         tx.order(client, SealFor(tx.federation.incarnation, committee))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A sum of keys that may open the cohort: int32 little-endian, from these holders' shares."""
-
-    key: bytes
-    holders: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Hopeless:
-    """Nothing will ever open this cohort; `spoilt`: whoever answered told the truth.
-
-    One holder more than t fits with the others: only two that conspire could have made that up.
-    """
-
-    reason: str
-    spoilt: bool = False
-
-
 def wanted(plan: Plan) -> bool:
     """Whether a committee opens the sums of a plan."""
     return plan.opening is Opening.COMMITTEE
@@ -183,7 +161,7 @@ def short(tx: Transaction, group: GroupState) -> str:
     here = [holder for holder in due if holder in tx.watchers]
     if len(here) >= tx.plan.threshold:
         return ""
-    return f"waits for key holders: {_missing(tx, due, here)}"
+    return f"waits for key holders: {missing(tx, due, here)}"
 
 
 # --- examination ------------------------------------------------------------------
@@ -200,8 +178,8 @@ def examined(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionI
         return shown, ""
     updates = f"{count} update{'s' * (count > 1)}"
     due = committee_at(tx, group.name, group.version).holders
-    missing = _missing(tx, due, open_receipts.looked_into_all(held))
-    return shown, f"{updates} to be examined by key holders: {missing}"
+    said = missing(tx, due, open_receipts.looked_into_all(held))
+    return shown, f"{updates} to be examined by key holders: {said}"
 
 
 def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
@@ -277,7 +255,8 @@ def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt
     )
 
 
-def _missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
+def missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
+    """Says who of these has not answered, and how many suffice."""
     absent = [holder for holder in holders if holder not in answered]
     verb = "has" if len(absent) == 1 else "have"
     suffice = f"{tx.plan.threshold} of {len(holders)} suffice"
@@ -301,38 +280,11 @@ def silent(tx: Transaction, group: GroupState) -> tuple[str, ...]:
     return tuple(holder for holder in asked(tx, group) if holder not in answered)
 
 
-def decide(tx: Transaction, group: GroupState) -> Found | Hopeless | Wait:
-    """What is next for a cohort that every shard holds.
+def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tuple[str, ...]]]:
+    """Sums of keys (int32, little-endian) that may open the cohort, and whose shares give them.
 
-    While fewer than t have answered, it waits; for nobody who was taken off the roster. When all
-    answers that are there are tried, those of silent holders have one deadline's time to come.
+    Those that were tried are left out.
     """
-    making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
-    unanswered = silent(tx, group)
-    late = tuple(holder for holder in unanswered if holder in tx.holders)
-    gone = (holder for holder in unanswered if holder not in tx.holders)
-    refusals = making.refusals | dict.fromkeys(gone, REVOKED)
-    if len(refusals) > n - t:
-        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(refusals.items()))
-        return Hopeless(f"{len(refusals)} of {n} key holders refused: {said}")
-    if len(making.shares) < t:
-        due = asked(tx, group)
-        answered = [holder for holder in due if holder not in unanswered]
-        return Wait(None, f"opens: {_missing(tx, due, answered)}")
-    found = next(_candidates(tx, group), None)
-    if found is not None:
-        return found
-    verdict = _judged(tx, group, None)
-    until = making.answered_at + tx.plan.group(group.name).rule.deadline
-    if not late or tx.now >= until:
-        reason = f"no {t} of {len(making.shares)} answers open it: {verdict.reason}"
-        return Hopeless(reason, spoilt=len(verdict.consistent) > t)
-    names = ", ".join(late)
-    return Wait(until, f"no {t} of {len(making.shares)} answers open it; waits for {names}")
-
-
-def _candidates(tx: Transaction, group: GroupState) -> Iterator[Found]:
-    """Sums of keys that are plausible and were not tried."""
     committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
     for subset in itertools.combinations(sorted(answers), committee.threshold):
@@ -341,7 +293,7 @@ def _candidates(tx: Transaction, group: GroupState) -> Iterator[Found]:
     failed = {found[names].tobytes() for names in group.closed_cohort.failed}
     for names, total in found.items():
         if total.tobytes() not in failed and _plausible(total, group):
-            yield Found(total.astype("<i4").tobytes(), names)
+            yield total.astype("<i4").tobytes(), names
 
 
 def _key_length(tx: Transaction, group: GroupState) -> int:
@@ -371,7 +323,8 @@ def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
     return {indices[h]: parse_vector(share, length) for h, share in shares.items()}
 
 
-def _judged(tx: Transaction, group: GroupState, verified: Vector | None) -> Verdict:
+def judged(tx: Transaction, group: GroupState, verified: Vector | None = None) -> Verdict:
+    """Who is off the polynomial of the others' answers, or of `verified` ones."""
     return judge(tx.plan.committee(asked(tx, group)), _answers(tx, group), verified)
 
 
@@ -380,5 +333,5 @@ def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
     committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}
-    verdict = _judged(tx, group, interpolate(committee, right))
+    verdict = judged(tx, group, interpolate(committee, right))
     return tuple(committee.holders[k] for k in sorted(verdict.liars)), verdict.reason

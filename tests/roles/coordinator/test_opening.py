@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.crypto.sharing import KEY_BOUND
+from secureps.messages.coordinator_records import CohortBurnt, CohortOpened, OpeningFailed
 from secureps.messages.orders import Examine, KeyCommittee
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
-from secureps.roles.coordinator import envelopes, opening, recovery, synchronous
+from secureps.roles.coordinator import commit, envelopes, opening, recovery, synchronous
 from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
@@ -199,7 +200,11 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
     tx = Transaction(
         now=0.0,
         plan=bench.plan,
-        federation=CoordinatorState({"all": group}, committees=[bench.sealed_for("all", 0)]),
+        federation=CoordinatorState(
+            {"all": group},
+            pinned=bench.pinned.record,
+            committees=[bench.sealed_for("all", 0)],
+        ),
         layout=bench.pinned.layout,
         clients=clients,
         holders=bench.names,
@@ -215,12 +220,13 @@ def test_clients_are_to_blame_only_where_one_answer_more_than_needed_fits(
 ) -> None:
     """Any three fit together, whatever they are: one of them may have lied."""
     tx, group = opened(bench, answers)
-    found = opening.decide(tx, group)
-    assert isinstance(found, opening.Found)
-    group.closed_cohort.failed = (found.holders,)
-    over = opening.decide(tx, group)
-    assert isinstance(over, opening.Hopeless)
-    assert over.spoilt is spoilt
+    commit.try_answers(tx, group)
+    (found,) = tx.step.records
+    assert isinstance(found, CohortOpened)
+    tx.write(OpeningFailed("all", 0, found.holders or (), "it does not open the sums"))
+    commit.try_answers(tx, group)
+    (burnt,) = (record for record in tx.step.records if isinstance(record, CohortBurnt))
+    assert burnt.spoilt is spoilt
 
 
 @pytest.mark.parametrize("sign", [1, -1])
