@@ -227,7 +227,7 @@ ELSEWHERE = {
         "federation/test_lost_state.py",
         "is the same model as version ",
     ),
-    "sends no evaluation: ...": ("federation/test_evaluating_fails.py", "sends no evaluation: "),
+    "sends no evaluation: ...": ("federation/test_evaluating.py", "sends no evaluation: "),
     "update norm ..., clip ...: cut to ... %": ("federation/test_batch_norm.py", "update norm"),
     "... of the update's ... values are beyond range ...: cut to it": (
         "federation/test_batch_norm.py",
