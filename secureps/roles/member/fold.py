@@ -26,7 +26,7 @@ from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.leaving import Departure
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.schedule import Gathering, Invitations, LeaseRenewal, Timing
+from secureps.roles.member.schedule import Invitations, LeaseRenewal, Timing
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned, founded
@@ -77,7 +77,9 @@ class MemberFold:
         self._lowered: float | None = None
         self._ahead: Configure | Welcome | None = None
         """What it was told of shards of a later roster."""
-        self._gathering = Gathering()
+        self._first_due: float | None = None
+        self._gathers_until: float | None = None
+        """When it waits no more for further invitations, after the first was due."""
         self._lease = LeaseRenewal()
         self._disk = DiskReports(settings.name)
 

@@ -56,7 +56,7 @@ from secureps.roles.member.fold import MemberFold
 from secureps.roles.member.leaving import Leaving
 from secureps.roles.member.outbox import FOUNDED, Outbox
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.schedule import Desk, Gathering
+from secureps.roles.member.schedule import GATHER_SECONDS, Desk
 from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
 from secureps.roles.pinned_run import Pinned
@@ -127,7 +127,7 @@ class Member(MemberFold):
 
     def wake(self) -> float | None:
         """When its lease is to be renewed, or it has gathered invitations, or a rest is over."""
-        times = (self._lease.at, self._gathering.until, self._departure.until)
+        times = (self._lease.at, self._gathers_until, self._departure.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
@@ -150,7 +150,7 @@ class Member(MemberFold):
             case Tick():
                 if self._departure.comes_back(now):
                     step.effects += self._greet().effects
-                if self._gathering.until is None or self._lease.due(now):
+                if self._gathers_until is None or self._lease.due(now):
                     self._lease.beats(now, self._plan.section.lease, self._settings.name, step)
             case WatchLost():
                 self._watching = False
@@ -271,7 +271,7 @@ class Member(MemberFold):
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
-        gathering, self._gathering = self._gathering, Gathering()
+        first, self._first_due, self._gathers_until = self._first_due, None, None
         if self._departure.leaving is not None:
             self._retire(step)
         busy = self._pinned is None or self._working or self._departure.leaving is not None
@@ -291,8 +291,10 @@ class Member(MemberFold):
         desk = self._desk()
         if not (due := desk.due()):
             return
-        self._gathering = gathering.goes_on(now, desk.more_may_come(due))
-        if self._gathering.until is not None:
+        self._first_due = now if first is None else first
+        until = self._first_due + GATHER_SECONDS
+        if desk.more_may_come(due) and now < until:
+            self._gathers_until = until
             return
         if self._model.lacking(self.pinned, step):
             self._timing.pulls(now)
@@ -300,7 +302,7 @@ class Member(MemberFold):
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
         for each in due:
             self._invites.follow(each.invite.group)
-        self._gathering = Gathering()
+        self._first_due = None
         within = min(each.invite.seconds for each in due)
         part = portion(self._plan.section, self._timing.paces, within)
         self._timing.begins(now, part)

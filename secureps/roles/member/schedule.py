@@ -91,25 +91,6 @@ GATHER_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
-    """While a client waits for more invitations.
-
-    Args:
-        since: when the first was there, None before; until: when it waits no more, None if it does
-            not wait.
-    """
-
-    since: float | None = None
-    until: float | None = None
-
-    def goes_on(self, now: float, more_may_come: bool) -> Gathering:
-        """What comes of it now that something is due."""
-        since = now if self.since is None else self.since
-        waits = more_may_come and now < since + GATHER_SECONDS
-        return Gathering(since, since + GATHER_SECONDS if waits else None)
-
-
-@dataclass(frozen=True, slots=True)
 class Due:
     """One group to train for: the invitation, and the base that it comes to."""
 
