@@ -92,7 +92,7 @@ extra:  ## installs the package with one EXTRA ("base" for none, "all"), and che
 	.venv-extra/bin/python -I tests/kits/extras_check.py $(EXTRA)
 
 bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
-	@for name in demo startup ciphers threads streaming committee holder version memory virtual; do \
+	@for name in demo startup ciphers version memory virtual; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
 

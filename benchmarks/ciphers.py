@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
+import tenseal as ts
 from numpy.typing import NDArray
 
 from benchmarks.report import Row, report
 from benchmarks.stopwatch import Stopwatch
-from benchmarks.vectors import BITS, time_vectors
 from secureps.codec.grid import Grid
 from secureps.codec.pack import Packing, capacity_base
 from secureps.crypto.bfv_seal import generate
@@ -45,6 +46,54 @@ DIGITS = 2
 """Values in a coefficient: of every cipher that packs."""
 PRIVATE = Path(__file__).parent.parent / "policies" / "digits_client.toml"
 """Whose clip and noise multiplier the private steps take, for as many values as are timed."""
+
+
+BITS = 16
+SLOTS = 4096
+"""Values in one vector."""
+BATCHING_PRIME = 4294991873
+"""= 1 mod 8192, above 2^32: the sums of 32 values of 16 bits, one to a slot."""
+
+
+def time_vectors(watch: Stopwatch) -> None:
+    """CKKS as in common use, and BFV one value to a slot; `watch.values` in whole vectors."""
+    ckks = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40], n_threads=1)
+    ckks.global_scale = 2**40
+    x = np.random.default_rng(4).standard_normal(watch.values)
+    _time(watch, "tenseal ckks", ckks, ts.ckks_vector, ts.ckks_vector_from, x)
+    bfv = ts.context(
+        ts.SCHEME_TYPE.BFV,
+        4096,
+        plain_modulus=BATCHING_PRIME,
+        coeff_mod_bit_sizes=[60, 49],
+        n_threads=1,
+    )
+    u = np.random.default_rng(5).integers(0, 1 << BITS, watch.values)
+    _time(watch, "tenseal bfv", bfv, ts.bfv_vector, ts.bfv_vector_from, u)
+
+
+def _time(watch: Stopwatch, who: str, context: Any, make: Any, load: Any, values: Any) -> None:
+    parts = [part.tolist() for part in np.split(values, watch.values // SLOTS)]
+
+    def seal() -> list[bytes]:
+        return [make(context, part).serialize() for part in parts]
+
+    sealed = seal()
+    size = sum(map(len, sealed))
+    watch.time(who, "seal", seal, size)
+    loaded = [load(context, data) for data in sealed]
+    watch.time(who, "check", lambda: [load(context, data) for data in sealed])
+    sums = [load(context, data) for data in sealed]
+
+    def add() -> None:
+        for total, part in zip(sums, loaded, strict=True):
+            total.add_(part)
+
+    watch.time(who, "add", add)
+    watch.time(who, "total", lambda: [total.serialize() for total in sums], size)
+    watch.time(who, "open", lambda: [total.decrypt() for total in sums])
+    opened = np.concatenate([total.decrypt() for total in sums])
+    assert np.abs(opened - (watch.tries + 1) * values).max() < 1e-4
 
 
 def measure(values: int = VALUES, tries: int = 5) -> Sequence[Row]:

@@ -10,9 +10,9 @@ first served, block by block:
             coordinator's does what a version costs it, and what each shard does
     pull    the shard's core and link up -> the worker's link down -> the worker's core
 
-A worker pushes at most PAYLOADS_IN_FLIGHT blocks at once, and pulls LANES, as `service.calls` and
-`wire.grpc.pacing` allow. What is not here: latency, packets, switches that carry less than their
-links, and machines of unlike speed.
+A worker pushes at most PAYLOADS_IN_FLIGHT blocks at once, and pulls LANES, as `service.executor`
+and `wire.grpc.pacing` allow. What is not here: latency, packets, switches that carry less than
+their links, and machines of unlike speed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from functools import partial
 
 from secureps.roles.member.tasks import in_own_order
 from secureps.run.party_names import client_names
-from secureps.service.calls import PAYLOADS_IN_FLIGHT
+from secureps.service.executor import PAYLOADS_IN_FLIGHT
 from secureps.wire.grpc.pacing import LANES
 
 NANO = 1e-9

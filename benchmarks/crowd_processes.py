@@ -27,7 +27,6 @@ from secureps.messages.requests import Reply, Request, Submit
 from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.roles.machine import Record
 from secureps.service.environment import Meter
-from secureps.wire.grpc.client import sleep_until_woken
 
 PROCESSES = 4
 """That the clients are in."""
@@ -120,7 +119,6 @@ class Seats:
 
 
 def main() -> None:
-    sleep_until_woken()  # a thousand threads that gRPC wakes for nothing would do nothing else
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--server", required=True)

@@ -23,7 +23,6 @@ from secureps.messages.requests import Reply, Request, Submit
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.service.environment import Meter
 from secureps.service.malloc import PIECES, keep_pieces
-from secureps.wire.grpc.client import sleep_until_woken
 
 CAPACITY = 128
 """Of every federation, so that a value takes as many bits in each."""
@@ -78,7 +77,6 @@ def _take_part(folder: Path, server: str, names: Sequence[str]) -> None:
     """Plays clients until this process is killed."""
     # What a process has once, a client has a part of here: waiting threads that gRPC wakes for
     # nothing, and the end of a heap that is kept.
-    sleep_until_woken()
     keep_pieces()
     ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, len(names) * 2 * PIECES)
     seen, still = _Submitted(folder / f"submitted-{names[0]}"), still_client.Still(0)

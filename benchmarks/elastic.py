@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +20,6 @@ from typing import Any
 
 from benchmarks.intervals import ratio_interval
 from benchmarks.report import Row, report
-from secureps.client.trainer import Trainer
 from secureps.config.plan import PlanSection
 from secureps.config.scenario import ShardsSection
 from secureps.config.sections import parse
@@ -115,22 +112,6 @@ class Played:
 
 
 def play(policy: str, scene: Scene, seed: int) -> Played:
-    with simulated(plan(policy), scene, seed, partial(Walker, shape=SHAPE)) as made:
-        made.run(lambda: made.loop.now() >= SECONDS)
-        return _measured(made)
-
-
-def folder_of_a_play(name: str) -> tempfile.TemporaryDirectory[str]:
-    """In memory, if that is there; `with` removes it."""
-    place = MEMORY if MEMORY.is_dir() else None
-    return tempfile.TemporaryDirectory(prefix=f"secureps-{name}-", dir=place)
-
-
-@contextmanager
-def simulated(
-    plan: Plan, scene: Scene, seed: int, trainer: Callable[[int], Trainer]
-) -> Iterator[Simulation]:
-    """A federation under this load, which is yet to be played."""
     count = scene.clients + sum(each[0] for each in scene.more)
     names = client_names(count)
     delays = Delays(
@@ -145,15 +126,17 @@ def simulated(
     def delay(sender: str, to: str, message: Any) -> float:
         return links.between(sender, to, message, made.loop.now())
 
-    with folder_of_a_play("elastic") as folder:
+    place = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="secureps-elastic-", dir=place) as folder:
         late = frozenset(names[scene.clients :])
         conditions = Conditions(
             delay=delay,
             late=late,
             adding=lambda shard, blocks: links.adding(shard, blocks, made.loop.now()),
         )
-        trainers = {name: trainer(i) for i, name in enumerate(names)}
-        made = Simulation(plan, Cast(trainers, UnsafeSeed(seed), cost), Path(folder), conditions)
+        trainers = {name: Walker(i, shape=SHAPE) for i, name in enumerate(names)}
+        cast = Cast(trainers, UnsafeSeed(seed), cost)
+        made = Simulation(plan(policy), cast, Path(folder), conditions)
         first = scene.clients
         for number, comes, leaves in scene.more:
             for name in names[first : first + number]:
@@ -169,7 +152,8 @@ def simulated(
             going = going[number:]
         made.loop.call_later(SECONDS, lambda: None)
         try:
-            yield made
+            made.run(lambda: made.loop.now() >= SECONDS)
+            return _measured(made)
         finally:
             made.close()
 

@@ -21,14 +21,12 @@ from pathlib import Path
 from benchmarks.crowd import Crowd, memory, million_plan, start_servers
 from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
-from secureps.service.process import link_of
-from secureps.store.keyring import load_private, load_public
+from secureps.store.keyring import load_private
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from tests.kits.half_open import HalfOpen
 from tests.kits.handshakes import WAYS, Begun, secured
 from tests.kits.processes import Processes
-from tests.kits.signing_kit import signer
 
 CLIENTS, SHAPE, VERSIONS = 5, (1000, 100), 100_000
 SECONDS = 8.0
@@ -89,18 +87,16 @@ class Flood:
 
     def _calls(self, name: str, port: int, lines: list[HalfOpen | Begun]) -> None:
         method = framing.COORDINATOR_TELL if name == "coordinator" else framing.PUT
-        address, public = f"127.0.0.1:{port}", load_public(self._kit)
         identity = load_private(self._kit, self._owner)
-        link = link_of(self._kit, self._owner, public.ca, insecure=False)
 
         def sign(request: bytes) -> bytes:
             return identity.sign(REQUEST_DOMAIN, request)
 
-        signs = signer(address, name, self._owner, sign, link)
+        metadata = sign_request(self._owner, name, sign, method, b"", b"")
         for _ in range(self._connections):
             lines.append(line := HalfOpen(port, partial(secured, self._kit, self._owner, name)))
             for _ in range(CALLS if self._connections == 1 else CALLS_EACH):
-                line.begin(method, signs.metadata(method, b"", b""), framing.REQUEST_LIMIT)
+                line.begin(method, metadata, framing.REQUEST_LIMIT)
             line.push()
 
 

@@ -13,6 +13,7 @@ a promise is broken: they are in `Course.promises`.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
 import statistics
 import sys
@@ -21,15 +22,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.crowd import memory, start_servers
 from benchmarks.crowd_processes import Crowds
-from benchmarks.cut_line import CutLine
 from benchmarks.deployed import Deployed
-from benchmarks.journal_sizes import JournalSize, grown, journal_size
 from benchmarks.report import Row, report
 from secureps.crypto.identity import Role
 from secureps.messages.coordinator_records import (
@@ -43,11 +42,12 @@ from secureps.messages.requests import Submit
 from secureps.messages.submission import SubmissionId
 from secureps.run.assemble import Founding, make_coordinator
 from secureps.service.environment import Environment, Stores
+from secureps.service.executor import replayed
 from secureps.service.loop import VirtualLoop
-from secureps.service.replay import replayed
-from secureps.store.dated_journal import DatedJournal
+from secureps.store.compaction import LEAST
 from secureps.store.issuing import create_kit, issue_all
-from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal import DatedJournal, SqliteJournal, read_rows
+from secureps.store.journal_rows import read_only
 from secureps.store.keyring import load_public
 from secureps.store.spool import MemorySpool
 from secureps.wire.transport import InProcessNetwork, no_delay
@@ -90,6 +90,64 @@ learning_rate = 0.01
 """
 
 
+SHARE = 100
+"""Of how many connections one is cut at a time, and at least one."""
+
+
+class CutLine:
+    """Forwards ports on loopback to servers, and cuts connections; its own thread does it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._open: list[asyncio.StreamWriter] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, name="line", daemon=True)
+        self._thread.start()
+        self.cuts = 0
+
+    def port(self, server: Path) -> int:
+        """A new port that leads to the server whose address stands in a file, when it does."""
+
+        async def listen() -> int:
+            async def taken(near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+                await self._joined(near, back, server)
+
+            made = await asyncio.start_server(taken, "127.0.0.1", 0, backlog=1024)
+            return int(made.sockets[0].getsockname()[1])
+
+        return asyncio.run_coroutine_threadsafe(listen(), self._loop).result()
+
+    def cut(self) -> None:
+        """Ends some connections at once, in the middle of whatever they carry."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        some = random.sample(self._open, min(len(self._open), 1 + len(self._open) // SHARE))
+        for writer in some:
+            writer.transport.abort()
+        self.cuts += len(some)
+
+    async def _joined(
+        self, near: asyncio.StreamReader, back: asyncio.StreamWriter, server: Path
+    ) -> None:
+        try:
+            host, _, port = server.read_text().strip().rpartition(":")
+            far, on = await asyncio.open_connection(host, int(port))
+        except (OSError, ValueError):  # it does not listen yet
+            back.transport.abort()
+            return
+        self._open.append(back)
+        await asyncio.gather(_pumped(near, on), _pumped(far, back))
+        self._open.remove(back)
+
+
+async def _pumped(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await source.read(1 << 16):
+            sink.write(data)
+            await sink.drain()
+    sink.transport.abort()
+
+
 class Soaked(Deployed):
     """Servers for so many clients, dialled through a line that can be cut."""
 
@@ -117,6 +175,80 @@ class Soaked(Deployed):
         roles += [("shard", name) for name in self.shards]
         roles += [("holder", name) for name in self.holders]
         issue_all(self._kit, [*roles, *(("client", name) for name in self.clients)])
+
+
+# --- journals ---------------------------------------------------------------------
+#
+# How growth is judged. Rows are compacted once those after the fold have 4 MiB and no less than the
+# fold (`store.compaction`), and those before it stay once more: they take twice that at most, and
+# what one transaction may bring, however long the run. A fold has what is known of each client, the
+# updates that wait, and a digest of each version. An archive has the ledger: each update, in short.
+# Whatever is more has grown with the run's length.
+
+TRANSACTION = 1 << 20
+"""Bytes of rows that are written at once, and compacted after that, at most."""
+
+FOUNDING = 1 << 17
+"""Bytes of a fold whatever the run has: the plan, the placement, the newest version."""
+
+PER_CLIENT = 6000
+"""Bytes of a fold for each client: the newest fates of its updates, and what it said."""
+
+PER_WAITING = 16_000
+"""Bytes of a fold for each update that waits: its whole receipt, with envelopes where there are."""
+
+MOST_WAITING = 2
+"""Updates of a client that wait, at most."""
+
+PER_VERSION = 150
+"""Bytes of a fold for each version: its digest; with privacy what each client spent on it."""
+
+PER_UPDATE = 800
+"""Bytes of an archive for each update."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSize:
+    """Bytes of a journal's parts, and of the file that has them."""
+
+    rows: int
+    fold: int
+    archive: int
+    file: int
+
+
+def grown(sizes: Sequence[JournalSize], clients: int, versions: int, updates: int) -> Iterator[str]:
+    """What of a journal took more than a run of so many versions and updates needs.
+
+    Args:
+        sizes: at several moments of the run, the last at its end.
+    """
+    fold = max(size.fold for size in sizes)
+    rows = 2 * (max(LEAST, fold) + TRANSACTION)
+    each = PER_CLIENT + MOST_WAITING * PER_WAITING
+    archive = FOUNDING + PER_UPDATE * updates
+    allowed = {
+        "rows": rows,
+        "fold": FOUNDING + each * clients + PER_VERSION * versions,
+        "archive": archive,
+        "file": 2 * (rows + fold + archive),  # pages of what is gone are used again
+    }
+    for part, most in allowed.items():
+        if (size := max(getattr(size, part) for size in sizes)) > most:
+            yield f"{part} of {size:,} bytes, and {most:,} are enough"
+
+
+def journal_size(path: Path) -> JournalSize:
+    """Of a journal that some process may be writing."""
+    with read_only(path) as base:
+        base.execute("BEGIN")
+        queries = (
+            "SELECT total(length(CAST(body AS BLOB))) FROM journal",
+            "SELECT total(length(CAST(body AS BLOB))) FROM fold",
+            "SELECT total(length(rows)) FROM archive",
+        )
+        rows, fold, archive = (int(base.execute(query).fetchone()[0]) for query in queries)
+    return JournalSize(rows, fold, archive, path.stat().st_size)
 
 
 # --- servers ----------------------------------------------------------------------
@@ -277,7 +409,7 @@ class Course:
         )
 
     def _journals(self) -> Iterator[tuple[str, bool]]:
-        """What `journal_sizes` says of each server's journal, at whichever moment it was worst."""
+        """What `grown` says of each server's journal, at whichever moment it was worst."""
         of = (len(self.clients), self.account.versions, len(self.account.received))
         for name in self.samples[-1].journals:
             seen = [sample.journals[name] for sample in self.samples]

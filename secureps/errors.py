@@ -25,7 +25,6 @@
     |   |-- Unreachable        no connection, or it broke
     |   |-- Busy               too much in flight; try again after `retry_after` seconds
     |   |-- NotReady           the other side waits for something; try again likewise
-    |   |-- NotFresh           a request that was signed for another time; sign it anew
     |   |-- Fenced             an order of an older incarnation of the coordinator
     |   |-- Refused            the other side decided against it, and says why
     |   `-- TooFew             nobody is left who may make the next version
@@ -245,16 +244,6 @@ class NotReady(PeerError):
 
     def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
         super().__init__(text, retry_after)
-
-
-class NotFresh(PeerError):
-    """Mends itself: the request is signed again under `challenge`, and sent again."""
-
-    status = "UNAUTHENTICATED"
-
-    def __init__(self, text: str, retry_after: float | None = 0.2, challenge: bytes = b"") -> None:
-        super().__init__(text, retry_after)
-        self.challenge = challenge
 
 
 class Fenced(PeerError):

@@ -27,16 +27,14 @@ from secureps.run.deploy.files import write_folders
 from secureps.service.metrics import Metrics, exposed
 from secureps.service.wave_socket import answering
 from secureps.store.act_lines import ActLines
-from secureps.store.backup import backup
+from secureps.store.atomic_file import own
+from secureps.store.backup import backup, folder_number
 from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import write_state
 from secureps.store.envelope_keys import EnvelopeKeyFiles
-from secureps.store.folder_number import folder_number
-from secureps.store.holder_keys import ENVELOPE
 from secureps.store.issuing import approve, create_kit, issue
 from secureps.store.journal import SqliteJournal
-from secureps.store.keyring import load_public, own_seed
-from secureps.store.ownership import own
+from secureps.store.keyring import ENVELOPE, load_public, own_seed
 from secureps.store.party_keys import make_keys, write_request
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import TlsFiles

@@ -68,7 +68,6 @@ def test_what_may_be_tried_again() -> None:
         "Unreachable": 0.2,
         "Busy": 0.2,
         "NotReady": 0.2,
-        "NotFresh": 0.2,
         "Fenced": None,
         "Refused": None,
         "TooFew": None,

@@ -10,8 +10,9 @@ import pytest
 
 from secureps import file_access
 from secureps.errors import KitError
+from secureps.store import durability
+from secureps.store.atomic_file import own
 from secureps.store.kit_files import make_folder, read, write
-from secureps.store.ownership import own
 
 
 @pytest.fixture
@@ -37,30 +38,30 @@ def test_an_open_file_is_given_a_mode(file: Path) -> None:
 
 
 def test_what_is_no_file_is_not_opened_and_holds_nobody_up(file: Path, tmp_path: Path) -> None:
-    with open(file, "rb", opener=file_access.open_plain) as opened:
+    with open(file, "rb", opener=durability.open_plain) as opened:
         assert opened.read() == b"said"
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(os.devnull)
     for name in ("pipe", "link", "."):
         with pytest.raises(OSError, match="no plain file"):
-            file_access.open_plain(tmp_path / name, os.O_RDONLY)
+            durability.open_plain(tmp_path / name, os.O_RDONLY)
 
 
 @pytest.mark.parametrize("buffered", [True, False])
 def test_a_read_that_does_not_end_counts_as_a_wait_for_the_disk(buffered: bool, file: Path) -> None:
     reader, writer = os.pipe()
-    with file_access.open_to_read(file, buffered, lambda path, how: reader) as opened:
+    with durability.open_to_read(file, buffered, lambda path, how: reader) as opened:
         read = threading.Thread(target=opened.read, args=(1,), daemon=True)
-        assert file_access.oldest_wait() == 0
+        assert durability.oldest_wait() == 0
         read.start()
-        while not (before := file_access.oldest_wait()):
+        while not (before := durability.oldest_wait()):
             assert read.is_alive()
-        assert file_access.oldest_wait() > before
+        assert durability.oldest_wait() > before
         os.write(writer, b"x")
         os.close(writer)
         read.join(10)
         assert not read.is_alive()
-        assert file_access.oldest_wait() == 0
+        assert durability.oldest_wait() == 0
 
 
 def test_elsewhere_nothing_is_open_to_others(

@@ -31,7 +31,6 @@ from secureps.errors import (
     DamagedStore,
     KitError,
     Malformed,
-    NotFresh,
     Oversized,
     PlanRefused,
     SecurepsError,
@@ -42,12 +41,10 @@ from secureps.messages.submission import SubmissionId
 from secureps.roles.member.outbox import Outbox
 from secureps.service.wave_socket import answering
 from secureps.store.checkpoint import header_end
-from secureps.store.holder_keys import ENVELOPE
+from secureps.store.keyring import ENVELOPE
 from secureps.store.kit_files import read
 from secureps.store.party_keys import make_keys
 from secureps.store.spool import check_key
-from secureps.wire.grpc.authentication import Claim
-from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.grpc.framing import open_frame, unbundled
 from secureps.wire.msgpack import decode, encode
 from tests.kits.roles_kit import collecting, make_plan
@@ -117,24 +114,6 @@ def registered(address: int = 3, seen: int = 0) -> None:
 
 def telemetry(*figures: requests.Figure) -> None:
     collecting("bfv").give("c0", requests.Telemetry("c0", "all", 1, figures))
-
-
-def challenges(number: int, _: Path) -> None:
-    """A party takes up so many, and goes on under the first."""
-    now = iter(range(10 * number))
-    server = Challenges(lambda: 1000.0 + next(now) / 1e6)
-    given = [server.fresh() for _ in range(number)]
-    for count, each in ((0, each) for each in given):
-        server.use(Claim("a", "shard-0", bytes(32), each, count, bytes(32)))
-    server.use(Claim("a", "shard-0", bytes(32), given[0], 1, bytes(32)))
-
-
-def overtaken(number: int, _: Path) -> None:
-    """A request comes when so many were signed after it."""
-    server = Challenges()
-    fresh = server.fresh()
-    for count in (number, 0):
-        server.use(Claim("a", "shard-0", bytes(32), fresh, count, bytes(32)))
 
 
 def leaps(number: int, _: Path) -> None:
@@ -279,8 +258,6 @@ LIMITS = {
     ),
     "submissions that a client may have lost": Limit(1 << 20, leaps, Conflict, "not believed"),
     # --- what a caller may have open ---
-    "challenges of a party": Limit(64, challenges, NotFresh, "sign it under this challenge"),
-    "requests that overtake one": Limit(255, overtaken, NotFresh, "sign it under this challenge"),
     # --- lengths, in bytes, of what comes from elsewhere ---
     "a request": Limit(1 << 20, request, Oversized, "1048577 bytes; at most 1048576 are allowed"),
     "a message": Limit(

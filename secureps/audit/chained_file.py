@@ -8,6 +8,9 @@
 `previous` is BLAKE2b-256 of the bytes of the line before, without its newline: b2sum --length=256
 makes it. An end's signature is Ed25519, in the domain DOMAIN (`crypto.identity.framed`), over the
 bytes of its line with an empty signature; so it covers all lines before.
+
+A party can sign what it likes of itself; it cannot sign for the others: so logs of several parties
+of one run are held against each other (`demand_agreement`).
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
-from secureps.audit.entries import Entry, Json, Moment
-from secureps.audit.spending import Spent
+from secureps.audit.entries import Entry, Json, Moment, Spent
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.errors import DamagedStore, Malformed
 from secureps.messages.encoding import file_digest, from_plain, to_plain
@@ -47,7 +50,7 @@ class End:
     Args:
         entries: how many there are.
         row, journal: the last row of its journal, and the digest of that and all before it.
-        epsilon: what was spent (`audit.spending`); None under a plan without privacy.
+        epsilon: what was spent (`audit.entries`); None under a plan without privacy.
         signature: 64 bytes; empty in what is signed.
     """
 
@@ -68,7 +71,6 @@ class AuditLog:
 
     @property
     def end(self) -> End:
-        """The last."""
         return self.ends[-1]
 
 
@@ -188,3 +190,74 @@ def _entry(place: int, body: dict[str, Json]) -> Entry:
         raise DamagedStore(f"line {place} is not as an audit log has it: no facts")
     moment = _read(Moment, place, body)
     return Entry(moment.row, moment.journal, moment.at, moment.date, moment.what, facts)
+
+
+PAIRS = (
+    ("holder", ("opening granted", "share given"), "coordinator", "cohort closed"),
+    ("coordinator", ("update received",), "client", "update sealed"),
+)
+"""Lines of one role's log that carry a digest, and the other role's lines that carry the same one.
+
+Audit logs up to format 4 say "opening granted".
+"""
+
+
+def demand_agreement(logs: Sequence[AuditLog]) -> None:
+    """DamagedStore unless the logs are of one run and each tells what another says it did.
+
+    A holder opens nothing that the coordinator did not close, a cohort is opened by the holders
+    that say so, and no update is a client's that the client did not seal.
+    """
+    first = logs[0].begin
+    for log in logs[1:]:
+        if log.begin.id != first.id:
+            raise DamagedStore(
+                f"the log of {log.begin.party} is of run {log.begin.id.hex()[:16]}, and that of "
+                f"{first.party} of run {first.id.hex()[:16]}"
+            )
+    for role, told, other, wanted in PAIRS:
+        for log, witness in product(_logs_of(role, logs), _logs_of(other, logs)):
+            known = _digests(witness, wanted)
+            for entry in (entry for entry in log.entries if entry.what in told):
+                mine = other != "client" or witness.begin.party == _client(entry)
+                if mine and entry.facts.get("digest") not in known:
+                    raise _disagreement(log, entry, witness, wanted)
+    for log, witness in product(_logs_of("coordinator", logs), _logs_of("holder", logs)):
+        _demand_opener(log, witness)
+
+
+def _logs_of(role: str, logs: Sequence[AuditLog]) -> list[AuditLog]:
+    return [log for log in logs if log.begin.role == role]
+
+
+def _demand_opener(log: AuditLog, holder: AuditLog) -> None:
+    """The holder gave its share for every cohort that the coordinator says it opened."""
+    closed = {_name(entry): entry for entry in log.entries if entry.what == "cohort closed"}
+    given = _digests(holder, "share given")
+    for entry in (entry for entry in log.entries if entry.what == "cohort opened"):
+        named, cohort = entry.facts.get("holders"), closed.get(_name(entry))
+        if not isinstance(named, list) or holder.begin.party not in named:
+            continue
+        if cohort is None or cohort.facts.get("digest") not in given:
+            raise _disagreement(log, entry, holder, "share given")
+
+
+def _disagreement(log: AuditLog, entry: Entry, witness: AuditLog, wanted: str) -> DamagedStore:
+    return DamagedStore(
+        f"the log of {log.begin.party} has, in row {entry.row}, {entry.what} "
+        f"({entry.facts.get('update') or 'cohort {1} of {0}'.format(*_name(entry))}), and that of "
+        f"{witness.begin.party} has no such {wanted}: one of the two is wrong, or that of "
+        f"{witness.begin.party} was exported too early"
+    )
+
+
+def _digests(log: AuditLog, what: str) -> frozenset[str]:
+    return frozenset(str(e.facts.get("digest")) for e in log.entries if e.what == what)
+
+
+def _client(entry: Entry) -> str:
+    return str(entry.facts.get("update")).partition("/")[0]
+
+
+def _name(entry: Entry) -> tuple[str, str]:
+    return str(entry.facts.get("group")), str(entry.facts.get("cohort"))

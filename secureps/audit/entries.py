@@ -2,24 +2,26 @@
 
 A fold of the journal of any party: the same rows make the same entries, on whatever machine. Of
 every class of record it is decided here whether it is told, and which of its fields are: no
-digest of an update, no share, no key, no number of records.
+digest of an update, no share, no key, no number of records. What entries come to in epsilon, client
+by client, follows from the log itself: the plan in its first line, and the facts in its entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
 from secureps.crypto.roster import Roster
+from secureps.errors import DamagedStore, Malformed, SecurepsError
 from secureps.messages import coordinator_records as coordinator
 from secureps.messages import holder_records as holder
 from secureps.messages import member_records as member
 from secureps.messages import shard_records as shard
 from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import to_plain
+from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import KeyCommittee
@@ -53,7 +55,11 @@ from secureps.messages.submission import (
     cohort_digest,
     receipt_digest,
 )
+from secureps.policy.plan import Plan
+from secureps.policy.spending import Fact, spent
+from secureps.privacy.ledger import Ledger
 from secureps.store.journal_rows import Record, Row
+from secureps.wording import finite
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -305,3 +311,70 @@ def _receipt(receipt: Receipt | ReceiptSummary) -> dict[str, Json]:
 def _spent(fact: Charge | Release) -> dict[str, Json]:
     plain: Json = to_plain(fact)
     return {"charge" if isinstance(fact, Charge) else "release": plain}
+
+
+DIGITS = 3
+"""Decimals of an epsilon in a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Epsilon of a client at the plan's delta, rounded; None if no noise protects it."""
+
+    client: str
+    epsilon: float | None
+
+
+def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
+    """What each client has spent, by name; None under a plan without privacy.
+
+    Raises:
+        DamagedStore: an entry has no facts that can be.
+    """
+    if plan.section.privacy is None:
+        return None
+    spending = Spending()
+    for entry in entries:
+        spending.take(entry)
+    return spending.epsilons(plan)
+
+
+class Spending:
+    """The privacy facts among entries, which come one by one."""
+
+    def __init__(self) -> None:
+        self._ledger, self._parties = Ledger(), set[str]()
+
+    def take(self, entry: Entry) -> None:
+        """One entry more; DamagedStore if it has no facts that can be."""
+        fact = _fact(entry)
+        if fact is None:
+            return
+        try:
+            self._ledger.append(fact)
+        except SecurepsError as error:
+            raise DamagedStore(f"row {entry.row}, {entry.what}: {error}") from None
+        self._parties.add(fact.party)
+
+    def epsilons(self, plan: Plan) -> tuple[Spent, ...]:
+        """What each client has spent by now, by name, under a plan with privacy."""
+        alike: dict[frozenset[tuple[Fact, int]], float | None] = {}
+        found = []
+        for party in sorted(self._parties):
+            tally = self._ledger.tally(party)
+            facts = frozenset((replace(fact, party=""), count) for fact, count in tally.items())
+            if facts not in alike:
+                alike[facts] = finite(round(spent(plan, tally), DIGITS))
+            found.append(Spent(party, alike[facts]))
+        return tuple(found)
+
+
+def _fact(entry: Entry) -> Fact | None:
+    try:
+        if "charge" in entry.facts:
+            return from_plain(Charge, entry.facts["charge"])
+        if "release" in entry.facts:
+            return from_plain(Release, entry.facts["release"])
+    except Malformed as error:
+        raise DamagedStore(f"row {entry.row}, {entry.what}: {error}") from None
+    return None

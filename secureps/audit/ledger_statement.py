@@ -12,8 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 
-from secureps.audit.entries import Json, date_of
-from secureps.audit.spending import DIGITS
+from secureps.audit.entries import DIGITS, Json, date_of
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.errors import DamagedStore, Unsigned
 from secureps.privacy.ledger import OWN_DELTA

@@ -10,8 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from secureps.audit.chained_file import AuditLog
-from secureps.audit.entries import Chapter, Entry, Json, chapter_of
-from secureps.audit.spending import Spent
+from secureps.audit.entries import Chapter, Entry, Json, Spent, chapter_of
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.wording import counted

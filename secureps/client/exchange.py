@@ -15,8 +15,7 @@ from secureps.errors import ScriptFailed
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.roles.machine import Halt, Leave, Record, Task, TaskResult
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
-from secureps.service.environment import Meter
-from secureps.service.worker import Worker
+from secureps.service.environment import Meter, Worker
 
 LEFT = "this client left the run"
 

@@ -21,8 +21,7 @@ from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
-from secureps.store.checkpoint import read_metadata
-from secureps.store.mapped_state import map_state
+from secureps.store.checkpoint import map_state, read_metadata
 
 PICKLES = (b"PK\x03\x04", b"\x80")
 """The first bytes of files that `torch.save` writes, since version 1.6 and before it."""

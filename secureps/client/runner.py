@@ -37,6 +37,7 @@ from secureps.errors import (
     WrongShape,
     exit_status,
 )
+from secureps.exhaustion import no_core_dumps
 from secureps.messages.run import COORDINATOR, demand_address
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
@@ -46,16 +47,21 @@ from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.terms import NO_TERMS, Terms
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
-from secureps.service.limits import no_core_dumps
-from secureps.service.logs import FORMATS, logging_as
-from secureps.service.output import ignore_output_errors
+from secureps.service.logs import FORMATS, ignore_output_errors, logging_as
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, await_certificates, link_of, run_process
+from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger
-from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
-from secureps.store.kit_host import NATIVE, demand_host
-from secureps.store.ownership import own
-from secureps.store.passphrases import Passphrases
+from secureps.store.keyring import (
+    NATIVE,
+    PublicKit,
+    default_state,
+    demand_host,
+    load_private,
+    load_public,
+    seed_of,
+)
+from secureps.store.kit_files import Passphrases
 from secureps.store.spool import Spool
 from secureps.tracebacks import dump_crashes
 

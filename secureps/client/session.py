@@ -47,7 +47,7 @@ from secureps.service.environment import Meters
 from secureps.service.executor import Executor
 from secureps.service.pinning import pin_process
 from secureps.store.keyring import default_state
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 
 LEAVE_SECONDS = 30.0
 """Seconds in which pushed updates may arrive, and the coordinator learns that a client leaves."""

@@ -61,6 +61,7 @@ from secureps.errors import (
     PlanRefused,
     ScriptFailed,
 )
+from secureps.exhaustion import is_disk_fault
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
@@ -105,10 +106,9 @@ from secureps.roles.member.tasks import (
     Unsent,
     block_key,
 )
-from secureps.service.disk_faults import refused
+from secureps.service.environment import Worker
 from secureps.service.logs import tell
 from secureps.service.malloc import give_back_free
-from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
 _BUFFERS = Buffers(8 << 20)
@@ -272,7 +272,7 @@ class ClientWorker(Worker):
                 own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
                 LocalTensors(self._site.local).save(task.model, staying, own)
             except Exception as error:
-                if refused(error):  # done again when the disk works again, and not trained again
+                if is_disk_fault(error):  # done again when the disk works, and not trained again
                     self._early = (task, result, training)
                 raise
         figures = (

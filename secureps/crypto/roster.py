@@ -111,7 +111,7 @@ class Epoch:
         earlier: digests of all that came before it, in order.
         enrolled: since when each party has been on the roster, in the roster's order.
         expires: Unix seconds after which nobody seals or opens anything by it; 0: never.
-        host: of the runs that it is for (`store.kit_host`); None: our own service.
+        host: of the runs that it is for (`store.keyring`); None: our own service.
 
     Raises:
         Malformed: a field that is none of this.

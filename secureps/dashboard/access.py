@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from secureps.crypto.identity import Role
-from secureps.service.host_names import refuse_host
+from secureps.service.metrics import refuse_host
 
 TOKEN_BYTES = 32
 
@@ -42,7 +42,7 @@ class Access:
     """Who may look.
 
     Args:
-        hosts: what browsers call this server (`service.host_names`).
+        hosts: what browsers call this server (`service.metrics`).
         secured: connections are mutual TLS.
         viewer: whoever has the token; None where certificates count.
     """

@@ -1,9 +1,14 @@
-"""What an operator may do from a dashboard, if it was begun for that (`--act`).
+"""What may be done from a dashboard that was begun for that (`--act`).
 
-Most acts are requests to the coordinator, signed by its own key, which journals them. Two work on a
-run of `up` on this machine alone: to end it, and to export its model. Each of these is a line of
-RUN/acts.jsonl, signed by whoever looks, and durable there before it is done
+Of an operator's acts most are requests to the coordinator, signed by its own key, which journals
+them. Two work on a run of `up` on this machine alone: to end it, and to export its model. Each of
+these is a line of RUN/acts.jsonl, signed by whoever looks, and durable there before it is done
 (`store.act_lines`).
+
+A data holder may leave, pause, lower its budget, from its own page. Each act is a line in the
+client's state folder, signed by the client's own key and durable there before it is done; the
+client's process sees it within a second, or when it starts again. A budget is lowered in the ledger
+over all runs first, and never raised.
 """
 
 from __future__ import annotations
@@ -11,12 +16,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from pathlib import Path
 
 from secureps.crypto.identity import Identity
 from secureps.dashboard.access import Viewer
-from secureps.errors import ConfigError, NotReady
+from secureps.dashboard.holder_view import HolderView
+from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed
+from secureps.messages.member_records import OwnDeed
 from secureps.messages.run import COORDINATOR
 from secureps.run.act import told
 from secureps.run.export import export
@@ -24,26 +31,34 @@ from secureps.run.status import StatusTarget
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.stop import stop
+from secureps.service.kit_watch import act_text
 from secureps.store.act_lines import ActLine, ActLines
-from secureps.store.passphrases import Passphrases
+from secureps.store.budget import BudgetLedger
+from secureps.store.kit_files import Passphrases
+from secureps.wording import finite
 
 
-class Acts(Protocol):
-    """What may be done from one dashboard."""
+class Acts:
+    """What may be done from one dashboard; one act at a time.
 
-    @property
-    def offered(self) -> tuple[str, ...]:
-        """The acts that there are."""
-        ...
+    Args:
+        lines: where acts are on record here; None: nowhere.
+    """
+
+    offered: tuple[str, ...]
+    """The acts that there are."""
+
+    def __init__(self, lines: ActLines | None) -> None:
+        self._lines, self._lock = lines, threading.Lock()
 
     @property
     def done(self) -> tuple[ActLine, ...]:
         """What was begun from here and is on record here, oldest first; DamagedStore if changed."""
-        ...
+        return () if self._lines is None else self._lines.done
 
     def may(self, viewer: Viewer) -> bool:
         """Whether this viewer may do them."""
-        ...
+        raise NotImplementedError
 
     def do(self, what: str, of: Mapping[str, str]) -> str:
         """Does one, of what is said with it; what came of it, in words.
@@ -52,11 +67,17 @@ class Acts(Protocol):
             ConfigError: there is no such act.
             SecurepsError: what was in the way.
         """
-        ...
+        with self._lock:
+            if what not in self.offered:
+                raise ConfigError(f"{what!r:.40} is nothing that can be done here")
+            return self._do(what, of)
+
+    def _do(self, what: str, of: Mapping[str, str]) -> str:
+        raise NotImplementedError
 
 
-class RunActs:
-    """The acts of an operator on one run; one at a time.
+class RunActs(Acts):
+    """The acts of an operator on one run, of which the coordinator's journal has most.
 
     Args:
         folder: of a run of `up`; None: of another, whose end and model are elsewhere.
@@ -73,39 +94,22 @@ class RunActs:
         say: Callable[[Act], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(None if folder is None else ActLines(folder.root, who, me, clock))
         self._folder, self._say = folder, say
-        self._lines = None if folder is None else ActLines(folder.root, who, me, clock)
-        self._lock = threading.Lock()
-
-    @property
-    def offered(self) -> tuple[str, ...]:
-        """What the coordinator does, and what is done in the folder of a run of `up`."""
-        own = KINDS if self._folder is not None else ()
-        return (*(deed.value for deed in Deed), *own)
-
-    @property
-    def done(self) -> tuple[ActLine, ...]:
-        """All that were begun in this folder, oldest first; DamagedStore if the file was changed.
-
-        The coordinator's journal has the others.
-        """
-        return () if self._lines is None else self._lines.done
+        own = KINDS if folder is not None else ()
+        self.offered = (*(deed.value for deed in Deed), *own)
 
     def may(self, viewer: Viewer) -> bool:
         """Who may know names may act: by whose keys is decided where the dashboard is begun."""
         return viewer.names
 
-    def do(self, what: str, of: Mapping[str, str]) -> str:
-        """As `Acts`; of a client says which, and any act why."""
-        with self._lock:
-            if what not in self.offered:
-                raise ConfigError(f"{what!r:.40} is nothing that can be done here")
-            if self._folder is not None and self._lines is not None and what in KINDS:
-                self._lines.note(what)
-                return KINDS[what](self._folder)
-            act = Act(what, of.get("client", ""), of.get("reason", ""))
-            self._say(act)
-            return told(act)
+    def _do(self, what: str, of: Mapping[str, str]) -> str:
+        if self._folder is not None and self._lines is not None and what in KINDS:
+            self._lines.note(what)
+            return KINDS[what](self._folder)
+        act = Act(what, of.get("client", ""), of.get("reason", ""))
+        self._say(act)
+        return told(act)
 
 
 def saying(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], None]:
@@ -136,3 +140,77 @@ def _export(folder: RunFolder) -> str:
 
 KINDS: Mapping[str, Callable[[RunFolder], str]] = {"end": _end, "export": _export}
 """End the run in order (`secureps resume` goes on), and export the newest model."""
+
+
+SAID = {
+    OwnDeed.PAUSE: "paused: this client sends what it has sealed, and trains no more until it is "
+    "to go on",
+    OwnDeed.GO_ON: "this client goes on",
+    OwnDeed.LOWER_BUDGET: "the budget is {budget:g} from now on, over all runs of this ledger",
+    OwnDeed.LEAVE: "this client leaves the run, once what it has sealed has arrived; started "
+    "again, it joins again",
+}
+"""What is told of an act that was begun."""
+
+
+class OwnActs(Acts):
+    """The acts of a data holder on its own client.
+
+    Args:
+        name: of the client; me: its identity.
+        state: its state folder.
+        ledger: over all runs, with the budget that its options name.
+        view: what its page shows now; None before it takes part in a run.
+    """
+
+    offered = tuple(deed.value for deed in SAID)
+    _lines: ActLines
+
+    def __init__(
+        self,
+        name: str,
+        me: Identity,
+        state: Path,
+        ledger: BudgetLedger,
+        view: Callable[[], HolderView | None],
+    ) -> None:
+        super().__init__(ActLines(state, name, me))
+        self._name, self._ledger, self._view = name, ledger, view
+
+    def may(self, viewer: Viewer) -> bool:
+        """The data holder alone, on its own page."""
+        return viewer.role == "client" and viewer.name == self._name
+
+    def _do(self, what: str, of: Mapping[str, str]) -> str:
+        """`lower-budget` says to which `budget`.
+
+        Raises:
+            NotReady: the client takes part in no run yet.
+            DamagedStore: acts that the client has done are not in the file.
+        """
+        if (view := self._view()) is None:
+            raise NotReady(f"{self._name} takes part in no run yet")
+        if len(self.done) < view.acted:
+            raise DamagedStore(
+                f"acts.jsonl has {len(self.done)} acts, and {self._name} has done {view.acted}"
+            )
+        budget = self._lower(view, of) if what == OwnDeed.LOWER_BUDGET else None
+        if budget is not None:  # before its line: cut short here it is stricter, never laxer
+            self._ledger.lower(budget)
+        self._lines.note(act_text(OwnDeed(what), budget))
+        return SAID[OwnDeed(what)].format(budget=budget or 0.0)
+
+    def _lower(self, view: HolderView, of: Mapping[str, str]) -> float:
+        """The new budget; ConfigError if there is none such, or it would not be smaller."""
+        try:
+            budget = finite(float(of.get("budget", "")))
+        except ValueError:
+            budget = None
+        if budget is None or not budget > 0:
+            raise ConfigError("a budget is a finite epsilon above 0")
+        if view.budget is None:
+            raise ConfigError(
+                f"the plan {view.plan} trains without privacy, and no budget bounds that: leave "
+                "instead"
+            )
+        return budget

@@ -68,7 +68,6 @@ class CourseFold:
         self._refused = deque[Entry](maxlen=KEPT_STEPS)
 
     def take(self, row: Row) -> None:
-        """One row more."""
         self._rows = row.seq
         self._timeline.take(row.at, row.record)
         match row.record:
@@ -92,7 +91,6 @@ class CourseFold:
 
     @property
     def told(self) -> Course:
-        """By now."""
         return Course(
             run=self._run,
             rows=self._rows,

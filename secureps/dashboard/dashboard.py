@@ -16,12 +16,10 @@ from pathlib import Path
 from secureps.crypto.credentials import tls_name
 from secureps.crypto.identity import Role
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Acts, RunActs, saying
-from secureps.dashboard.application import application
+from secureps.dashboard.actions import Acts, OwnActs, RunActs, saying
+from secureps.dashboard.application import application, bound, serving
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.holder_view import HolderView
-from secureps.dashboard.own_acts import OwnActs
-from secureps.dashboard.server import bound, serving
 from secureps.dashboard.sources import (
     FILES_EVERY,
     STATUS_EVERY,
@@ -40,8 +38,7 @@ from secureps.messages.run import LOOPBACK, on_loopback
 from secureps.run.report.sinks import METRICS
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
-from secureps.service.host_names import host_names
-from secureps.service.metrics import server_context
+from secureps.service.metrics import host_names, server_context
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import (
     default_state,
@@ -50,7 +47,7 @@ from secureps.store.keyring import (
     load_public,
     load_roster,
 )
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from secureps.store.tls_files import TlsFiles
 
 LISTEN = "127.0.0.1:0"

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from secureps.audit.entries import date_of, entries
-from secureps.audit.spending import Spending
+from secureps.audit.entries import Spending, date_of, entries
 from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import Dated, ReceiptSummary, RunPinned, SealedBefore
@@ -132,7 +131,6 @@ class OwnRows:
         self._began: float | None = None
 
     def take(self, row: Row) -> None:
-        """One row more; DamagedStore if it has no facts that can be."""
         match row.record:
             case RunPinned(run) if self._run is None:
                 self._run, self._plan = run, Plan.from_text(run.plan)

@@ -112,18 +112,17 @@ class Observation:
         """A status came."""
         self._totals.add(status.telemetry)
         self._note(presence(status), now)
-        return self._keep(
-            replace(
-                self.seen,
-                status=status,
-                silent="",
-                silent_since=None,
-                over=False,
-                costs=self._costs(status),
-                up=self._totals.total(UP),
-                down=self._totals.total(DOWN),
-            )
+        self.seen = replace(
+            self.seen,
+            status=status,
+            silent="",
+            silent_since=None,
+            over=False,
+            costs=self._costs(status),
+            up=self._totals.total(UP),
+            down=self._totals.total(DOWN),
         )
+        return self.seen
 
     def miss(self, why: str, now: float, over: bool = False) -> Seen:
         """No status came; `over`: none will."""
@@ -131,11 +130,8 @@ class Observation:
             self._note(self._known | {COORDINATOR: (COORDINATOR, SILENT)}, now)
         since = self.seen.silent_since
         since = now if since is None else since
-        return self._keep(replace(self.seen, silent=why, silent_since=since, over=over))
-
-    def _keep(self, seen: Seen) -> Seen:
-        self.seen = seen
-        return seen
+        self.seen = replace(self.seen, silent=why, silent_since=since, over=over)
+        return self.seen
 
     def _note(self, found: dict[str, tuple[str, str]], now: float) -> None:
         """Compares who is there with who was."""

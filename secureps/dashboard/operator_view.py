@@ -206,24 +206,12 @@ def operator_view(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known of cohorts and checkpoints, wherever from."""
-
-    steps: tuple[CohortSteps, ...]
-    burnt: tuple[CohortSteps, ...]
-    burnt_in_all: int
-    checkpoint: int | None
-
-
-def _known(course: Course | None, status: Status | None) -> _Known | None:
-    """From the coordinator's journal, which knows more of them, or else from its status."""
-    if course is not None:
-        return _Known(course.steps, course.burnt, course.burnt_in_all, course.checkpoint)
-    if status is None or not status.run:
-        return None
+def _known(course: Course | None, status: Status | None) -> Course | None:
+    """The course by the coordinator's journal, or else what its status says of one."""
+    if course is not None or status is None or not status.run:
+        return course
     burnt = tuple(each for each in reversed(status.steps) if each.ended in BURNT)
-    return _Known(status.steps, burnt, status.burnt, status.checkpoint)
+    return Course(None, 0, status.steps, burnt, status.burnt, (), (), status.checkpoint)
 
 
 PRESENT = ("trains", "waits", "gone")

@@ -35,7 +35,7 @@ from secureps.store.journal import read_rows
 from secureps.store.journal_height import START, Mark
 from secureps.store.journal_rows import Row
 from secureps.store.keyring import load_public
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from secureps.tracebacks import told
 from secureps.wording import finite
 
@@ -65,7 +65,7 @@ def fed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
     """Looks at all sources while the `with` lasts, each in a thread."""
     over = threading.Event()
     threads = [
-        threading.Thread(target=_go_on, args=(each, board, over), name=each.name, daemon=True)
+        threading.Thread(target=_look_again, args=(each, board, over), name=each.name, daemon=True)
         for each in sources
     ]
     for thread in threads:
@@ -78,7 +78,7 @@ def fed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
             thread.join(SLOWEST)
 
 
-def _go_on(source: Source, board: Board, over: threading.Event) -> None:
+def _look_again(source: Source, board: Board, over: threading.Event) -> None:
     pause = 0.0
     while not over.wait(pause):
         began, trouble = time.monotonic(), ""
@@ -88,11 +88,11 @@ def _go_on(source: Source, board: Board, over: threading.Event) -> None:
             trouble = str(error)
         except Exception as error:  # the next look may go well, and a page that stays says nothing
             trouble = told(error)
-        board.put(_troubled(source.name, trouble))
+        board.put(_note_trouble(source.name, trouble))
         pause = min(max(source.every, SHARE * (time.monotonic() - began)), SLOWEST)
 
 
-def _troubled(name: str, text: str) -> Callable[[Facts], Facts]:
+def _note_trouble(name: str, text: str) -> Callable[[Facts], Facts]:
     def change(facts: Facts) -> Facts:
         others = {of: why for of, why in facts.troubles.items() if of != name}
         return replace(facts, troubles=others | ({name: text} if text else {}))
@@ -123,7 +123,6 @@ class StatusSource:
             self._client = self._made()
 
     def look(self, board: Board) -> None:
-        """Asks once."""
         try:
             if self._client is None:
                 self._client = self._made()
@@ -136,7 +135,7 @@ class StatusSource:
         else:
             seen = self._observation.take(status, self._clock())
         run = self._run
-        board.put(lambda facts: _founded(replace(facts, seen=seen), run))
+        board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
 
     def _made(self) -> StatusClient:
         target = self._target
@@ -148,16 +147,16 @@ class StatusSource:
         return StatusClient(*who)
 
 
-def _founded(facts: Facts, run: RunInfo | None) -> Facts:
+def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
     """With the run's plan, explained, once it is known."""
     if run is None or facts.planned == run.id:
         return facts
     plan = Plan.from_text(run.plan)
     sizes = {group.name: group.size for group in plan.layout(run.schema).groups}
-    return _explained(replace(facts, planned=run.id), plan, sizes)
+    return _add_explanation(replace(facts, planned=run.id), plan, sizes)
 
 
-def _explained(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
+def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
     try:
         explanation = record(explain(plan, sizes, service(plan)))
     except SecurepsError:  # the run goes by it all the same
@@ -177,7 +176,9 @@ class PlanSource:
             return
         with self._files.again():
             plan = load_plan(self._path)
-        board.put(lambda facts: facts if facts.plan is not None else _explained(facts, plan, None))
+        board.put(
+            lambda facts: facts if facts.plan is not None else _add_explanation(facts, plan, None)
+        )
 
 
 class Changing:
@@ -281,7 +282,7 @@ class CourseSource:
             with self._files.again():
                 courses = [each.read().told for each in journals]
                 found = max(courses, key=lambda each: (each.reign, each.rows))
-            board.put(lambda facts: _founded(replace(facts, course=found), found.run))
+            board.put(lambda facts: _add_plan(replace(facts, course=found), found.run))
         seen = board.facts.seen
         told = seen.status is not None and not seen.over
         if journals and not told and self._standing.changed():
@@ -378,7 +379,6 @@ class LedgersSource:
         self._said: dict[str, OwnLedger] = {}
 
     def look(self, board: Board) -> None:
-        """Reads what is new in those that have changed."""
         for path in sorted(self._folder.glob("*.db")):
             if path not in self._known:
                 self._known[path] = Changing(path), KnownLedger(path)
@@ -397,7 +397,6 @@ class LogsSource:
         self._changing = Changing(*files)
 
     def look(self, board: Board) -> None:
-        """Verifies them all, if one has changed."""
         if not self._changing.changed():
             return
         with self._changing.again():

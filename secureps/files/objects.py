@@ -3,19 +3,29 @@
 An object is written once. `create` puts nothing over other bytes, whoever wrote them, and is
 harmless where the same bytes are there already, so it may be done again after a cut. A URL is shown
 without what opens the store.
+
+A plan's file of version 0 may lie there, too: it is fetched once by each process, into a file of
+this machine that goes with the process, and is as long as `MOST_BYTES` at most, whatever the store
+says. A plan pins its digest: parties that find other bytes there are of another run.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
+import shutil
+import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import unquote
 
-from secureps.errors import ConfigError, DamagedStore, DiskFailed
+from secureps.errors import ConfigError, DamagedStore, DiskFailed, PlanRefused
 from secureps.extras import from_extras
+from secureps.messages.encoding import file_digest
 from secureps.wording import one_line
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://.")
@@ -75,7 +85,7 @@ class ObjectStore:
         path = self._path(name)
         with self._asking(name):
             try:
-                self._written(path, data)
+                self._write_new(path, data)
                 return
             except FileExistsError:
                 there = bytes(self._files.cat_file(path))
@@ -88,19 +98,6 @@ class ObjectStore:
             f"{self.name}/{name} is there, and is another: nothing is written over it; name a "
             "place of its own"
         )
-
-    def read(self, name: str) -> bytes:
-        """The bytes of an object.
-
-        Raises:
-            DamagedStore: there is none.
-            DiskFailed: as `create`.
-        """
-        with self._asking(name):
-            try:
-                return bytes(self._files.cat_file(self._path(name)))
-            except FileNotFoundError:
-                raise DamagedStore(f"{self.name}/{name}: absent") from None
 
     def bring(self, name: str, path: Path, most: int) -> None:
         """Writes the bytes of an object into a file of this machine, piece by piece.
@@ -157,7 +154,7 @@ class ObjectStore:
                 return
         raise DiskFailed(f"{self.name}: no bucket {bucket}, or these keys may not read it")
 
-    def _written(self, path: str, data: bytes) -> None:
+    def _write_new(self, path: str, data: bytes) -> None:
         """Writes a new object; FileExistsError if there is one.
 
         A store that has folders is asked for the last one, where it is missing: to ask for all of
@@ -213,3 +210,91 @@ def _secrets(url: str) -> tuple[str, ...]:
     found.add(url.partition("?")[2])
     found |= {unquote(each) for each in found}
     return tuple(sorted(filter(None, found), key=len, reverse=True))
+
+
+MOST_BYTES = 32 << 30
+"""The longest file that is fetched: 8 billion values of 32 bits."""
+
+_fetched: dict[tuple[int, str], Path] = {}
+_lock = threading.Lock()
+
+
+def is_elsewhere(initial: str) -> bool:
+    """Whether reading a plan's file of version 0 dials another machine."""
+    # Windows logs in to whichever server a path names: //SERVER/SHARE/FILE is as good as a URL.
+    return is_url(initial) or PureWindowsPath(initial).drive.startswith("\\\\")
+
+
+def pinned(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]:
+    """Where a plan's file of version 0 is, as all parties are told, and its hex digest.
+
+    Args:
+        initial: a URL, or a path that is relative to `base`.
+        fetch: whether another machine may be asked; without, the digest of its file is empty.
+
+    Raises:
+        PlanRefused: no such file or object, or a URL that must not be told.
+        ConfigError: it is too long, or what opens its store is not installed.
+        DiskFailed: the store refuses, or cannot be reached; it may work again.
+    """
+    if is_url(initial) and shown(initial) != initial:
+        # A plan's text goes to all parties, and into checkpoints.
+        raise PlanRefused(
+            f"initial: {shown(initial)}: a plan is told to all parties, and a URL with a user, "
+            "a password or a query opens the store to them: name it without, and give keys "
+            "where its library looks for them"
+        )
+    if not fetch and is_elsewhere(initial):
+        return initial, ""
+    place = initial
+    if not is_url(initial):
+        path = (base / initial).resolve()
+        if not os.path.isfile(path):
+            raise PlanRefused(f"initial: no file {path}")
+        place = str(path)
+    try:
+        return place, file_digest(initial_path(place).read_bytes()).hex()
+    except DamagedStore as error:
+        raise PlanRefused(f"initial: {error}") from None
+
+
+def initial_path(place: str) -> Path:
+    """The file of this machine that a path names, or that was fetched from a URL.
+
+    Raises:
+        DamagedStore: there is no object of that URL.
+        ConfigError, DiskFailed: as `pinned`.
+    """
+    if not is_url(place):
+        return Path(place)
+    key = (os.getpid(), place)
+    with _lock:
+        if key not in _fetched:
+            _fetched[key] = _fetch(place)
+        return _fetched[key]
+
+
+def _fetch(url: str) -> Path:
+    place, _, name = url.rpartition("/")
+    if not is_url(place) or not name:
+        raise ConfigError(f"{shown(url)}: no URL of a file, as s3://BUCKET/model.safetensors")
+    store = ObjectStore(place)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="secureps-"))
+    except OSError as error:
+        raise DiskFailed(f"no temporary folder for {shown(url)}: {error}") from None
+    try:
+        path = folder / "initial.safetensors"
+        store.bring(name, path, MOST_BYTES)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    atexit.register(_remove, os.getpid(), folder)
+    return path
+
+
+def _remove(process: int, folder: Path) -> None:
+    """Removes a process's copy, and not that of the process that it was forked from."""
+    if process == os.getpid():
+        with suppress(OSError):
+            shutil.rmtree(folder)

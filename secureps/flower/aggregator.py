@@ -48,10 +48,9 @@ from secureps.service.loop import RealLoop
 from secureps.service.malloc import keep_whole
 from secureps.service.process import authenticator, link_of, settled
 from secureps.store import durability
-from secureps.store.dated_journal import DatedJournal
-from secureps.store.journal import SqliteJournal
+from secureps.store.atomic_file import own
+from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import check_fits, load_private, load_public, own_seed
-from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.msgpack import encode

@@ -33,7 +33,7 @@ from secureps.run.run_lock import new_folder
 from secureps.run.server_app import MODEL, PLAN, with_optimizer
 from secureps.store.atomic_file import replace_text
 from secureps.store.issuing import create_kit, issue_all
-from secureps.store.kit_host import FLOWER
+from secureps.store.keyring import FLOWER
 
 KIT = "kit"
 

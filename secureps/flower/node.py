@@ -17,10 +17,9 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.service.one_wave import Answer, OneWave
+from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger
-from secureps.store.keyring import load_private, load_public, own_seed
-from secureps.store.kit_host import demand_host
-from secureps.store.ownership import own
+from secureps.store.keyring import demand_host, load_private, load_public, own_seed
 
 
 class Node:

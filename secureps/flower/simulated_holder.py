@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from secureps.errors import SecurepsError, exit_status
+from secureps.exhaustion import no_core_dumps
 from secureps.run.processes.teardown import without_teardown
 from secureps.run.serve import serve
-from secureps.service.limits import no_core_dumps
 from secureps.store import durability
 
 

@@ -37,7 +37,7 @@ from secureps.flower.waves import Waves
 from secureps.messages.requests import Status
 from secureps.messages.schema import TRAIN_METRICS
 from secureps.policy.plan import load_plan
-from secureps.store.kit_host import demand_host
+from secureps.store.keyring import demand_host
 
 LISTEN = "127.0.0.1:0"
 """Where key holders dial, unless it is said: they are on this machine then."""

@@ -507,7 +507,6 @@ class Refusal:
     error: str
     text: str
     retry_after: float | None
-    challenge: bytes = b""
     free: int = 0
 
 

@@ -23,7 +23,7 @@ from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import ConfigError, PlanRefused, naming
-from secureps.files.initial_file import pinned
+from secureps.files.objects import pinned
 from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema

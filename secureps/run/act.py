@@ -61,7 +61,7 @@ def as_coordinator(
     from secureps.messages.run import COORDINATOR
     from secureps.run.status import find
     from secureps.run.status_client import StatusClient
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
     if why := whom.why_silent():

@@ -27,7 +27,7 @@ from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.shard import Shard
-from secureps.service.coordinator_worker import CoordinatorWorker
+from secureps.service.coordinator_worker import CoordinatorWorker, StandbyWorker
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.holder import BfvWorker, CommitteeWorker
@@ -35,8 +35,7 @@ from secureps.service.lead import Lead
 from secureps.service.shard.folders import ShardFolders, nowhere
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
-from secureps.service.standby_worker import StandbyWorker
-from secureps.store.copy_parts import CopyParts
+from secureps.store.backup import CopyParts
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.journal import FollowedJournal
 from secureps.store.keyring import PublicKit

@@ -12,12 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from secureps.audit.agreement import demand_agreement
-from secureps.audit.chained_file import AuditLog, Begin, End, dump, load, verify_end
-from secureps.audit.entries import Entry, Json, entries
+from secureps.audit.chained_file import (
+    AuditLog,
+    Begin,
+    End,
+    demand_agreement,
+    dump,
+    load,
+    verify_end,
+)
+from secureps.audit.entries import Entry, Json, entries, epsilons
 from secureps.audit.ledger_statement import party_of, statement, verified
 from secureps.audit.page import page
-from secureps.audit.spending import epsilons
 from secureps.crypto.identity import PublicIdentity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned, naming
 from secureps.messages.encoding import file_digest
@@ -31,7 +37,7 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Row
 from secureps.store.keyring import PublicKit, load_private, load_public
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 
 _OR_NEW_KEYS = (
     "or it has other keys since then: verify it with the public/ of that time, or have it export "

@@ -31,7 +31,7 @@ from secureps.config.sections import (
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
-from secureps.files.initial_file import initial_path
+from secureps.files.objects import initial_path
 from secureps.messages.schema import Schema
 from secureps.policy.counting import counts
 from secureps.policy.explain.committee_cost import CommitteeCost

@@ -19,6 +19,7 @@ import typer
 from secureps import __version__
 from secureps.dashboard.command import dashboard, own_beside, showing
 from secureps.errors import SecurepsError, exit_status
+from secureps.exhaustion import no_core_dumps
 from secureps.run import commands
 from secureps.run.act import act
 from secureps.run.options import (
@@ -44,8 +45,7 @@ from secureps.run.options import (
 )
 from secureps.run.shards import shards
 from secureps.run.tool import Tool
-from secureps.service.limits import no_core_dumps
-from secureps.service.output import ignore_output_errors
+from secureps.service.logs import ignore_output_errors
 from secureps.wording import one_line
 
 app = Tool(
@@ -449,7 +449,7 @@ def join(
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
     from secureps.store.keyring import default_state
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     with _as_a_party():
         state = state if state is not None else default_state(kit, name)

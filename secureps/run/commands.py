@@ -130,7 +130,7 @@ def preflight(
     """
     from secureps.run.preflight import Departure
     from secureps.run.preflight import preflight as look
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     if (plan is None) != (site is None):
         raise typer.BadParameter("--plan and --site go together")
@@ -377,7 +377,7 @@ def export_ledger(
     It has runs, dates, numbers of updates and epsilons, and no record's content.
     """
     from secureps.run.audit_log import export_ledger as write
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     _say_statement(write(ledger, kit, name, out, Passphrases(passphrase_fd)), f"wrote {out}: ")
 
@@ -422,7 +422,7 @@ def export_audit_log(
     secrets of the party, and names all clients that the party knows of.
     """
     from secureps.run.audit_log import export as write
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     log, new = write(state, kit, name, out, page, Passphrases(passphrase_fd))
     more = f"{new} of them new, " if new < log.end.entries else ""

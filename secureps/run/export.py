@@ -21,8 +21,8 @@ from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.early_stopping import best
 from secureps.policy.plan import Plan
 from secureps.run.report.group_labels import folded
+from secureps.service.checkpoint_copies import CopiedCheckpoints
 from secureps.store import checkpoint
-from secureps.store.copied_checkpoints import CopiedCheckpoints
 
 Tensors = dict[str, NDArray[Any]]
 

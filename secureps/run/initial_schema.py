@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from secureps.client.frozen_tensors import digests_of
 from secureps.client.initial_model import read_initial, schema_of
 from secureps.errors import ConfigError, WrongShape
-from secureps.files.initial_file import initial_path
-from secureps.files.objects import shown
+from secureps.files.objects import initial_path, shown
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan

@@ -64,15 +64,15 @@ def request(
     The request has no secrets. Said again it is the same, with the same keys.
     """
     from secureps.errors import ConfigError
+    from secureps.store.kit_files import Passphrases
     from secureps.store.party_keys import make_keys
-    from secureps.store.passphrases import Passphrases
 
     kind = None
     if _role(role) == "holder":
         if plan is None:
             raise ConfigError("a key holder's keys are made for the plan's cipher: add --plan FILE")
         from secureps.policy.plan import load_plan
-        from secureps.store.holder_keys import kind_for
+        from secureps.store.keyring import kind_for
 
         kind = kind_for(load_plan(plan, fetch=False).cipher_parameters)
     passphrases = Passphrases(passphrase_fd, new=True)
@@ -90,8 +90,8 @@ def rotate(
     The old ones stay in use until the request is approved; said again then, with
     the new public/ in DIR, it puts the new ones into their place.
     """
+    from secureps.store.kit_files import Passphrases
     from secureps.store.party_keys import rotate as make_anew
-    from secureps.store.passphrases import Passphrases
 
     asked = make_anew(directory, name, Passphrases(passphrase_fd))
     if asked is None:
@@ -112,7 +112,7 @@ def init(
     """Make a CA and an empty roster."""
     from secureps.policy.plan import load_plan
     from secureps.store.issuing import create_kit
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     passphrases = Passphrases(passphrase_fd, new=True)
     parameters = load_plan(plan, fetch=False).cipher_parameters
@@ -137,7 +137,7 @@ def approve(
     from secureps.store.issuing import approve as certify
     from secureps.store.issuing import check_fingerprints, read_request
     from secureps.store.keyring import read_fingerprint
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     asked = [read_request(path) for path in requests]
     if fingerprint:
@@ -160,7 +160,7 @@ def revoke(
 ) -> None:
     """Take parties off the roster; their keys are never approved again."""
     from secureps.store.issuing import revoke as take_off
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     holders = take_off(directory, names, Passphrases(passphrase_fd))
     typer.echo(f"revoked {', '.join(names)}: give everybody {directory / 'public'} again")
@@ -178,7 +178,7 @@ def issue(directory: Kit, role: Wanted, name: Name, passphrase_fd: PassphraseFd 
     Whoever does this has seen the private keys. --passphrase-fd is the CA's.
     """
     from secureps.store.issuing import issue_all
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     issue_all(directory, [(_role(role), name)], Passphrases(passphrase_fd))
     typer.echo(f"made {_role(role)} {name}: give it {directory / 'public'}")
@@ -196,7 +196,7 @@ def renew(
 ) -> None:
     """Sign TLS certificates anew: they end after a year. Who runs takes the new one by itself."""
     from secureps.store.issuing import renew as sign_anew
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     for name, end in sign_anew(directory, names or (), Passphrases(passphrase_fd)).items():
         typer.echo(f"{name}: until {end:%Y-%m-%d}")

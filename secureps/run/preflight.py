@@ -31,7 +31,7 @@ from secureps.store.keyring import (
     load_private,
     load_public,
 )
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from secureps.store.tls_files import certificate_end, load_credentials
 from secureps.wording import duration, named, printable, size
 

@@ -54,7 +54,7 @@ def replace_holder(
     """Put another key holder in the place of one that is lost, while a run trains."""
     from secureps.store import issuing
     from secureps.store.keyring import read_fingerprint
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     asked = issuing.read_request(request)
     if fingerprint:
@@ -72,7 +72,7 @@ def replace_holder(
 def renew(directory: keys.Kit, hours: HoursOnce = None, passphrase_fd: PassphraseFd = None) -> None:
     """Sign the roster anew before it expires; nobody seals or opens by one that has."""
     from secureps.store.issuing import renew_roster
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     signed = renew_roster(directory, hours, Passphrases(passphrase_fd))
     typer.echo(f"roster {signed.number}, {signed.holds}")

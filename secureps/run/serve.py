@@ -21,7 +21,7 @@ from secureps.roles.coordinator.standby import BEGINS, TAKES_OVER
 from secureps.roles.machine import Halt
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
-from secureps.service.checkpoint_copies import CheckpointCopies
+from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
 from secureps.service.coordinator_worker import CoordinatorWorker
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
@@ -34,15 +34,20 @@ from secureps.service.process import Party, Server, await_certificates, run_proc
 from secureps.service.shutdown import Shutdown
 from secureps.service.wave_socket import answering
 from secureps.store import keyring
-from secureps.store.backup import JOURNAL, run_of
-from secureps.store.copied_checkpoints import parts_at
-from secureps.store.copy_parts import begin, has_copy
+from secureps.store.backup import (
+    JOURNAL,
+    begin_from_copy,
+    folder_number,
+    half_aside,
+    has_copy,
+    is_numbered,
+    run_of,
+    set_aside,
+)
 from secureps.store.envelope_keys import load_keys
-from secureps.store.folder_number import folder_number, is_numbered
-from secureps.store.kit_host import NATIVE, demand_host
-from secureps.store.passphrases import Passphrases
+from secureps.store.keyring import NATIVE, demand_host
+from secureps.store.kit_files import Passphrases
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
-from secureps.store.set_aside import half_aside, set_aside
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
@@ -330,7 +335,7 @@ def _follow(serving: Serving, kit: keyring.PublicKit) -> bool:
     with settled(serving.state, serving.section.listen) as listen:
         while True:
             if has_copy(serving.state):
-                rows = begin(serving.state, private)
+                rows = begin_from_copy(serving.state, private)
                 tell(party.name, "Copied", f"begins with the coordinator's first {rows} rows")
             halt = _run(serving, party, make, StandbyServer, listen)
             if halt.reason != BEGINS:

@@ -20,7 +20,7 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import refuse_misplaced, toml_tables
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, OperatorError
-from secureps.files.initial_file import initial_path
+from secureps.files.objects import initial_path
 from secureps.policy.plan import Plan, load_plan
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import read_metadata

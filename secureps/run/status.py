@@ -86,7 +86,7 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
         raise OperatorError(f"{whom.folder and whom.folder.root}: its coordinator is being started")
     from secureps.run.report.status_tables import show, show_fitting, show_json
     from secureps.run.status_client import StatusClient
-    from secureps.store.passphrases import Passphrases
+    from secureps.store.kit_files import Passphrases
 
     passphrases = Passphrases(whom.passphrase_fd)
     observer = StatusClient(whom.kit, whom.name, whom.server, whom.insecure, passphrases)

@@ -16,7 +16,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Retire, Status, Welcome
 from secureps.messages.run import COORDINATOR, RunInfo, demand_address, each_address
 from secureps.store.keyring import find_observer, load_private, load_public
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport

@@ -14,7 +14,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.run.health import PATIENCE, local, written
 from secureps.service.process import link_of
 from secureps.store.keyring import load_private, load_public
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
 

@@ -1,19 +1,22 @@
-"""Copies a server's checkpoints to an object store as they are made, in a thread of its own.
+"""Checkpoints at an object store: copied there as they are made, and read from there.
 
     URL/000007/shard-0.safetensors    parts first
     URL/000007/manifest.json          last: what makes a checkpoint complete, there too
 
 What is local stays as it is. A store that refuses is asked again for as long as the process lives,
 and `secureps status` says so; no step of the run waits for it. What a killed process did not copy
-the next one does.
+the next one does. Who reads brings a checkpoint into a folder of this machine before anything is
+made of it, and judges it there as any other (`store.checkpoint`): half a copy is no checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed
 from secureps.files.objects import ObjectStore
@@ -23,7 +26,14 @@ from secureps.roles.machine import Task, TaskResult
 from secureps.roles.shard.tasks import WritePart
 from secureps.service.environment import Meter
 from secureps.service.logs import tell
-from secureps.store.checkpoint import MANIFEST, checkpoint_directories, read_manifest, read_part
+from secureps.store.checkpoint import (
+    MANIFEST,
+    MANIFEST_LIMIT,
+    NUMBER,
+    checkpoint_directories,
+    read_manifest,
+    read_part,
+)
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds until a store that refused is asked again: at first, and at most."""
@@ -69,7 +79,6 @@ class CheckpointCopies(Meter):
         self._thread.start()
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """Hears that something of a checkpoint was written; see `Meter`."""
         if isinstance(task, WritePart | WriteManifest):
             self._due.set()
 
@@ -180,3 +189,66 @@ class CheckpointCopies(Meter):
                 self._store.create(f"{number}/{part.file}", read_part(directory, manifest, part))
         self._store.create(f"{number}/{self._own}", (directory / self._own).read_bytes())
         return ""
+
+
+class CopiedCheckpoints:
+    """The checkpoints below a store's URL; iterated over, the directories that they are brought to.
+
+    Args:
+        folder: an empty one of this machine, for as long as they are used.
+    """
+
+    def __init__(self, store: ObjectStore, folder: Path) -> None:
+        self._store, self._folder = store, folder
+
+    def __str__(self) -> str:
+        return self._store.name
+
+    def __iter__(self) -> Iterator[Path]:
+        sizes = self._store.sizes()
+        if not sizes:
+            self._store.demand_bucket()
+        for number in _numbers(sizes):
+            yield self._brought(number, sizes)
+
+    def told(self, text: str) -> str:
+        """A text about files that were brought, with their URLs in place of paths."""
+        return text.replace(str(self._folder), self._store.name)
+
+    def _brought(self, number: str, sizes: dict[str, int]) -> Path:
+        """Brings what is there of one checkpoint, and no file that is longer than it may be."""
+        directory = self._folder / number
+        directory.mkdir(exist_ok=True)
+        if f"{number}/{MANIFEST}" not in sizes:
+            return directory
+        # whoever loads it says what is wrong; a store may send more than it says
+        with suppress(DamagedStore, ConfigError):
+            self._store.bring(f"{number}/{MANIFEST}", directory / MANIFEST, MANIFEST_LIMIT)
+            for part in read_manifest(directory).files:
+                if sizes.get(f"{number}/{part.file}") == part.size:
+                    self._store.bring(f"{number}/{part.file}", directory / part.file, part.size)
+        return directory
+
+
+def parts_at(store: ObjectStore, file: str) -> Iterator[Path]:
+    """A shard's parts of the checkpoints at a store, newest first; each is gone after its turn.
+
+    Raises:
+        DiskFailed: the store refuses, or cannot be reached.
+    """
+    sizes = store.sizes()
+    with TemporaryDirectory(prefix="secureps-") as folder:
+        for number in _numbers(sizes):
+            if f"{number}/{file}" in sizes:
+                path = Path(folder) / number / file
+                path.parent.mkdir()
+                with suppress(ConfigError):  # it is longer than the store said: damaged
+                    store.bring(f"{number}/{file}", path, sizes[f"{number}/{file}"])
+                yield path
+                path.unlink()
+
+
+def _numbers(names: dict[str, int]) -> list[str]:
+    """The numbers of checkpoints of which objects have these names, the newest first."""
+    found = {name.partition("/")[0] for name in names}
+    return sorted(filter(NUMBER.fullmatch, found), key=int, reverse=True)

@@ -1,4 +1,4 @@
-"""The worker of the coordinator: writes the manifests that complete checkpoints."""
+"""The workers of the coordinator, which writes manifests, and of its standby, which copies rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from pathlib import Path
 from secureps.errors import InternalError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.format import FORMAT
+from secureps.messages.records import Dated, RequestsRefused
+from secureps.messages.run import COORDINATOR
 from secureps.policy.early_stopping import best
 from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.machine import Task
-from secureps.service.worker import Worker
+from secureps.roles.coordinator.standby import KeepPart, KeepRows, PartKept, RowsKept
+from secureps.roles.machine import Machine, Task
+from secureps.service.environment import Worker
+from secureps.service.executor import compact_if_due, replayed
+from secureps.store.backup import CopyParts
 from secureps.store.checkpoint import (
     Manifest,
     ShardFile,
@@ -22,6 +27,8 @@ from secureps.store.checkpoint import (
     prune,
     write_manifest,
 )
+from secureps.store.journal import FollowedJournal
+from secureps.store.journal_rows import Record
 
 
 class CoordinatorWorker(Worker):
@@ -38,7 +45,6 @@ class CoordinatorWorker(Worker):
         self._newest = (-1, -1)
 
     def work(self, task: Task) -> ManifestWritten:
-        """Writes a manifest; see `Worker`."""
         if not isinstance(task, WriteManifest):
             raise InternalError(f"a coordinator's worker does not know a {type(task).__name__}")
         federation = self._machine.federation
@@ -83,3 +89,55 @@ class CoordinatorWorker(Worker):
 
 def _tally(fact: Charge | Release, times: int) -> Tally:
     return Tally(times, fact) if isinstance(fact, Charge) else Tally(times, release=fact)
+
+
+class StandbyWorker(Worker):
+    """Keeps the rows of the coordinator's journal in one to which nobody else writes meanwhile.
+
+    It compacts its own journal as the coordinator does: by a machine that applies the rows, behind
+    the standby, which has looked at each before.
+
+    `hear` is told of each record, once it is durable; from any thread.
+
+    Args:
+        journal: where they are kept.
+        copy: a coordinator, whose state is that of the journal; it does nothing.
+        parts: of a copy of the coordinator's journal.
+    """
+
+    def __init__(self, journal: FollowedJournal, copy: Machine, parts: CopyParts) -> None:
+        self._journal = journal
+        self._copy = copy
+        self._parts = parts
+        self._behind: list[tuple[float, Record]] | None = None
+        self.hear: Callable[[Record], None] = lambda record: None
+
+    def work(self, task: Task) -> RowsKept | PartKept:
+        """Checks and keeps rows; DamagedStore if they do not follow what is there.
+
+        Of a copy's parts, as `CopyParts.keep`.
+        """
+        if isinstance(task, KeepPart):
+            have = self._parts.keep(task.part)
+            return PartKept(task.part.digest, have, have == task.part.size)
+        if not isinstance(task, KeepRows):
+            raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
+        self._compact()
+        records = tuple(self._journal.take(task.rows))
+        rows = zip((row.at for row in task.rows), records, strict=True)
+        self._behind = [row for row in rows if not isinstance(row[1], Dated | RequestsRefused)]
+        for record in records:
+            self.hear(record)
+        mark = self._journal.mark
+        return RowsKept(mark.seq, mark.chain, records)
+
+    def _compact(self) -> None:
+        """Takes the copy to the journal's end; its state stands for the rows if it is time."""
+        if self._behind is None:
+            for _ in replayed(self._copy, self._journal):
+                pass
+        else:
+            for at, record in self._behind:
+                self._copy.apply(at, record)
+        self._behind = []
+        compact_if_due(COORDINATOR, self._copy, self._journal)

@@ -1,13 +1,17 @@
-"""The environment and the stores of a party, the same for processes and simulations."""
+"""What surrounds an executor: transport, loop, meters, stores, and the worker of its role."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
-from secureps.messages.requests import Reply, Request
+from secureps.errors import InternalError, Malformed
+from secureps.messages.requests import PutBlock, Reply, Request
 from secureps.roles.machine import Machine, Record, Task, TaskResult
 from secureps.service.loop import Loop
 from secureps.store.journal import Journal
@@ -44,54 +48,20 @@ class Meter:
         """Events were handled and journalled: the machine may be read now, and not later."""
 
     def hangs(self, hangs: bool) -> None:
-        """The party hangs (`service.hangs`), or goes on; from the main thread."""
+        """The party hangs (`service.process`), or goes on; from the main thread."""
 
 
 class Meters(Meter):
-    """Several meters that observe one executor."""
+    """Several meters that observe one executor: each hears all that a `Meter` hears."""
 
     def __init__(self, *meters: Meter) -> None:
-        self._meters = meters
+        for name in [name for name in vars(Meter) if not name.startswith("_")]:
+            setattr(self, name, partial(_tell_all, [getattr(meter, name) for meter in meters]))
 
-    def asked(self, message: Request, answer: Future[Reply]) -> None:
-        """Tells each; so do the others."""
-        for meter in self._meters:
-            meter.asked(message, answer)
 
-    def called(self, message: Request, answer: Future[Reply]) -> None:
-        """As `Meter.called`."""
-        for meter in self._meters:
-            meter.called(message, answer)
-
-    def retried(self, to: str) -> None:
-        """As `Meter.retried`."""
-        for meter in self._meters:
-            meter.retried(to)
-
-    def replayed(self, record: Record) -> None:
-        """As `Meter.replayed`."""
-        for meter in self._meters:
-            meter.replayed(record)
-
-    def journalled(self, records: Sequence[Record]) -> None:
-        """As `Meter.journalled`."""
-        for meter in self._meters:
-            meter.journalled(records)
-
-    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """As `Meter.worked`."""
-        for meter in self._meters:
-            meter.worked(task, seconds, result)
-
-    def stands(self, machine: Machine, now: float) -> None:
-        """As `Meter.stands`."""
-        for meter in self._meters:
-            meter.stands(machine, now)
-
-    def hangs(self, hangs: bool) -> None:
-        """As `Meter.hangs`."""
-        for meter in self._meters:
-            meter.hangs(hangs)
+def _tell_all(methods: Sequence[Callable[..., None]], *said: Any) -> None:
+    for method in methods:
+        method(*said)
 
 
 @dataclass(frozen=True)
@@ -111,3 +81,44 @@ class Stores:
     journal: Journal
     spool: Spool
     folder: Path
+
+
+class Worker(Protocol):
+    """Does a role's work outside its machine; by default it takes and stores no payloads."""
+
+    @abstractmethod
+    def work(self, task: Task) -> TaskResult | None:
+        """Does a task; returns the event that reports its end, or None."""
+
+    def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
+        """Checks the payload that came with a PutBlock.
+
+        Returns:
+            what stores it, durably, on any thread.
+
+        Raises:
+            Malformed: it is not what that message has to bring.
+        """
+        raise Malformed(f"no payload is expected with a {type(request).__name__}")
+
+    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
+        """Checks and stores the payload that answers a request.
+
+        Args:
+            digest: of the payload.
+
+        Returns:
+            the digest of what it made of it, if that is kept in its place.
+
+        Raises:
+            Malformed: it is not what that message has to bring.
+        """
+        raise Malformed(f"no payload is expected with a {type(request).__name__}")
+
+    def fetch(self, key: str) -> bytes | memoryview:
+        """The payload that a machine named by `key`; a PeerError goes to the caller as answer."""
+        raise InternalError(f"a {type(self).__name__} stores no payloads: there is no {key}")
+
+    def seconds(self, task: Task) -> float:
+        """The seconds of virtual time that a task takes."""
+        return 0.0

@@ -1,14 +1,18 @@
 """The executor: runs any machine over a transport, a loop, a journal and a worker.
 
-Events are handled one at a time; the records of all events that waited together go into
-the journal in one transaction (group commit) before any of their effects is performed.
+Events are handled one at a time; the records of all events that waited together go into the journal
+in one transaction (group commit) before any of their effects is performed. Beside the executor
+stand what it keeps: calls to servers, streams of orders, requests without an answer, faults of its
+disk.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
@@ -17,28 +21,36 @@ from typing import Any, TypeVar, assert_never
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
+    DamagedStore,
     DiskFailed,
     InternalError,
     KitError,
     Malformed,
     NotReady,
+    OperatorError,
     PeerError,
     SecurepsError,
+    UnknownParty,
+    Unreachable,
 )
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import exhaustion, is_disk_fault
 from secureps.messages.encoding import payload_digest
+from secureps.messages.orders import AnyOrder
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import (
     WORKER,
     Answer,
+    Answered,
     Call,
     CallOff,
     Defer,
     Effect,
     Event,
     Failed,
+    Foldable,
     Halt,
     Locate,
     Machine,
@@ -49,6 +61,7 @@ from secureps.roles.machine import (
     Task,
     TaskResult,
     Tick,
+    Unfolds,
     Unwatched,
     Viewed,
     Watch,
@@ -56,20 +69,418 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.calls import Calls
-from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
-from secureps.service.environment import Environment
+from secureps.roles.permissions import check_answer
+from secureps.service.environment import Environment, Worker
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import complain, tell
-from secureps.service.open_requests import OpenRequests, Reception
-from secureps.service.replay import compact_if_due, replayed
-from secureps.service.watchers import Watchers
-from secureps.service.worker import Worker
 from secureps.store.journal import Journal
 from secureps.tracebacks import told, where
-from secureps.wire.transport import Cancel, Deliver
+from secureps.wire.transport import Cancel, Deliver, settle
 
 T = TypeVar("T")
+
+PAYLOADS_IN_FLIGHT = 4
+"""Calls with a payload that a party has open at a time: they bound its memory."""
+
+SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
+"""As many with what others have sent, and a shard passes on, while all have so few bytes.
+
+A row-block that moves brings hundreds of small ones: a few at a time would queue anew behind all
+else on a link that is busy, each time.
+"""
+
+AGAIN_SECONDS = 1.0
+"""Seconds until a disk that refused is tried once more, and that a sender is asked to wait."""
+
+LONGEST_BACKOFF = 5.0
+"""The most seconds between two tries."""
+
+NOTICES = (4, 40, 400)
+"""Numbers of failed tries (a few seconds, minutes, half an hour) at which the log says so.
+
+Of each server it says at once, too, the first wait of more than LONGEST_BACKOFF, for another try
+or for an answer that did not come.
+"""
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Open:
+    """A call that is not answered: how often it was tried, and when last; not `live` once it is
+    called off.
+    """
+
+    call: Call
+    tried: int = 0
+    dialled: float = 0.0
+    live: bool = True
+
+
+class Calls:
+    """Sends a party's requests to servers, and tries again until they are answered or refused.
+
+    Few payloads are under way at a time, and the others queue; a payload in an answer is checked
+    against its digest and stored before the machine gets the answer. To be used on the party's
+    thread.
+    """
+
+    def __init__(self, party: str, around: Environment, caller: Executor) -> None:
+        self._party = party
+        self._around = around
+        self._caller = caller
+        self._open: dict[_Open, None] = {}
+        """In the order in which they began."""
+        self._queue: deque[_Open] = deque()
+        self._flying = self._bytes = 0
+        self._lost: set[str] = set()
+        self._slow: set[str] = set()
+
+    def begin(self, call: Call) -> None:
+        """Sends a request, with the payload under its key `attach` if there is one."""
+        self._open[each := _Open(call)] = None
+        self._try(each)
+
+    def call_off(self, to: str) -> None:
+        """Forgets what is asked of a server, unless others can answer it: these are asked."""
+        for each in list(self._open):
+            call = each.call
+            rest = tuple(other for other in call.others if other != to)
+            if call.to != to:
+                each.call = dataclasses.replace(call, others=rest)
+                continue
+            each.live = False
+            del self._open[each]
+            if rest:
+                self.begin(dataclasses.replace(call, to=rest[0], others=rest[1:]))
+
+    def _try(self, each: _Open) -> None:
+        if not each.live:
+            return
+        if each.call.attach is None:
+            self._dial(each, each.call.message)
+            return
+        self._queue.append(each)
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._queue and self._has_room(self._queue[0].call):
+            each = self._queue.popleft()
+            if each.live and each.call.attach is not None:
+                self._flying += 1
+                self._bytes += _header(each.call).length
+                self._send_payload(each, each.call.attach)
+
+    def _has_room(self, call: Call) -> bool:
+        header = _header(call)
+        small = header.author != self._party and self._bytes + header.length <= SMALL_BYTES
+        return self._flying < (SMALL_IN_FLIGHT if small else PAYLOADS_IN_FLIGHT)
+
+    def _free_room(self, call: Call) -> None:
+        self._flying -= 1
+        self._bytes -= _header(call).length
+        self._pump()
+
+    def _send_payload(self, each: _Open, key: str) -> None:
+        def dial(fetched: Future[bytes | memoryview]) -> None:
+            if not each.live:
+                self._free_room(each.call)
+                return
+            message, error = each.call.message, fetched.exception()
+            if is_disk_fault(error):  # our own disk: it is read when the disk works again
+                self._free_room(each.call)
+                self._caller.later(partial(self._try, each), AGAIN_SECONDS)
+                return
+            if isinstance(error, KeyError):  # settled while it waited, or lost
+                self._free_room(each.call)
+                self._ended(each, Failed(message, DamagedStore(f"{key} is gone")))
+                return
+            assert isinstance(message, PutBlock)
+            self._dial(each, dataclasses.replace(message, payload=fetched.result()))
+
+        self._then(self._caller.fetched(key), dial)
+
+    def _dial(self, each: _Open, message: Request) -> None:
+        each.dialled = self._around.loop.now()
+        answer = self._around.transport.call(each.call.to, message)
+        self._around.meter.called(message, answer)
+        self._then(answer, partial(self._came_back, each))
+
+    def _came_back(self, each: _Open, future: Future[Reply]) -> None:
+        call = each.call
+        if call.attach is not None:
+            self._free_room(call)
+        error = future.exception()
+        if error is not None and not isinstance(error, SecurepsError):
+            raise error
+        if not each.live:
+            return
+        if isinstance(error, PeerError) and error.retry_after is not None:
+            self._again(each, error, error.retry_after)
+            return
+        if isinstance(error, UnknownParty) and call.to != COORDINATOR and call.attach is None:
+            # It may follow an older roster: whether this party has left, the coordinator says. Of a
+            # block the author may be meant, who was revoked.
+            self._again(each, error, AGAIN_SECONDS)
+            return
+        self._note_recovery(call.to)
+        if error is not None:
+            self._ended(each, Failed(call.message, error))
+        else:
+            del self._open[each]
+            self._take_in(call.to, call.message, future.result())
+
+    def _again(self, each: _Open, error: PeerError | UnknownParty, seconds: float) -> None:
+        call, tried = each.call, each.tried
+        self._around.meter.retried(call.to)
+        waited = self._around.loop.now() - each.dialled
+        long = max(seconds, waited) > LONGEST_BACKOFF and call.to not in self._slow
+        if tried in NOTICES or long:
+            self._notice(call.to, tried, error)
+        if long:
+            self._slow.add(call.to)
+        delay = min(LONGEST_BACKOFF, seconds * 1.5 ** min(tried, 12))
+        if call.others and isinstance(error, Unreachable | NotReady):
+            # One that is not ready may have lost its disk, and waits for the others itself.
+            next, *rest = call.others
+            each.call = dataclasses.replace(call, to=next, others=(*rest, call.to))
+        each.tried += 1
+        self._caller.later(partial(self._try, each), delay * self._around.jitter())
+
+    def _ended(self, each: _Open, event: Failed) -> None:
+        del self._open[each]
+        self._caller.heard(each.call.to, event)
+
+    def _then(self, future: Future[T], action: Callable[[Future[T]], None]) -> None:
+        """Runs an action on the party's thread when a future ends, which it must not refer to.
+
+        A future keeps what it called: in a circle its payload would stay until a collection.
+        """
+        future.add_done_callback(lambda done: self._caller.later(partial(action, done)))
+
+    def _notice(self, to: str, tried: int, error: PeerError | UnknownParty) -> None:
+        if isinstance(error, Unreachable):
+            self._lost.add(to)
+        known: dict[str, str | int] = {"peer": to, "tried": tried, "error": type(error).__name__}
+        tell(self._party, "StillTrying", f"{error}; still trying", logging.WARNING, known)
+
+    def _note_recovery(self, to: str) -> None:
+        """Logs once that a server that was unreachable answers again."""
+        if to in self._lost:
+            self._lost.discard(to)
+            tell(self._party, "BackAgain", f"{to} answers again", logging.INFO, {"peer": to})
+
+    def _take_in(self, to: str, request: Request, reply: Reply) -> None:
+        try:
+            check_answer(to, request, reply)  # a server may send anything, also other messages
+        except Malformed as error:
+            self._caller.heard(to, Failed(request, error))
+            return
+        if not isinstance(reply, Payload):
+            self._caller.heard(to, Answered(request, reply))
+            return
+        # Damage on the way is told from a wrong answer, which the machine compares with records.
+        if payload_digest(reply.payload) != reply.digest:
+            damaged = Malformed(f"{to} sent a payload that does not have its digest")
+            self._caller.heard(to, Failed(request, damaged))
+            return
+        kept = self._caller.kept(request, reply.payload, reply.digest)
+        length = len(reply.payload)
+
+        def finish(kept: Future[bytes | None]) -> None:
+            error = kept.exception()
+            if is_disk_fault(error):  # our own disk: it is kept when the disk works again
+                again = partial(self._take_in, to, request, reply)
+                self._caller.later(again, AGAIN_SECONDS)
+            elif isinstance(error, SecurepsError):
+                self._caller.heard(to, Failed(request, error))
+            elif error is not None:
+                raise error
+            else:
+                bare = Payload(kept.result() or reply.digest)
+                self._caller.heard(to, Answered(request, bare, length))
+
+        self._then(kept, finish)
+
+
+def _header(call: Call) -> BlockHeader:
+    """Of a call with a payload."""
+    assert isinstance(call.message, PutBlock)
+    return call.message.header
+
+
+def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
+    """Takes a machine to where its journal ends; each record that it applied, when it has.
+
+    Raises:
+        DamagedStore: a row or the fold is damaged.
+        ConfigError: the journal is another party's.
+    """
+    fold = journal.fold
+    if fold is not None:
+        if not isinstance(machine, Unfolds):
+            raise DamagedStore("its journal was compacted, and this party compacts none")
+        machine.unfold(fold)
+        yield from fold.records
+    for at, record in journal.replay():
+        machine.apply(at, record)
+        yield record
+
+
+def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
+    """Compacts a journal that has grown enough; a disk that refuses is told of, and tried later.
+
+    To be called when every record that the machine has folded is in the journal, again and again:
+    each time it does a little of what takes long, until the rest may be done at once.
+
+    Raises:
+        DamagedStore: a row or the archive is damaged: no later try would go better.
+    """
+    if not journal.due or not isinstance(machine, Foldable):
+        return
+    try:
+        if journal.pack():
+            journal.compact(machine.folded())
+    except DamagedStore:
+        raise
+    except OperatorError as error:
+        tell(party, "Complaint", f"its journal is not compacted: {error}", logging.WARNING)
+
+
+class Watchers:
+    """The streams of orders that a party gives, one for each party that watches it.
+
+    `ended` hears of each that this party ends, and whose it was.
+    """
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        self._streams: dict[str, Deliver] = {}
+        self._ended = ended
+
+    def begin(self, party: str, deliver: Deliver) -> None:
+        """Opens a stream, and ends an older one of the party: else that would wait for ever."""
+        if (older := self._streams.get(party)) is not None:
+            text = f"another process with {party}'s kit has taken its orders over: a kit is "
+            older(KitError(f"{text}for one process at a time, end one of them"))
+        self._streams[party] = deliver
+
+    def end(self, party: str, deliver: Deliver) -> None:
+        """Forgets a stream that its other end closed, unless another has taken its place."""
+        if self._streams.get(party) is deliver:
+            del self._streams[party]
+            self._ended(party)
+
+    def refuse(self, party: str, error: SecurepsError) -> None:
+        """Ends a party's stream, if there is one, and says why."""
+        if (deliver := self._streams.pop(party, None)) is not None:
+            deliver(error)
+            self._ended(party)
+
+    def keep_to(self, roster: Roster) -> None:
+        """Ends the streams of parties that are on the roster no more."""
+        for party in [name for name in self._streams if name not in roster]:
+            self.refuse(party, UnknownParty(f"{party} is on the roster no more"))
+
+    def tell(self, party: str, order: AnyOrder) -> None:
+        """Gives an order to a party, if it watches."""
+        if (deliver := self._streams.get(party)) is not None:
+            deliver(order)
+
+
+Reception = Future[Reply] | None
+"""What a request is answered by; None where the event was none."""
+
+
+class OpenRequests:
+    """The requests of other parties that one party has not answered yet.
+
+    A request may be answered later than the event that brought it: it is deferred under a ticket.
+    Safe to use from any thread, but for what is deferred.
+    """
+
+    def __init__(self, party: str) -> None:
+        self._party = party
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._waiting: set[Future[Reply]] = set()
+        self._deferred: dict[str, list[Reception]] = {}
+
+    def gone(self) -> Unreachable:
+        """Makes the error that answers for a party that has ended."""
+        return Unreachable(f"{self._party} is stopping")
+
+    def begin(self, answer: Future[Reply]) -> bool:
+        """Takes a request; False if the party has ended, and has answered it so."""
+        with self._lock:
+            if not self._stopped:
+                self._waiting.add(answer)
+                return True
+        answer.set_exception(self.gone())
+        return False
+
+    def settle(self, answer: Reception, result: Reply | SecurepsError) -> None:
+        """Answers a request, if the event was one, unless `stop` has done so."""
+        with self._lock:
+            if answer is None or answer not in self._waiting:
+                return
+            self._waiting.remove(answer)
+        settle(answer, result)
+
+    def defer(self, ticket: str, answer: Reception) -> None:
+        """Leaves a request for later, with all others of this ticket."""
+        self._deferred.setdefault(ticket, []).append(answer)
+
+    def deferred(self, ticket: str) -> list[Reception]:
+        """Returns the requests that were deferred under a ticket: they are to be answered now."""
+        return self._deferred.pop(ticket, [])
+
+    def stop(self) -> None:
+        """Answers Unreachable to who waits, and to who asks from now on."""
+        with self._lock:
+            self._stopped = True
+            waiting, self._waiting = self._waiting, set()
+        for answer in waiting:
+            answer.set_exception(self.gone())
+
+
+class DiskFaults:
+    """The faults of a party's own disk, for its log and for `secureps status`.
+
+    Such a fault is nobody else's, and passes once there is space again: senders are asked to wait,
+    tasks are done again, and nothing is dropped. To be used on the party's thread.
+
+    `beside` is what else is wrong there, in words that follow its name; `hangs` what does not end.
+    """
+
+    def __init__(self, party: str) -> None:
+        self._party = party
+        self._known: dict[str, str] = {}
+        self.beside = self.hangs = ""
+
+    @property
+    def text(self) -> str:
+        """The present faults in one line; empty if there are none."""
+        return "; ".join(dict.fromkeys(self._known.values()))
+
+    @property
+    def said(self) -> str:
+        """What status says of them and of what is `beside`, to follow the party's name."""
+        own = f"waits for its own disk: {self.text}" if self._known else ""
+        return "; ".join(filter(None, (self.hangs, own, self.beside)))
+
+    def note(self, what: str, error: BaseException | None) -> bool:
+        """Notes that the disk failed to do `what`, or did it (None); returns whether it is news."""
+        before = self.text
+        if is_disk_fault(error):
+            self._known[what] = str(error)
+        else:
+            self._known.pop(what, None)
+        if self.text == before:
+            return False
+        if self.text:
+            line = f"{self.text}: the disk of this process refuses; trying again until it works"
+            tell(self._party, "Trouble", line, logging.WARNING, {"error": type(error).__name__})
+        else:
+            tell(self._party, "TroubleOver", "the disk works again; nothing was lost")
+        return True
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,7 +491,7 @@ class _Event:
 
 
 class Executor:
-    """Runs one machine; an `Endpoint` for other parties' requests, a `Caller` for its own.
+    """Runs one machine; an `Endpoint` for other parties' requests.
 
     `halted` ends with the machine's Halt, or with the error after which the party must not go on.
     It has `begun` once it has read its journal. `roster` is the one that its machine goes by, once
@@ -226,7 +637,7 @@ class Executor:
         self._disk("payloads", error)
         if error is None:
             self._post(event)
-        elif refused(error):  # not the sender's fault, and not the end of what it sends
+        elif is_disk_fault(error):  # not the sender's fault, and not the end of what it sends
             self._settle(event.answer, self._waits(error))
         elif isinstance(error, SecurepsError):
             self._settle(event.answer, error)
@@ -260,7 +671,7 @@ class Executor:
         for effect in self.machine.troubled(self._troubles.said):
             self._perform(_Event(self._party, Tick()), effect)
 
-    # --- Caller -------------------------------------------------------------------
+    # --- its own requests -----------------------------------------------------------
 
     def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
         """Runs an action on the loop, guarded; may be called from any thread."""
@@ -274,8 +685,8 @@ class Executor:
 
     def _read(self, done: Future[Any]) -> None:
         error = None if done.cancelled() else done.exception()
-        if refused(error) or self._unread:
-            self._unread = refused(error)
+        if is_disk_fault(error) or self._unread:
+            self._unread = is_disk_fault(error)
             self.later(partial(self._disk, "reads", error))
 
     def kept(
@@ -285,7 +696,6 @@ class Executor:
         return self._beside(partial(self.worker.keep, request, payload, digest))
 
     def heard(self, sender: str, event: Event) -> None:
-        """Posts an event for the machine."""
         self._post(_Event(sender, event))
 
     # --- events -------------------------------------------------------------------
@@ -365,7 +775,6 @@ class Executor:
         compact_if_due(self._party, self.machine, self._journal)
 
     def _act(self, handled: list[tuple[_Event, Step]]) -> None:
-        """Performs the effects of what is journalled."""
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
@@ -437,7 +846,7 @@ class Executor:
             elif isinstance(error, PeerError):
                 complain(self._party, item.event, error)
                 self._settle(answer, error)
-            elif refused(error):
+            elif is_disk_fault(error):
                 self._settle(answer, self._waits(error))
             else:
                 self._settle(answer, InternalError("a stored payload cannot be read"))
@@ -446,7 +855,6 @@ class Executor:
         self.fetched(attach).add_done_callback(finish)
 
     def _beside(self, action: Callable[[], T], seconds: float = 0.0) -> Future[T]:
-        """Has the worker do something."""
         return self._loop.offload(self._alive(action), seconds)
 
     def _alive(self, action: Callable[[], T]) -> Callable[[], T]:
@@ -469,7 +877,7 @@ class Executor:
     def _worked(self, task: Task, done: Future[TaskResult | None]) -> None:
         error = done.exception()
         self._disk(type(task).__name__, error)
-        if refused(error):
+        if is_disk_fault(error):
             again = partial(self._perform, _Event(self._party, Tick()), Work(task))
             self.later(again, AGAIN_SECONDS)
         elif isinstance(error, SecurepsError):

@@ -40,7 +40,7 @@ from secureps.roles.holder.committee import (
     ShareDerived,
 )
 from secureps.roles.machine import Prune, Task
-from secureps.service.worker import Worker
+from secureps.service.environment import Worker
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.spool import Spool
 

@@ -1,7 +1,8 @@
-"""Tells a machine what the calendar says, and of another roster in its party's kit.
+"""Looks at files that others change while a party runs, and tells its machine what changed.
 
-Whoever runs a party copies the kit's public part to it anew, or the issuer's tool writes it there:
-a process that runs takes it.
+Whoever runs a party copies the kit's public part to it anew, or the issuer's tool writes it there.
+A data holder's own page writes what its client is to do into the client's state folder, signed by
+the client's own key, whether the client runs or not.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from secureps.errors import KitError
+from secureps.crypto.identity import PublicIdentity
+from secureps.errors import KitError, SecurepsError
+from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.roles.machine import WORKER, Event, KitRead
+from secureps.roles.member.tasks import Acted
 from secureps.service.logs import tell
+from secureps.store.act_lines import FILE, ActLine, read_acts
 from secureps.store.keyring import offered_keys, roster_file
 from secureps.store.kit_files import read
 
-LOOK = 5.0
-"""Seconds between two looks."""
-
 
 class Told(Protocol):
-    """Who is told: the executor of a party."""
+    """The executor of a party; it knows the run once the party takes part in one."""
+
+    run: bytes
 
     def heard(self, sender: str, event: Event) -> None:
         """Posts an event for the machine; on its loop."""
@@ -32,30 +36,46 @@ class Told(Protocol):
         """Runs an action on its loop, `delay` seconds from now; from any thread."""
 
 
-class KitWatch:
-    """Looks at one kit, on the loop of one party.
+class _Watch:
+    """Looks again and again, on the loop of one party."""
+
+    LOOK: float
+    """Seconds between two looks."""
+
+    def __init__(self, party: str, executor: Told) -> None:
+        self._party, self._executor = party, executor
+
+    def start(self) -> None:
+        """Looks now, and every LOOK seconds while the party runs; from any thread."""
+        self._executor.later(self._look_on)
+
+    def once(self) -> None:
+        """Looks now, for a party whose process ends with its wave; from any thread."""
+        self._executor.later(self._look)
+
+    def _look_on(self) -> None:
+        self._look()
+        self._executor.later(self._look_on, self.LOOK)
+
+    def _look(self) -> None:
+        raise NotImplementedError
+
+
+class KitWatch(_Watch):
+    """Tells a machine what the calendar says, and of another roster in its party's kit.
 
     Args:
         party: whose it is, for the log.
         kit: its folder.
     """
 
+    LOOK = 5.0
+
     def __init__(self, party: str, executor: Told, kit: Path) -> None:
-        self._party, self._executor, self._kit = party, executor, kit
+        super().__init__(party, executor)
+        self._kit = kit
         self._seen: list[tuple[int, int]] | None = None
         self._told = ""
-
-    def start(self) -> None:
-        """Looks now, and every LOOK seconds while the party runs; from any thread."""
-        self._executor.later(self._looks)
-
-    def once(self) -> None:
-        """Looks now, for a party that lives for less than LOOK seconds; from any thread."""
-        self._executor.later(self._look)
-
-    def _looks(self) -> None:
-        self._look()
-        self._executor.later(self._looks, LOOK)
 
     def _look(self) -> None:
         self._executor.heard(WORKER, KitRead(time.time(), *self._changed()))
@@ -78,3 +98,53 @@ class KitWatch:
                 tell(self._party, "KitRead", text, logging.WARNING)
             self._told = text
             return "", ()
+
+
+class ActWatch(_Watch):
+    """Tells a client's machine what its data holder has it do: the acts in one state folder.
+
+    Before the client takes part in a run it has no journal of acts, and is told of none.
+
+    Args:
+        party: whose they are; key: who signs them.
+        state: its folder.
+    """
+
+    LOOK = 1.0
+
+    def __init__(self, party: str, executor: Told, state: Path, key: PublicIdentity) -> None:
+        super().__init__(party, executor)
+        self._path, self._key = state / FILE, key
+        self._seen: tuple[int, int, int] | None = None
+
+    def _look(self) -> None:
+        if not self._executor.run:
+            return
+        try:
+            for line in self._changed():
+                self._executor.heard(WORKER, Acted(own_act(line)))
+        except (OSError, SecurepsError, ValueError) as error:
+            text = f"does nothing of what its data holder wants: {error}"
+            tell(self._party, "OwnAct", text, logging.WARNING)
+
+    def _changed(self) -> tuple[ActLine, ...]:
+        """All lines, if the file is another one than at the last look."""
+        if not self._path.is_file():
+            return ()
+        found = self._path.stat()
+        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if seen == self._seen:
+            return ()
+        self._seen = seen
+        return read_acts(self._path.read_bytes(), self._key)
+
+
+def own_act(line: ActLine) -> OwnAct:
+    """What a line has a client do; ValueError if no client does that."""
+    what, _, budget = line.what.partition(" ")
+    return OwnAct(line.number, OwnDeed(what).value, float(budget) if budget else None)
+
+
+def act_text(what: OwnDeed, budget: float | None = None) -> str:
+    """What `own_act` reads, as it stands in a line."""
+    return what.value if budget is None else f"{what.value} {budget!r}"

@@ -23,9 +23,8 @@ from secureps.messages.requests import Reply, Request
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.standby import CaughtUp
 from secureps.roles.machine import WORKER, Halt, Machine, Record, Step
-from secureps.service.environment import Environment
+from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor
-from secureps.service.worker import Worker
 from secureps.store.journal import FollowedJournal
 from secureps.store.journal_height import Mark
 from secureps.wire.transport import told
@@ -82,7 +81,7 @@ class Lead(Executor):
             self._answer_rows(*self._asks)
         for _, step in handled:
             for end in [effect for effect in step.effects if isinstance(effect, Halt)]:
-                self._halt(end)  # whoever must not go on waits for nobody
+                self._halt(end)  # stop at once; do not wait for the standby
         if self._held or (self._follows and self._has < self._rows.mark.seq):
             self._held.append((self._rows.mark.seq, handled))
         else:
@@ -137,7 +136,7 @@ class Lead(Executor):
         if rows:
             self._answer_rows(mark, answer)
         else:
-            self.later(lambda: self._nothing_new(answer), PAUSE)
+            self.later(lambda: self._answer_nothing_new(answer), PAUSE)
             self._caught_up()
         self._release()
 
@@ -196,13 +195,12 @@ class Lead(Executor):
         self._asks = None
         self._settle(answer, Rows(self._rows.after(mark, ROWS)))
 
-    def _nothing_new(self, answer: Future[Reply]) -> None:
+    def _answer_nothing_new(self, answer: Future[Reply]) -> None:
         if self._asks is not None and self._asks[1] is answer:
             self._asks = None
             self._settle(answer, Rows(()))
 
     def hear(self, record: Record) -> None:
-        """As `Executor`; what a standby has to have for certain is confirmed (`Reigns`)."""
         super().hear(record)
         self._unconfirmed |= isinstance(record, PlacementMoved | ShardLeft | StandbyFollows)
 

@@ -5,22 +5,25 @@
      "group": "all", "version": 3}
 
 Nothing else sets up logging, and our lines depend on nobody who does: the logger `secureps` has a
-handler of its own.
+handler of its own. A process outlives its own stdout and stderr, closed or on a disk that is full:
+whatever a party computes is in its files, and what it prints is only told.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from secureps.errors import SecurepsError, exit_status
-from secureps.service.limits import limits_named
+from secureps.exhaustion import limits_named
 from secureps.wording import one_line
 
 LogFormat = Literal["text", "json"]
@@ -65,7 +68,6 @@ class JsonFormatter(logging.Formatter):
         self._party = party
 
     def format(self, record: logging.LogRecord) -> str:
-        """The JSON of a record, in one line."""
         told: dict[str, Any] = getattr(record, _EXTRA, {})
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -79,7 +81,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def _bare(record: logging.LogRecord) -> bool:
+def _drop_traceback(record: logging.LogRecord) -> bool:
     """What gRPC says of a connection may be no UTF-8, which is a line without a traceback."""
     if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
         record.exc_info = None
@@ -87,7 +89,7 @@ def _bare(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _handled(logger: logging.Logger, handler: logging.Handler, level: int) -> Iterator[None]:
+def _handle_alone(logger: logging.Logger, handler: logging.Handler, level: int) -> Iterator[None]:
     """Has one handler alone show a logger's lines while the `with` lasts."""
     before = logger.handlers, logger.propagate, logger.level
     logger.handlers, logger.propagate = [handler], False
@@ -112,25 +114,27 @@ def logging_as(
         ours: the process runs one of our commands, so that other code's lines look like ours. In a
             script's own process they stay as the script has configured them, if it has.
     """
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_bare)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_drop_traceback)
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(message)s")
     handler.setFormatter(text if form == "text" else JsonFormatter(party))
     with ExitStack() as stack:
-        stack.enter_context(_handled(_LOG, handler, logging.DEBUG if verbose else logging.INFO))
+        stack.enter_context(
+            _handle_alone(_LOG, handler, logging.DEBUG if verbose else logging.INFO)
+        )
         if ours:  # a library may have configured the root when it was imported, as opacus does
-            stack.enter_context(_handled(logging.getLogger(), handler, logging.INFO))
+            stack.enter_context(_handle_alone(logging.getLogger(), handler, logging.INFO))
         else:
             logging.basicConfig(level=logging.INFO, handlers=[handler])
-        with limits_named() if form == "text" else _in_json(party):
+        with limits_named() if form == "text" else _log_errors(party):
             yield
 
 
 @contextmanager
-def _in_json(party: str) -> Iterator[None]:
+def _log_errors(party: str) -> Iterator[None]:
     """Writes warnings, and an error that ends the `with`, as lines too."""
     logging.captureWarnings(True)
-    threading.excepthook = _of_thread
+    threading.excepthook = _log_thread_error
     try:
         with limits_named():
             yield
@@ -140,15 +144,53 @@ def _in_json(party: str) -> Iterator[None]:
         tell(party, "Error", text, logging.ERROR, fields)
         raise SystemExit(exit_status(error)) from None
     except Exception as error:
-        _unexpected(error)
+        _log_unexpected(error)
         raise SystemExit(1) from None
 
 
-def _unexpected(error: BaseException) -> None:
+def _log_unexpected(error: BaseException) -> None:
     fields = {"event": "Error", "error": type(error).__name__}
     _LOG.critical("%s", error, exc_info=error, extra={_EXTRA: fields})
 
 
-def _of_thread(failed: threading.ExceptHookArgs) -> None:
+def _log_thread_error(failed: threading.ExceptHookArgs) -> None:
     if failed.exc_value is not None:
-        _unexpected(failed.exc_value)
+        _log_unexpected(failed.exc_value)
+
+
+class _Lossy(io.FileIO):
+    """An open file to which every write succeeds: what the system does not take is lost."""
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            if (written := super().write(data)) is not None:
+                return written
+        return memoryview(data).nbytes
+
+
+def ignore_output_errors() -> None:
+    """From now on no print of this process fails; nothing changes where streams are no files."""
+    for number in (0, 1, 2):  # a file that is opened later must not become stdout
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream, first = getattr(sys, name), getattr(sys, f"__{name}__")
+        if stream is first and isinstance(stream, io.TextIOWrapper | None):  # no notebook's
+            lossy = _lossy(number, stream)
+            setattr(sys, name, lossy)
+            setattr(sys, f"__{name}__", lossy)
+
+
+def _lossy(number: int, stream: io.TextIOWrapper | None) -> io.TextIOWrapper:
+    if stream is not None:
+        with suppress(OSError):
+            stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Lossy(number, "w", closefd=False)),
+        encoding=stream.encoding if stream else "utf-8",
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering if stream else True,
+        write_through=stream.write_through if stream else False,
+    )

@@ -1,9 +1,9 @@
 """Event loops, which run a party's actions one after another, in real or in virtual time.
 
-`RealLoop` is a thread with a heap of timers and a few workers beside it; `VirtualLoop`
-is the same heap without a thread, whose time jumps to the next event, so that a
-simulation is a function of its inputs. Both number events, so that those of one time
-happen in the order in which they were scheduled.
+`RealLoop` is a thread with a heap of timers and a few workers beside it. `VirtualLoop` is the same
+heap without a thread, whose time jumps to the next event, so that a simulation is a function of its
+inputs; `WaveLoop` is one that jumps over short waits, and ends when all is done. All number events,
+so that those of one time happen in the order in which they were scheduled.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ T = TypeVar("T")
 
 WRITERS = 4
 """Files that are on their way to a disk at once: one after another they would wait for it."""
+
+PATIENCE = 8.0
+"""Seconds of waits that are passed over in one wave; whatever is due later has to come in the next.
+
+Longer than an executor's longest pause before it tries again.
+"""
 
 
 class Loop(Clock, Protocol):
@@ -59,11 +65,9 @@ class RealLoop:
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
 
     def now(self) -> float:
-        """Seconds of the run's clock; see `Loop`."""
         return self._begin + time.monotonic() - self._started
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        """Runs `action` in `delay` seconds; see `Loop`."""
         with self._changed:
             if self._stopped:
                 return
@@ -72,7 +76,6 @@ class RealLoop:
             self._changed.notify()
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
-        """Runs `action` on a worker thread; see `Loop`."""
         try:
             return self._workers.submit(action)
         except RuntimeError:
@@ -123,32 +126,39 @@ class RealLoop:
             return None
 
 
-class VirtualLoop:
-    """A loop in virtual time from 0; offloaded actions take as long as they are said to."""
+class _OneThread:
+    """A heap of actions that one thread performs: what is written is written at once."""
 
     def __init__(self) -> None:
-        self._time = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
 
+    def _push(self, due: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (due, next(self._count), action))
+
+    def write(self, action: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        _perform(action, future)
+        return future
+
+
+class VirtualLoop(_OneThread):
+    """A loop in virtual time from 0; offloaded actions take as long as they are said to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._time = 0.0
+
     def now(self) -> float:
-        """Seconds of virtual time."""
         return self._time
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        """Runs `action` in `delay` virtual seconds."""
-        heapq.heappush(self._heap, (self._time + max(0.0, delay), next(self._count), action))
+        self._push(self._time + max(0.0, delay), action)
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
         """Runs `action` at once in real time, and in `seconds` of virtual time."""
         future: Future[T] = Future()
-        self.call_later(seconds, partial(perform, action, future))
-        return future
-
-    def write(self, action: Callable[[], T]) -> Future[T]:
-        """Runs `action`; see `Loop`."""
-        future: Future[T] = Future()
-        perform(action, future)
+        self.call_later(seconds, partial(_perform, action, future))
         return future
 
     def run(self, until: Callable[[], Any]) -> bool:
@@ -161,7 +171,41 @@ class VirtualLoop:
         return True
 
 
-def perform(action: Callable[[], T], future: Future[T]) -> None:
+class WaveLoop(_OneThread):
+    """The loop of a party that lives for one wave: real time, in which waits are passed over.
+
+    Args:
+        begin: the last second in the journal.
+    """
+
+    def __init__(self, begin: float = 0.0) -> None:
+        super().__init__()
+        self._begin = begin - time.monotonic()
+        self._passed = 0.0
+
+    def now(self) -> float:
+        return self._begin + self._passed + time.monotonic()
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        self._push(self.now() + delay if delay > 0 else 0.0, action)
+
+    def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
+        future: Future[T] = Future()
+        self.call_later(0.0, partial(_perform, action, future))
+        return future
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Performs actions until `until()`, or until the next one is more than PATIENCE away."""
+        while self._heap and not until():
+            wait = self._heap[0][0] - self.now()
+            if wait > 0:
+                if self._passed + wait > PATIENCE:
+                    return
+                self._passed += wait
+            heapq.heappop(self._heap)[2]()
+
+
+def _perform(action: Callable[[], T], future: Future[T]) -> None:
     """Runs an action; the future ends as it does."""
     try:
         result = action()

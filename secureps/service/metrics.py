@@ -4,11 +4,14 @@ A `Metrics` has a registry of its own; nothing is global. Labels are words of th
 (message, record, task and error classes), the plan's groups and steps, rules' reasons and servers'
 names: their number is bounded, and none is a client's. Values are counts, sizes and seconds: no
 secret, no payload, nothing of anybody's data.
+
+Machines belong to their loop's thread: metrics and health checks read the last `Snapshot` instead.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import socket
@@ -18,6 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import IO, TYPE_CHECKING, Any
@@ -37,16 +41,105 @@ from prometheus_client.registry import Collector
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
-from secureps.messages.run import LOOPBACK, on_loopback
-from secureps.policy.spending import adjacency
+from secureps.messages.run import LOOPBACK, STANDBY, on_loopback
+from secureps.policy.plan import Plan
+from secureps.policy.spending import Fact, adjacency, spent
+from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.status import why
+from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import Machine, Record, Task, TaskResult
+from secureps.roles.shard.shard import Shard
 from secureps.service.environment import Meter
-from secureps.service.host_names import host_names, refuse_host
-from secureps.service.snapshot import Snapshot
 from secureps.store.atomic_file import replace_text
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
+from secureps.wording import named
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The privacy spent: how often each fact by member (`Ledger.tally`) under a plan.
+
+    An `unsafe` seed protects nobody.
+    """
+
+    plan: Plan
+    facts: Mapping[str, Mapping[Fact, int]]
+    unsafe: bool
+
+    def largest_epsilon(self) -> float | None:
+        """The largest epsilon of a member; infinite under an unsafe seed, None without privacy."""
+        if self.plan.section.privacy is None:
+            return None
+        if self.unsafe:
+            return math.inf
+        return max((spent(self.plan, facts) for facts in self.facts.values()), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a machine at one moment.
+
+    Args:
+        ready: it can do its work: a coordinator has read its journal, the others are part
+            of a run as well.
+        groups: (version, step of the commit) by group; only a coordinator has this and the rest.
+        reasons: why each group waits, in words that may name `clients`.
+        joined, live: how many clients ever joined, and how many have a lease that runs.
+        away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
+        follows: whether the coordinator's standby has everything; None if it never had one.
+    """
+
+    ready: bool
+    groups: Mapping[str, tuple[int, str]] | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    clients: frozenset[str] = frozenset()
+    joined: int = 0
+    live: int = 0
+    away: Mapping[str, int] = field(default_factory=dict)
+    follows: bool | None = None
+    finished: bool = False
+    spending: Spending | None = None
+
+    @classmethod
+    def of(cls, machine: Machine, now: float, spending: Spending | None) -> Snapshot:
+        """Takes a snapshot, on the machine's own thread.
+
+        With the `spending` of the last one, if it still holds, the ledger is not read again.
+        """
+        match machine:
+            case Coordinator():
+                return cls._coordinator(machine, now, spending)
+            case Shard():
+                return cls(ready=machine.state.founded)
+            case Holder():
+                return cls(ready=machine.configured)
+        return cls(ready=True)
+
+    @classmethod
+    def _coordinator(cls, machine: Coordinator, now: float, spending: Spending | None) -> Snapshot:
+        federation = machine.federation
+        if spending is None:
+            facts = {name: federation.ledger.tally(name) for name in federation.members}
+            spending = Spending(machine.plan, facts, False)
+        live, servers, groups = machine.live(now), machine.servers, federation.groups.values()
+        return cls(
+            ready=True,
+            groups={g.name: (g.version, g.phase.value) for g in groups},
+            reasons={g.name: why(machine.plan, federation, live, g, servers) for g in groups},
+            clients=frozenset(federation.members),
+            joined=len(federation.members),
+            live=len(live),
+            away={
+                role: sum(s.role == role and not s.live for s in servers)
+                for role in ("shard", "holder")
+            },
+            follows=next((s.live for s in servers if s.name == STANDBY), None),
+            finished=bool(federation.finished),
+            spending=replace(spending, unsafe=bool(federation.unsafe)),
+        )
+
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -62,7 +155,7 @@ PATIENCE = 10.0
 IN, OUT = "in", "out"
 
 
-class Metrics(Meter):
+class Metrics(Meter, Collector):
     """The counters of one executor."""
 
     def __init__(self) -> None:
@@ -119,7 +212,7 @@ class Metrics(Meter):
         )
         for direction in (IN, OUT):
             self._payload.labels(direction)
-        registry.register(_Standing(self.snapshot, lambda: self.ready))
+        registry.register(self)
         ProcessCollector(registry=registry)
 
     def snapshot(self) -> Snapshot:
@@ -156,9 +249,8 @@ class Metrics(Meter):
     # --- Meter --------------------------------------------------------------------
 
     def asked(self, message: Request, answer: Future[Reply]) -> None:
-        """Counts a request, its seconds and its outcome; see `Meter`."""
         kind, began = type(message).__name__, time.perf_counter()
-        self._carried(message, IN)
+        self._count_payload(message, IN)
 
         def answered(done: Future[Reply]) -> None:
             self._seconds.labels(kind).observe(time.perf_counter() - began)
@@ -167,9 +259,8 @@ class Metrics(Meter):
         answer.add_done_callback(answered)
 
     def called(self, message: Request, answer: Future[Reply]) -> None:
-        """Counts a call and its outcome; see `Meter`."""
         kind = type(message).__name__
-        self._carried(message, OUT)
+        self._count_payload(message, OUT)
 
         def came_back(done: Future[Reply]) -> None:
             self._calls.labels(kind, self._outcome(done, IN)).inc()
@@ -177,21 +268,17 @@ class Metrics(Meter):
         answer.add_done_callback(came_back)
 
     def retried(self, to: str) -> None:
-        """Counts a retry; see `Meter`."""
         self._retries.labels(to).inc()
 
     def journalled(self, records: Sequence[Record]) -> None:
-        """Counts records by class; see `Meter`."""
         for record in records:
             self._records.labels(type(record).__name__).inc()
             self._spent_more |= isinstance(record, Charge | Release)
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """Counts a task's seconds; see `Meter`."""
         self._works.labels(type(task).__name__).observe(seconds)
 
     def stands(self, machine: Machine, now: float) -> None:
-        """Takes a snapshot of the machine; see `Meter`."""
         known, was_ready = self._snapshot.spending, self.ready
         self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
         self._spent_more = False
@@ -200,12 +287,11 @@ class Metrics(Meter):
                 self._tell_ready(self.ready)
 
     def hangs(self, hangs: bool) -> None:
-        """Is not ready while the party hangs; see `Meter`."""
         with self._ready_lock:
             self._hangs = hangs
             self._tell_ready(self.ready)
 
-    def _carried(self, message: Request | Reply, direction: str) -> None:
+    def _count_payload(self, message: Request | Reply, direction: str) -> None:
         if isinstance(message, PutBlock | Payload):
             self._payload.labels(direction).inc(len(message.payload))
 
@@ -215,19 +301,15 @@ class Metrics(Meter):
             return "cancelled"
         if (error := done.exception()) is not None:
             return type(error).__name__
-        self._carried(done.result(), direction)
+        self._count_payload(done.result(), direction)
         return "ok"
 
-
-class _Standing(Collector):
-    """Collects the gauges of the last snapshot."""
-
-    def __init__(self, snapshot: Callable[[], Snapshot], ready: Callable[[], bool]) -> None:
-        self._snapshot, self._ready = snapshot, ready
+    # --- Collector ----------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        now = self._snapshot()
-        yield _gauge("secureps_ready", "1 if this party can do its work.", self._ready())
+        """Collects the gauges of the last snapshot."""
+        now = self._snapshot
+        yield _gauge("secureps_ready", "1 if this party can do its work.", self.ready)
         if now.groups is None:
             return
         groups = now.groups.items()
@@ -388,7 +470,6 @@ class _Port(ThreadingMixIn, WSGIServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers it in a thread of its own."""
         request.settimeout(PATIENCE)
         line = request if self.secured is None else self.secured(request)
         with self._lock:
@@ -466,3 +547,28 @@ def spooled_bytes(spool: Path) -> int:
         with suppress(FileNotFoundError):
             total += path.stat().st_size
     return total
+
+
+def host_names(hosts: Iterable[str], port: int, default: int = 80) -> frozenset[str]:
+    """What a Host header may say: HOST:PORT, and HOST alone where the port is the scheme's."""
+    ends = ("", f":{port}") if port == default else (f":{port}",)
+    return frozenset(f"{host}{end}".lower() for host in hosts for end in ends)
+
+
+def refuse_host(headers: Sequence[str], target: str, names: frozenset[str]) -> str:
+    """Says why a request is not for the server of these names; empty if it is.
+
+    A page in the operator's browser may point its own name at 127.0.0.1 and read what a server
+    there answers (DNS rebinding). Its requests still carry that page's name, so a server on
+    loopback answers to its own names alone.
+
+    Args:
+        headers: the values of all its Host headers.
+        target: what it asks for: a path, or a whole URL, whose host counts too.
+    """
+    asked = list(headers)
+    if not target.startswith("/"):
+        asked.append(target.partition("://")[2].partition("/")[0])
+    if len(headers) == 1 and names.issuperset(host.lower() for host in asked):
+        return ""
+    return f"this server answers to {named(sorted(names))}, and the request names another host"

@@ -18,20 +18,15 @@ from secureps.errors import KitError, Malformed, ScriptFailed, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.roles.machine import Call, Fold, Halt
-from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Stores
-from secureps.service.executor import Executor
-from secureps.service.kit_watch import KitWatch
+from secureps.service.executor import Executor, replayed
+from secureps.service.kit_watch import ActWatch, KitWatch
 from secureps.service.logs import tell
-from secureps.service.replay import replayed
-from secureps.service.wave_loop import WaveLoop
-from secureps.store.atomic_file import one_at_a_time
-from secureps.store.dated_journal import DatedJournal
-from secureps.store.journal import SqliteJournal
-from secureps.store.journal_height import Mark
+from secureps.service.loop import WaveLoop
+from secureps.store.atomic_file import one_at_a_time, own
+from secureps.store.journal import DatedJournal, Journal, SqliteJournal, WrappedJournal
 from secureps.store.journal_rows import Record
 from secureps.store.keyring import PublicKit
-from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
 from secureps.wire.msgpack import encode
 from secureps.wire.waves.batch import (
@@ -118,7 +113,7 @@ class OneWave:
                 ended = self._ended(halt)
             else:
                 first = tuple(_first(make(stores, around), kept, loop.now()))
-                said = (*_without(said, first), *first)
+                said = (*_drop_repeated(said, first), *first)
             executor.stop()
         answer = Batch(self.name, COORDINATOR, executor.run, batch.challenge, said)
         return Answer(sealed(answer, self._sign), ended)
@@ -142,17 +137,17 @@ class OneWave:
         self.kit.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
 
 
-@dataclass(eq=False)
-class _ReadOnce:
+class _ReadOnce(WrappedJournal):
     """A journal that is read once (`store.journal.Journal`)."""
 
-    journal: DatedJournal
-    rows: list[tuple[float, Record]] | None = None
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self._rows: list[tuple[float, Record]] | None = None
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        self.journal.append(at, records)
-        if self.rows is not None:
-            self.rows += ((at, record) for record in records)
+        super().append(at, records)
+        if self._rows is not None:
+            self._rows += ((at, record) for record in records)
 
     def records(self) -> Iterator[Record]:
         """What its machine applies, but for what the fold says otherwise."""
@@ -160,37 +155,18 @@ class _ReadOnce:
         yield from (record for _, record in self.replay())
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        if self.rows is None:
-            self.rows = list(self.journal.replay())
-        return iter(self.rows)
-
-    def close(self) -> None:
-        self.journal.close()
-
-    @property
-    def fold(self) -> Fold | None:
-        return self.journal.fold
-
-    @property
-    def due(self) -> bool:
-        return self.journal.due
+        if self._rows is None:
+            self._rows = list(super().replay())
+        return iter(self._rows)
 
     def pack(self) -> bool:
-        while not self.journal.pack():  # the next wave's process would begin anew
+        while not super().pack():  # the next wave's process would begin anew
             pass
         return True
 
     def compact(self, fold: Fold) -> None:
-        self.journal.compact(fold)
-        self.rows = []
-
-    @property
-    def mark(self) -> Mark:
-        return self.journal.mark
-
-    @property
-    def last(self) -> float:
-        return self.journal.last
+        super().compact(fold)
+        self._rows = []
 
 
 def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
@@ -204,7 +180,7 @@ def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry
     yield Entry(Kind.WATCH, envelope=encode(machine.subscription()))
 
 
-def _without(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
+def _drop_repeated(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
     """What is said, but for what the next process asks anyway."""
     asked = {about(each.name.decode(), each.envelope) for each in first if each.name}
     for each in said:

@@ -109,7 +109,7 @@ def choose(
     parts = (Node(n.number, n.cpus if allowed is None else n.cpus & allowed) for n in every)
     usable = [node for node in parts if node.cpus]
     if pin != "auto":
-        own = _demanded(int(pin), every, usable, allowed)
+        own = _find_node(int(pin), every, usable, allowed)
         if len(usable) > 1:
             return Choice(own, "as it is told to")
     if not every:
@@ -127,7 +127,7 @@ def choose(
     return Choice(wide[(int(end[0]) if end else place) % len(wide)], "by its name")
 
 
-def _demanded(
+def _find_node(
     number: int, every: tuple[Node, ...], usable: list[Node], allowed: frozenset[int] | None
 ) -> Node:
     """The node of this number; ConfigError if there is none, or it has no CPU for this process."""
@@ -167,12 +167,12 @@ def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> 
         return ""
     with naming("pin", ConfigError):
         choice = choose(pin, name, read_nodes(folder), _allowed(), threads)
-    done = choice.reason if choice.node is None else _pinned(choice.node, choice.reason)
+    done = choice.reason if choice.node is None else _pin(choice.node, choice.reason)
     tell(name, "Pinned", done)
     return done
 
 
-def _pinned(node: Node, reason: str) -> str:
+def _pin(node: Node, reason: str) -> str:
     _narrow(node)
     where = "its memory is taken there as long as there is any"
     if not prefer_memory(node.number):

@@ -25,36 +25,47 @@ from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
-from secureps.exhaustion import Starved, exhaustion
+from secureps.exhaustion import (
+    FIRST_THREADS,
+    Starved,
+    demand_descriptors,
+    exhaustion,
+    limits_named,
+    probe,
+    starting,
+)
+from secureps.extras import from_extras
 from secureps.messages.format import FORMAT
 from secureps.messages.records import RefusedRequests
 from secureps.messages.requests import Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import Halt
-from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
-from secureps.service.hangs import Hangs
-from secureps.service.kit_watch import KitWatch
-from secureps.service.limits import FIRST_THREADS, demand_descriptors, limits_named, probe, starting
+from secureps.service.kit_watch import ActWatch, KitWatch
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown, before_threads
-from secureps.service.trace_settings import tracing
-from secureps.store.atomic_file import replace_text
-from secureps.store.dated_journal import DatedJournal
-from secureps.store.journal import SqliteJournal
+from secureps.service.tracing import Tracing
+from secureps.store.atomic_file import own, replace_text
+from secureps.store.durability import oldest_wait
+from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.journal_height import NO_SPACE
-from secureps.store.ownership import own
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import TlsFiles, untimely_certificate
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
-from secureps.wire.grpc.client import GrpcTransport, sleep_until_woken
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from secureps.wire.transport import Endpoint
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
+"""OpenTelemetry's own variables, of which one has to be set."""
+
+EXPORTERS = ("otlp", "console")
 
 CALL_TIMEOUT = 30.0
 """Seconds after which an unanswered call counts as lost, and is tried again."""
@@ -69,6 +80,9 @@ work in it."""
 
 CERTIFICATE_SECONDS = 1.0
 """Seconds between two looks whether the certificates are good."""
+
+STILL = 20.0
+"""Seconds that one event, or one read or write, may take before the party counts as hanging."""
 
 PROBE_SECONDS = 5.0
 """Seconds between two probes whether a file can be opened and a thread started."""
@@ -90,8 +104,8 @@ class Probing:
         """Probes; raises what is wrong when it is for the second time in a row.
 
         Raises:
-            OSError, RuntimeError, MemoryError: as `limits.probe`.
-            Starved: as `limits.probe`; calls do not end any more, or a thread never ran.
+            OSError, RuntimeError, MemoryError: as `probe`.
+            Starved: as `probe`; calls do not end any more, or a thread never ran.
         """
         before, self._starting = self._starting, starting()
         try:
@@ -106,6 +120,49 @@ class Probing:
             self._failed = True
         else:
             self._failed = False
+
+
+class Hangs:
+    """Notices when a party hangs: its loop does not go on, or its disk does not answer.
+
+    Such a process answers its connections and looks alive, because gRPC has threads of its own. So
+    the main thread looks, and says it without the loop: in the log, to `secureps health`, and to
+    the coordinator, whose status names the party.
+
+    Args:
+        report: tells the coordinator what is wrong, while the loop cannot.
+    """
+
+    def __init__(
+        self, party: str, loop: RealLoop, executor: Executor, report: Callable[[str], object]
+    ) -> None:
+        self._party, self._loop, self._executor = party, loop, executor
+        self._report = report
+        self._said = ""
+
+    def look(self) -> None:
+        """Says so when the party begins to hang, and when it goes on."""
+        stands = self._executor.begun and self._loop.age > STILL  # a long journal is no hang
+        text = _said(stands, oldest_wait() > STILL)
+        if text != self._said:
+            self._said = text
+            if text:
+                tell(self._party, "Hangs", text, logging.WARNING)
+            else:
+                tell(self._party, "GoesOn", "goes on")
+            self._executor.hangs(text)
+        if text and stands:
+            self._report(text)
+
+
+def _said(stands: bool, waits: bool) -> str:
+    """What hangs, in words that follow the party's name."""
+    if waits:
+        return (
+            f"hangs: a read or write of its disk has not ended in {STILL:g} s; look at its disk or "
+            "its network file system"
+        )
+    return f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
 
 
 class Server(Protocol):
@@ -144,7 +201,6 @@ class Party:
         return self.roster.find(self.name).role if self.name in self.roster else "client"
 
     def sign(self, request: bytes) -> bytes:
-        """Signs a request of this party."""
         return self.identity.sign(REQUEST_DOMAIN, request)
 
 
@@ -161,6 +217,32 @@ def link_of(
         KitError: as `load_credentials`.
     """
     return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca, passphrases=passphrases))
+
+
+def tracing(party: str, role: str, environment: Mapping[str, str] | None = None) -> Tracing | None:
+    """The tracing of a party, if OpenTelemetry's variables ask for it; None if they do not.
+
+    They may be those of everything on a machine: what is wrong with them is logged, and stops
+    nobody.
+
+    Args:
+        environment: default: this process's.
+    """
+    asked = os.environ if environment is None else environment
+    exporter = asked.get(EXPORTER, "otlp" if any(map(asked.get, ENDPOINTS)) else "none").strip()
+    if asked.get(DISABLED, "").strip().lower() == "true" or exporter in ("", "none"):
+        return None
+    try:
+        if exporter not in EXPORTERS:
+            known = ", ".join(EXPORTERS)
+            raise ConfigError(f"{EXPORTER}: {exporter!r} is not known here; known are {known}")
+        with from_extras():
+            from secureps.service.spans import OpenTelemetrySpans
+
+            return Tracing(OpenTelemetrySpans.exported(party, role, exporter))
+    except Exception as error:  # of a library, for a value of its own variables
+        tell(party, "NotTraced", f"no traces: {error}", logging.WARNING)
+        return None
 
 
 def await_certificates(kit: Path, name: str) -> None:
@@ -259,7 +341,6 @@ def _run(
         closing(way) as transport,
     ):
         if party.role != "client":  # a data holder's terminal says what its script does
-            sleep_until_woken()  # and in its process its script may wait for gRPC too
             text = f"runs secureps {__version__}, format {FORMAT}"
             tell(party.name, "Version", text, fields={"version": __version__, "format": FORMAT})
         loop = RealLoop(journal.last)
@@ -321,8 +402,8 @@ def _run(
                 shutdown.end_within(LAST_RESORT)
             raise
         finally:
-            # Whoever waits for an answer hears that there is none, before anything waits for
-            # whoever waits. What is not acknowledged may be lost here, as by a kill -9.
+            # Open requests are answered first: the server's end waits for those who wait for them.
+            # What is not acknowledged may be lost here, as by a kill -9.
             executor.stop()
             if server is not None:
                 server.stop(GRACE)

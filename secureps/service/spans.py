@@ -43,15 +43,12 @@ class _Ids:
         self._chosen.trace, self._chosen.span = trace, span
 
     def generate_trace_id(self) -> int:
-        """As chosen; asked for by a span without a parent."""
         return int(getattr(self._chosen, "trace", 0)) or int(self._random.generate_trace_id())
 
     def is_trace_id_random(self) -> bool:
-        """A digest is, as far as samplers care."""
         return True
 
     def generate_span_id(self) -> int:
-        """As chosen."""
         return int(getattr(self._chosen, "span", 0)) or int(self._random.generate_span_id())
 
 
@@ -81,7 +78,6 @@ class OpenTelemetrySpans:
         return cls(party, role, BatchSpanProcessor(_exporter(exporter)))
 
     def add(self, span: Span) -> None:
-        """Takes a span that is over; see `Spans`."""
         within = Context()
         if span.parent:
             within = set_span_in_context(
@@ -101,7 +97,6 @@ class OpenTelemetrySpans:
         made.end(span.end)
 
     def close(self) -> None:
-        """Sends what is left; see `Spans`."""
         sending = threading.Thread(target=self._provider.shutdown, name="spans", daemon=True)
         sending.start()
         sending.join(LAST_SECONDS)

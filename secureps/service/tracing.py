@@ -130,7 +130,6 @@ class Tracing(Meter):
         """What is being made, and since when."""
 
     def add(self, span: Span) -> None:
-        """Sends a span of this party's."""
         self._spans.add(span)
 
     def close(self) -> None:
@@ -148,13 +147,11 @@ class Tracing(Meter):
                 self._cohorts[cohort.group] = cohort
 
     def journalled(self, written: Sequence[Record]) -> None:
-        """Makes spans of the coordinator's steps; see `Meter`."""
         for record in written:
             self.replayed(record)
             self._step(record, self._clock())
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """Makes the span of a task; see `Meter`."""
         end = self._clock()
         begin = end - int(seconds * SECOND)
         match task:

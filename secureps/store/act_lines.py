@@ -37,7 +37,6 @@ class ActLine:
 
     @property
     def line(self) -> bytes:
-        """As it stands in the file."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
 

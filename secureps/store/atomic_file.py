@@ -1,17 +1,27 @@
-"""Files that are whole whenever they are read: written beside, and renamed into their place.
+"""Files that are whole whenever they are read, and folders that are their party's alone.
 
-Whoever reads several and writes one of them again waits for its turn (`one_at_a_time`).
+A file is written beside its place, and renamed into it. Whoever reads several and writes one of
+them again waits for its turn (`one_at_a_time`).
+
+Whoever reads a state folder has a client's seed; whoever writes it has a ledger forget what was
+spent. So a folder is looked at at every start (`own`): what is only readable by others is closed,
+and what others could have changed is refused, for nobody can say what they did. As root, in a
+container, a volume may belong to whoever made it: then all in it belongs to that one, or to root.
+Where files have no owners and modes (Windows) nothing is looked at.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from secureps.file_access import BINARY, open_to_create, set_mode, waiting
+from secureps.errors import ConfigError, OperatorError
+from secureps.file_access import BINARY, open_to_others, set_mode, user
 from secureps.store import durability, file_lock
+from secureps.store.durability import open_to_create, waiting
 
 PUBLIC = 0o644
 """The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""
@@ -129,3 +139,50 @@ def sync(path: Path) -> None:
         durability.sync(handle)
     finally:
         os.close(handle)
+
+
+def own(folder: Path) -> None:
+    """Makes a state folder, or sees to it that one is its owner's alone.
+
+    Raises:
+        ConfigError: it is somebody else's, or others may have changed it; says what to run.
+        OperatorError: it cannot be made or looked at.
+    """
+    try:
+        make_directory(folder, 0o700)
+        if (own := user()) is None:
+            return
+        owners = {own} if own else {folder.stat().st_uid, 0}
+        for path, status in _all(folder):
+            _check(folder, path, status, owners)
+    except OSError as error:
+        raise OperatorError(f"{error.filename or folder}: {error.strerror}") from None
+
+
+def _check(folder: Path, path: Path, status: os.stat_result, owners: set[int]) -> None:
+    if status.st_uid not in owners:
+        raise ConfigError(
+            f"{path} belongs to user {status.st_uid}, and this process runs as {user()}: "
+            f"chown -R {user()} {folder}, or run as the user whose it is"
+        )
+    if open_to_others(status, 0o022):
+        raise ConfigError(
+            f"{path} can be written to by others, who may have changed what this party relies on: "
+            f"if they have not, chmod -R go-rwx {folder}, or give it a folder of its own"
+        )
+    if open_to_others(status, 0o077):
+        path.chmod(0o700 if stat.S_ISDIR(status.st_mode) else 0o600)
+
+
+def _all(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The folder and all in it; a link stands for itself, and its own mode says nothing."""
+    yield folder, folder.stat()
+    for base, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(base) / name
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue
+            if not stat.S_ISLNK(status.st_mode):
+                yield path, status

@@ -1,4 +1,4 @@
-"""Whole copies of a party's state folder, made while it runs, and what of them may come back.
+"""A party's state folder as a whole: its copies, its number, and a journal that is set aside.
 
     backup   files, then the journal by SQLite's own backup, then what is new; the height last
     restore  a marker, the files, the journal, its height; the marker goes last
@@ -10,36 +10,57 @@ back would open what was sealed under it.
 
 What may come back (`restore`): a shard's folder at any time, for others have what it lacks; nobody
 else's below a height on record.
+
+A standby that begins late gets the coordinator's journal in parts, and brings it in as a backup is:
+
+    STATE/copy/journal.db.part  parts as they come; STATE/copy/journal.db once the whole of it is
+                                what was sent
+
+A coordinator that was superseded becomes the other one's standby, and loses no row:
+
+    STATE/superseded-N/         its journal as it was; superseded-N.moving/ while it is being moved
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from secureps.crypto.identity import Role
-from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
+from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError, Refused
 from secureps.file_access import BINARY
-from secureps.messages.encoding import from_plain
+from secureps.messages.encoding import from_plain, payload_hasher
+from secureps.messages.following import CopyPart
 from secureps.messages.records import RunPinned
+from secureps.store import durability
 from secureps.store.act_lines import FILE as ACTS
-from secureps.store.atomic_file import make_directory, sync, write_durably
-from secureps.store.compaction import run_pinned
-from secureps.store.folder_number import FOLDER_NUMBER
+from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably
+from secureps.store.compaction import MOST_COPY, run_pinned
 from secureps.store.journal import last_row, read_rows
-from secureps.store.journal_height import Mark, height_path, read_height, write_height
-from secureps.store.journal_lock import lock, restoring_path
+from secureps.store.journal_height import (
+    Mark,
+    height_path,
+    lock,
+    read_height,
+    restoring_path,
+    write_height,
+)
 from secureps.store.journal_rows import read_only
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"
 COPY = "copy"
-"""The folder of a copy that comes in parts to a standby (`store.copy_parts`): it is begun anew."""
+"""The folder of a copy that comes in parts to a standby: it is begun anew."""
+FOLDER_NUMBER, NUMBER_BYTES = "folder-number", 16
+"""The file with a standby's number, by which who has another copy of its journal is told apart."""
+_MOVING = ".moving"
 
 _PASSING = ("address", "metrics-address", FOLDER_NUMBER)
 """What a process says of itself while it runs, and the number that no copy of a folder has."""
@@ -80,7 +101,8 @@ def backup(state: Path, copy: Path) -> int:
                 f"{source}: ends at row {mark.seq}, and {known.seq} rows were written: nothing is "
                 "copied over an older copy"
             )
-        _demand_whole(copy / JOURNAL)
+        for _ in read_rows(copy / JOURNAL):  # DamagedStore unless each follows the one before it
+            pass
         write_height(height_path(copy / JOURNAL), mark)
     except OSError as error:
         raise OperatorError(f"cannot copy {state}: {error}") from None
@@ -171,12 +193,6 @@ def _copy_journal(source: Path, target: Path) -> None:
     sync(target)
 
 
-def _demand_whole(path: Path) -> None:
-    """DamagedStore unless every row is readable and follows from the one before it."""
-    for _ in read_rows(path):  # those before the fold, too
-        pass
-
-
 def run_of(journal: Path) -> bytes | None:
     """The run that a journal is of; None if it is of none yet. DamagedStore if nobody can tell."""
     pinned = pinned_in(journal)
@@ -227,3 +243,156 @@ def _copy_file(source: Path, target: Path) -> None:
     make_directory(target.parent, 0o700)
     with source.open("rb") as reader:
         write_durably(target, iter(partial(reader.read, 1 << 20), b""))
+
+
+def set_aside(state: Path) -> Path:
+    """Moves a journal into a folder of its own, and makes the state folder a standby's, empty.
+
+    Cut short at any moment, it is to be done again (`half_aside`).
+
+    Returns:
+        where the journal is now.
+
+    Raises:
+        OperatorError: a process holds the journal, or the disk refuses.
+    """
+    journal = state / JOURNAL
+    try:
+        held = lock(journal)
+        try:
+            moving = _find_half(state) or _free_folder(state)
+            make_directory(moving, 0o700)
+            beside = [journal.with_name(f"{JOURNAL}{end}") for end in ("-wal", "-shm")]
+            for path in (journal, *beside, height_path(journal), state / FOLDER_NUMBER):
+                if path.exists():
+                    os.replace(path, moving / path.name)
+            sync(moving)
+            folder_number(state)  # else the next start would be a coordinator's, of no run
+            kept = moving.with_suffix("")
+            os.replace(moving, kept)
+            sync(state)
+        finally:
+            os.close(held)
+    except OSError as error:
+        raise OperatorError(f"cannot set {journal} aside: {error}") from None
+    return kept
+
+
+def half_aside(state: Path) -> bool:
+    """Whether a journal was being set aside when its process ended."""
+    return _find_half(state) is not None
+
+
+def _find_half(state: Path) -> Path | None:
+    return next(iter(sorted(state.glob(f"superseded-*{_MOVING}"))), None)
+
+
+def _free_folder(state: Path) -> Path:
+    free = (state / f"superseded-{number}" for number in count(1))
+    kept = next(path for path in free if not path.exists())
+    return kept.with_name(kept.name + _MOVING)
+
+
+def is_numbered(state: Path) -> bool:
+    """Whether a folder has a number: it is a standby's, or of a coordinator that was one."""
+    return (state / FOLDER_NUMBER).exists()
+
+
+def folder_number(state: Path) -> bytes:
+    """The number that a folder was given when it was first asked for; 16 random bytes.
+
+    Raises:
+        OperatorError: its file is damaged.
+    """
+    path = state / FOLDER_NUMBER
+    if not path.exists():
+        write_durably(path, [f"{os.urandom(NUMBER_BYTES).hex()}\n".encode()])
+    try:
+        number = bytes.fromhex(path.read_text().strip())
+    except ValueError:
+        number = b""
+    if len(number) != NUMBER_BYTES:
+        raise OperatorError(
+            f"{path}: damaged: start this standby with a new state folder, and keep this one"
+        )
+    return number
+
+
+class CopyParts:
+    """The parts of one copy, in a state folder; a process that is started anew begins anew."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / COPY
+        self._path = self._folder / f"{JOURNAL}.part"
+        self._digest, self._size, self._have = b"", 0, 0
+        self._hasher = payload_hasher()
+
+    def keep(self, part: CopyPart) -> int:
+        """Keeps a part; returns how many bytes of the copy are here.
+
+        Raises:
+            Refused: it is not the part that comes next, or the copy is not what was announced.
+            OperatorError: the disk refuses.
+        """
+        if part.offset == 0:
+            self._digest, self._size, self._have = part.digest, part.size, 0
+            self._hasher = payload_hasher()
+        expected = (self._digest, self._size, self._have)
+        if (part.digest, part.size, part.offset) != expected or not part.part:
+            raise Refused("the coordinator sent another part of its journal than was asked for")
+        if not self._have + len(part.part) <= self._size <= MOST_COPY:
+            raise Refused(f"the coordinator's copy of its journal has not {self._size} bytes")
+        try:
+            make_directory(self._folder, 0o700)
+            opener = partial(os.open, mode=0o600)
+            with open(self._path, "ab" if self._have else "wb", opener=opener) as file:
+                file.write(part.part)
+                if self._have + len(part.part) == self._size:
+                    file.flush()
+                    durability.sync(file.fileno())
+            self._hasher.update(part.part)
+            self._have += len(part.part)
+            if self._have == self._size:
+                self._close()
+        except OSError as error:
+            raise OperatorError(f"cannot write {self._path}: {error}") from None
+        return self._have
+
+    def _close(self) -> None:
+        if self._hasher.digest() != self._digest:
+            raise Refused("the coordinator's copy of its journal does not have its digest")
+        whole = self._folder / JOURNAL
+        put_in_place(self._path, whole)
+        write_height(height_path(whole), last_row(whole))
+
+
+def has_copy(state: Path) -> bool:
+    """Whether the whole of a copy is there, and not brought in yet."""
+    return height_path(state / COPY / JOURNAL).exists()
+
+
+def begin_from_copy(state: Path, private: Path) -> int:
+    """Has a standby's state folder begin from the copy in it; returns how many rows it has.
+
+    Cut short at any moment, it is to be done again.
+
+    Args:
+        private: the folder of its keys.
+
+    Raises:
+        OperatorError: the folder is of another run, or the disk refuses.
+        DamagedStore: the copy is damaged, or ends before what is there.
+    """
+    copy, journal = state / COPY, state / JOURNAL
+    if journal.exists() and not restoring_path(journal).exists():
+        own = run_of(journal)
+        if own is not None and own != run_of(copy / JOURNAL):
+            raise OperatorError(
+                f"{state}: it is of another run than the coordinator's: start this standby with "
+                "a new state folder, and keep this one"
+            )
+    rows = restore(copy, state, "coordinator", private)
+    height_path(copy / JOURNAL).unlink()  # first: without it there is no copy to begin from
+    sync(copy)  # else a power cut brings it back, and the journal has gone on by then
+    shutil.rmtree(copy)
+    return rows

@@ -97,7 +97,6 @@ class _Read:
     unnamed: set[bytes] = field(default_factory=set)
 
     def add(self, at: float, row: OnRecord) -> None:
-        """Takes one more row."""
         self.rows.append((at, row))
         if isinstance(row, UpdateReleased):
             self.places[_place(row)] = row.update, row.model
@@ -148,8 +147,10 @@ class _Read:
 class BudgetLedger:
     """The ledger of one data set; nothing is made before something is charged.
 
+    Whatever reads it raises DamagedStore (it is damaged, or an older copy), ConfigError (a later
+    version wrote it, in another format) or OperatorError (it cannot be read or written).
+
     Args:
-        path: of the file.
         budget: the epsilon that all runs together may come to, or a smaller one that is on record;
             None: it is only counted, unless one is.
         updates_per_hour: how many trainings of all runs may begin in an hour; None: none is
@@ -174,9 +175,6 @@ class BudgetLedger:
             BudgetSpent: all runs together would come to more than the budget, or there is a budget
                 and no epsilon covers an update.
             PlanRefused: the facts on record are of the other unit.
-            DamagedStore: the ledger is damaged, or an older copy.
-            ConfigError: a later version wrote it, in another format.
-            OperatorError: it cannot be written.
         """
         if self._unchanged() and not self._new(rows):
             self._demand_all(rows, delta)
@@ -193,26 +191,17 @@ class BudgetLedger:
             return said
 
     def repeats(self, row: UpdateReleased) -> str:
-        """Says why nothing is made of a row's model under its version; empty if something may be.
-
-        Raises:
-            DamagedStore, ConfigError, OperatorError: as `release`.
-        """
+        """Says why nothing is made of a row's model under its version; empty if it may be."""
         self.rows()
         return self._known.repeats(row)
 
     def has_trained(self, run: bytes, client: str) -> bool:
-        """Whether this client's updates of the run are on record, or may be.
-
-        Raises:
-            DamagedStore, ConfigError, OperatorError: as `release`.
-        """
+        """Whether this client's updates of the run are on record, or may be."""
         self.rows()
         known = self._known
         return run in known.unnamed or any(place[:2] == (run, client) for place in known.places)
 
     def _new(self, rows: Sequence[UpdateReleased]) -> list[UpdateReleased]:
-        """Those that may leave and are not on record."""
         places, objection = self._known.places, self._known.objection
         return [row for row in rows if _place(row) not in places and not objection(row)]
 
@@ -230,9 +219,6 @@ class BudgetLedger:
 
         Returns:
             seconds until one may begin; 0: this one does.
-
-        Raises:
-            DamagedStore, ConfigError, OperatorError: as `release`.
         """
         if self.updates_per_hour is None:
             return 0.0
@@ -247,11 +233,7 @@ class BudgetLedger:
             return 0.0
 
     def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
-        """Refuses what `release` would for its cost, and charges nothing: nobody trains in vain.
-
-        Raises:
-            BudgetSpent, PlanRefused, DamagedStore, OperatorError: as `release`.
-        """
+        """Refuses what `release` would for its cost, and charges nothing: nobody trains in vain."""
         rows = self.rows()
         known = _facts(rows)
         new = [fact for fact in ahead if (run, fact) not in known]
@@ -259,12 +241,12 @@ class BudgetLedger:
             self._demand(rows, new, delta)
 
     def look_exact(self) -> None:
-        """Refuses what `release` would without privacy, and writes nothing. Raises as that does."""
+        """Refuses what `release` would without privacy, and writes nothing."""
         self._refuse_exact(self.rows())
 
     @property
     def limit(self) -> float | None:
-        """The budget that holds now; None if there is none. Raises as `release` does."""
+        """The budget that holds now; None if there is none."""
         return self._limit(self.rows())
 
     def lower(self, budget: float) -> None:
@@ -272,7 +254,6 @@ class BudgetLedger:
 
         Raises:
             ConfigError: it is no finite epsilon above 0, or lowers nothing.
-            DamagedStore, OperatorError: as `release`.
         """
         if not 0 < budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {budget:g}")
@@ -305,11 +286,7 @@ class BudgetLedger:
             )
 
     def standing(self, delta: float) -> str:
-        """What all runs came to, and of which budget, in words; empty if there is none.
-
-        Raises:
-            DamagedStore, OperatorError: as `release`.
-        """
+        """What all runs came to, and of which budget, in words; empty if there is none."""
         rows = self.rows()
         if (limit := self._limit(rows)) is None:
             return ""
@@ -317,11 +294,7 @@ class BudgetLedger:
         return f"{total:.3f} of {limit:g} over all runs"
 
     def warning(self) -> str:
-        """What a budget cannot bound any more; empty if there is no budget, or no such thing.
-
-        Raises:
-            DamagedStore, OperatorError: as `release`.
-        """
+        """What a budget cannot bound any more; empty if there is no budget, or no such thing."""
         rows = self.rows()
         limit, exact = self._limit(rows), without_privacy(sum(_exact(rows).values()))
         if limit is None or not exact:
@@ -332,15 +305,14 @@ class BudgetLedger:
         )
 
     def others(self, run: bytes) -> tuple[Fact, ...]:
-        """What other runs spent."""
         return tuple(fact for other, fact in self.facts() if other != run)
 
     def facts(self) -> list[tuple[bytes, Fact]]:
-        """All facts with their runs, in order; raises as `release` does."""
+        """All facts with their runs, in order."""
         return _facts(self.rows())
 
     def rows(self) -> Rows:
-        """All that is on record, with Unix seconds, in order; raises as `release` does."""
+        """All that is on record, with Unix seconds, in order."""
         if not self.path.is_file():
             return []
         if rows := self._unchanged():
@@ -354,11 +326,9 @@ class BudgetLedger:
         facts: dict[bytes, list[Fact]] = {
             row.run: [] for _, row in rows if isinstance(row, CHARGING) and not _training(row)
         }
-        exact = dict.fromkeys(facts, 0)
         for run, fact in _facts(rows):
             facts[run].append(fact)
-        for run, most in _exact(rows).items():
-            exact[run] += most
+        exact = _exact(rows)
         return tuple(
             RunSpent(
                 run, len(own), math.inf if exact[run] else epsilon_of(own, OWN_DELTA), exact[run]
@@ -407,7 +377,6 @@ class MemoryLedger(BudgetLedger):
         super().__init__(Path("a ledger in memory"))
 
     def rows(self) -> Rows:
-        """All that is on record."""
         return [*self._known.rows]
 
     def _unchanged(self) -> Rows:

@@ -5,6 +5,11 @@
                                        "all"; "all/0003/m": a slot of its optimizer
 A checkpoint is complete when its manifest is. Every shard file opens with
 `safetensors.torch.load_file` alone.
+
+Tensors of a state file are read, mapped into memory where they lie, or copied from file to file.
+The system keeps pages of files in memory for as long as it has room for them, mapped or read. A
+disk that fails under a map ends the process (SIGBUS), as a kill does; so a file, or the tensor of
+it that is wanted, is read for its digest before it is mapped, where a disk that fails is an error.
 """
 
 from __future__ import annotations
@@ -15,10 +20,12 @@ import hashlib
 import itertools
 import json
 import math
+import mmap
 import os
 import re
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,12 +34,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
-from secureps.file_access import open_to_read
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
     canonical_plain,
     digest,
     from_plain,
+    payload_digest,
     payload_hasher,
     to_plain,
 )
@@ -41,6 +48,7 @@ from secureps.messages.format import demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
 from secureps.store.atomic_file import make_directory, write_durably
+from secureps.store.durability import open_to_read
 from secureps.wording import named
 
 MANIFEST = "manifest.json"
@@ -52,7 +60,7 @@ HEADER_START = 8
 """Bytes before it: its length, little endian."""
 
 _PIECE = 1 << 20
-"""Bytes of a tensor in a file that are copied at a time."""
+"""Bytes of a file that are read at a time."""
 
 _NAME = re.compile(r"[A-Za-z0-9_*-][A-Za-z0-9._*-]*")
 NUMBER = re.compile(r"[0-9]{6,18}")
@@ -81,7 +89,6 @@ class Filed:
 
     @property
     def nbytes(self) -> int:
-        """Its length."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def pieces(self) -> Iterator[bytes]:
@@ -171,10 +178,8 @@ def write_state(
     that is repeated must have the same digest.
 
     Args:
-        path: the file, replaced if it exists; its directory is made.
-        tensors: arrays of any shape and of numpy's numeric types or bool, by name, in memory or in
-            files.
-        metadata: text by name.
+        path: replaced if it exists; its directory is made.
+        tensors: of any shape and of numpy's numeric types or bool, in memory or in files.
         mode: of the file; None: others may read it, if the umask lets them.
 
     Returns:
@@ -251,7 +256,7 @@ def write_manifest(directory: str | Path, manifest: Manifest) -> None:
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
             raise Malformed(f"not a file name: {part.file!r:.80}")
-    _write(Path(directory) / MANIFEST, [_manifest_text(manifest)], None)
+    _write(Path(directory) / MANIFEST, [_text_of(to_plain(manifest))], None)
 
 
 def load_checkpoint(directory: str | Path) -> Manifest:
@@ -284,9 +289,7 @@ def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> byt
     path = Path(directory) / part.file
     with reading(path) as file:
         data = file.read()
-    hasher = payload_hasher()
-    hasher.update(data)
-    if hasher.digest() != part.digest:
+    if payload_digest(data) != part.digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
     return data
 
@@ -300,7 +303,10 @@ def read_manifest(directory: str | Path) -> Manifest:
     """
     directory = Path(directory)
     path = directory / MANIFEST
-    text = _read_manifest(path)
+    with reading(path, "absent: the checkpoint was never completed") as file:
+        text = file.read(MANIFEST_LIMIT + 1)
+    if len(text) > MANIFEST_LIMIT:
+        raise DamagedStore(f"{path}: longer than a manifest can be")
     try:
         plain = json.loads(text)
         plain.pop("digest")
@@ -403,10 +409,6 @@ def directories(root: Root) -> Iterable[Path]:
     return checkpoint_directories(root) if isinstance(root, str | Path) else root
 
 
-def _manifest_text(manifest: Manifest) -> bytes:
-    return _text_of(to_plain(manifest))
-
-
 def _text_of(plain: dict[str, Any]) -> bytes:
     """A manifest's file: its plain form, which an older format may have named, and its digest."""
     own = digest("secureps-manifest", canonical_plain(Manifest, plain)).hex()
@@ -425,14 +427,6 @@ def reading(path: Path, absent: str = "absent", buffered: bool = True) -> Iterat
         raise DamagedStore(f"{path}: {error.strerror}") from None
 
 
-def _read_manifest(path: Path) -> bytes:
-    with reading(path, "absent: the checkpoint was never completed") as file:
-        text = file.read(MANIFEST_LIMIT + 1)
-    if len(text) > MANIFEST_LIMIT:
-        raise DamagedStore(f"{path}: longer than a manifest can be")
-    return text
-
-
 def digest_of_file(
     path: Path, hasher: Callable[[], Any] = payload_hasher, size: int | None = None
 ) -> bytes:
@@ -446,19 +440,17 @@ def digest_of_file(
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A state file under safetensors' parser; what that complains of is a DamagedStore."""
-    _check_header(path)
+    """A state file under safetensors' parser; what that complains of is a DamagedStore.
+
+    Before the parser sees it: is its header as long as it says, and bounded?
+    """
+    with reading(path, os.strerror(errno.ENOENT)) as file:
+        header_end(path, file.read(HEADER_START), os.fstat(file.fileno()).st_size)
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
-
-
-def _check_header(path: Path) -> None:
-    """Before a parser sees the file: is its header as long as it says, and bounded?"""
-    with reading(path, os.strerror(errno.ENOENT)) as file:
-        header_end(path, file.read(HEADER_START), os.fstat(file.fileno()).st_size)
 
 
 def header_end(path: Path, begin: bytes, size: int) -> int:
@@ -488,3 +480,183 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -
     except OSError as error:
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
     return hasher.digest()
+
+
+_HEADER = 4096
+"""Bytes that are read first, for a header: that of a few tensors is shorter."""
+_BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""The upper half of a float32, which NumPy has no type for."""
+
+
+def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
+    """Where the tensors of a safetensors file lie in it.
+
+    Args:
+        digest: what `write_state` returned, of a file that is read once as a whole to see that it
+            is that one; None: its header is looked at alone.
+    Raises:
+        DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
+    """
+    with reading(path, buffered=False) as file:
+        found = _filed(path, file, _read(file, 0, _HEADER))
+    if digest is not None and digest_of_file(path) != digest:
+        raise DamagedStore(f"{path}: damaged: its digest is another")
+    return found
+
+
+def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
+    """So many bytes of a file, or those that there are."""
+    room = np.empty(max(0, min(length, os.fstat(file.fileno()).st_size - start)), np.uint8)
+    file.seek(start)
+    have = 0
+    while have < room.size and (count := file.readinto(room[have:].data)):
+        have += count
+    return room[:have]
+
+
+def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
+    """Where tensors lie in a file of which the beginning was read."""
+    size = os.fstat(file.fileno()).st_size
+    end = header_end(path, bytes(begin[:HEADER_START]), size)
+    here = end <= begin.size
+    text = begin[HEADER_START:end] if here else _read(file, HEADER_START, end - HEADER_START)
+    try:
+        header = json.loads(bytes(text))
+    except (ValueError, RecursionError) as error:
+        raise DamagedStore(f"{path}: not a state file: {error}") from None
+    return _place_tensors(path, header, end, size)
+
+
+def _place_tensors(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
+    """The tensors that a header lists, all of which are within the file; nothing is behind them."""
+    found: dict[str, Filed] = {}
+    try:
+        for name, each in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = map(int, each["data_offsets"])
+            shape = tuple(map(int, each["shape"]))
+            dtype = _BFLOAT16 if each["dtype"] == "BF16" else np.dtype(TYPES[each["dtype"]])
+            tensor = Filed(path, dtype, shape, start + begin)
+            if min((*shape, begin)) < 0 or tensor.nbytes != end - begin or start + end > size:
+                raise ValueError(f"{name} is not in it")
+            found[name] = tensor
+        if start + sum(each.nbytes for each in found.values()) != size:
+            raise ValueError(f"its tensors are not all of its {size} bytes")
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise DamagedStore(f"{path}: not a state file: {error}") from None
+    return found
+
+
+def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
+    """The tensors of a safetensors file, read-only, without reading them.
+
+    Those of bfloat16 are read, and are float32 with the same values.
+
+    Raises:
+        DamagedStore: as `filed_tensors`.
+        MemoryError: the process may have no more address space, or no more maps.
+    """
+    placed = filed_tensors(path, digest)
+    try:
+        with open_to_read(path, buffered=False) as file:
+            whole = _mapped(file, 0, mmap.ACCESS_READ)
+    except OSError as error:
+        raise DamagedStore(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # it has become empty
+        raise DamagedStore(f"{path}: torn: {error}") from None
+    return {name: _view(whole, tensor) for name, tensor in placed.items()}
+
+
+def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
+    """A tensor of a safetensors file, read-only; of the file, it alone is read for its digest.
+
+    Raises:
+        DamagedStore: absent, torn, or not of that `payload_digest`.
+        MemoryError: as `map_state`.
+    """
+    with reading(path, buffered=False) as file:
+        tensor = _filed(path, file, _read(file, 0, _HEADER)).get(name)
+        if tensor is None:
+            raise DamagedStore(f"{path}: there is no {name} in it")
+        hasher, end = payload_hasher(), tensor.offset + tensor.nbytes
+        for start in range(tensor.offset, end, _PIECE):
+            hasher.update(_read(file, start, min(_PIECE, end - start)).data)
+        if hasher.digest() != digest:
+            raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
+        return _view(_mapped(file, 0, mmap.ACCESS_READ), tensor)
+
+
+def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
+    """The tensors of a safetensors file, in memory: it is read once, for them and their digest.
+
+    Args:
+        digest: what `write_state` returned.
+    Raises:
+        DamagedStore: as `filed_tensors`.
+    """
+    with reading(path, buffered=False) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _PIECE:
+            _filed(path, file, _read(file, 0, _HEADER))  # a hole is no reason to take memory
+        data = _read(file, 0, size)
+        if payload_digest(data.data) != digest:
+            raise DamagedStore(f"{path}: damaged: its digest is another")
+        return {name: _view(data, tensor) for name, tensor in _filed(path, file, data).items()}
+
+
+def _mapped(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
+    """Maps a file.
+
+    Raises:
+        MemoryError: the process may have no more address space, or no more maps: no fault of the
+            file's, and none that waiting mends.
+        OSError, ValueError: as `mmap.mmap`.
+    """
+    try:
+        return mmap.mmap(file.fileno(), length, access=access)
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise MemoryError(f"{file.name} cannot be mapped") from error
+        raise
+
+
+def _view(whole: mmap.mmap | NDArray[np.uint8], tensor: Filed) -> NDArray[Any]:
+    if tensor.dtype == _BFLOAT16:
+        halves = _view(whole, replace(tensor, dtype=np.dtype("<u2")))
+        return (halves.astype(np.uint32) << 16).view(np.float32)
+    count, dtype = tensor.nbytes // tensor.dtype.itemsize, tensor.dtype.newbyteorder("<")
+    if count == 0:
+        return np.empty(tensor.shape, tensor.dtype)
+    return np.frombuffer(whole, dtype, count, tensor.offset).reshape(tensor.shape)
+
+
+class Scratch:
+    """Room in a folder's file system: vectors in files without names.
+
+    Their pages are written out when memory is short, and all of it is gone when nobody refers to
+    a vector any more, or the process ends.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def vector(self, values: int) -> NDArray[np.float32]:
+        """A float32 vector of so many values, 1 or more, whatever they are.
+
+        Raises:
+            DiskFailed: there is no room for it.
+            MemoryError: as `map_state`.
+        """
+        length = values * np.dtype(np.float32).itemsize
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not later
+                    os.posix_fallocate(file.fileno(), 0, length)
+                else:
+                    file.truncate(length)
+                whole = _mapped(file, length)
+        except OSError as error:
+            raise DiskFailed(f"{self._folder}: no room: {error.strerror}") from error
+        return np.frombuffer(whole, np.float32, values)

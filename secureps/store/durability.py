@@ -1,19 +1,25 @@
-"""Whether writing waits for the disk: everywhere, but where all parties are one simulation's.
+"""How a party reads and writes its disk: whether it waits until all is on it, and for how long.
 
 What is written outlives the process that wrote it in any case, as files are the system's by then.
 It outlives the machine's power only if somebody has waited for the disk, which takes as long as all
 else that a small update costs. Flower's simulation plays every party on one machine, and is over
 with that machine: there nobody waits.
+
+A disk may never answer: `oldest_wait` says for how long this process has waited.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import stat
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from secureps.file_access import waiting
+from functools import partial
+from typing import Any
 
 try:
     import fcntl
@@ -72,3 +78,88 @@ def _through_the_drive(file: int) -> bool:
     except OSError:  # a file system that has no such order
         return False
     return True
+
+
+# --- how long a party waits for its disk ----------------------------------------------
+
+
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+"""Flag of `os.open`: a pipe that nobody writes to is open at once."""
+
+
+def open_plain(path: str | os.PathLike[str], flags: int) -> int:
+    """Opens a file to be read, as an `opener` does; OSError for what is none.
+
+    A pipe in a file's place would hold up whoever opens it, for ever.
+    """
+    file = os.open(path, flags | _NO_WAIT)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "no plain file")
+    return file
+
+
+_waiting: dict[int, float] = {}
+"""Since when threads wait for the disk."""
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Counts the `with` as a wait for the disk, whose length `oldest_wait` returns."""
+    thread = threading.get_ident()
+    outer = thread in _waiting
+    _waiting.setdefault(thread, time.monotonic())
+    try:
+        yield
+    finally:
+        if not outer:
+            del _waiting[thread]
+
+
+def oldest_wait() -> float:
+    """Seconds that this process has waited for its disk without an end; 0 if it does not."""
+    now = time.monotonic()
+    return now - min(tuple(_waiting.values()), default=now)
+
+
+class _WaitedFile(io.FileIO):
+    """A file whose every read and write counts as a wait for the disk."""
+
+    def readinto(self, room: Any) -> int:
+        with waiting():
+            return super().readinto(room)
+
+    def readall(self) -> bytes:
+        with waiting():
+            return super().readall()
+
+    def read(self, size: int | None = -1) -> bytes:
+        with waiting():
+            return super().read(size)
+
+    def write(self, data: Any) -> int:
+        with waiting():
+            return super().write(data)
+
+
+Opener = Callable[[str, int], int]
+
+
+def open_to_read(
+    path: str | os.PathLike[str], buffered: bool = True, opener: Opener = open_plain
+) -> io.BufferedReader | io.FileIO:
+    """Opens a plain file as `open` does; each read counts as a wait for the disk."""
+    with waiting():
+        file = _WaitedFile(os.fspath(path), "rb", opener=opener)
+    return io.BufferedReader(file) if buffered else file
+
+
+def open_to_create(path: str | os.PathLike[str], mode: int) -> io.BufferedWriter:
+    """Creates a file that must not exist; each write counts as a wait for the disk.
+
+    Args:
+        mode: of the file, but for the umask.
+    """
+    with waiting():
+        opener = partial(os.open, mode=mode)
+        return io.BufferedWriter(_WaitedFile(os.fspath(path), "xb", opener=opener))

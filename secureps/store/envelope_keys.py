@@ -28,10 +28,8 @@ from secureps.crypto.secret import Secret
 from secureps.file_access import NO_LINK
 from secureps.store import durability
 from secureps.store.atomic_file import put_in_place, sync
-from secureps.store.holder_keys import ENVELOPE, HolderSecret
-from secureps.store.keyring import load_holder_secret, load_public
-from secureps.store.kit_files import make_folder, read_secret, write_new
-from secureps.store.passphrases import Passphrases
+from secureps.store.keyring import ENVELOPE, HolderSecret, load_holder_secret, load_public
+from secureps.store.kit_files import Passphrases, make_folder, read_secret, write_new
 from secureps.store.served_runs import RUNS, ledger_height, run_folder, served_runs
 
 ABANDONED = 24 * 3600.0

@@ -28,11 +28,18 @@ from secureps.errors import ClientError, KitError
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import tls_files
 from secureps.store.atomic_file import make_directory, one_at_a_time
-from secureps.store.holder_keys import BFV, KINDS, KeyKind, kind_for
-from secureps.store.keyring import init_command, load_roster, public_file, roster_file
-from secureps.store.kit_files import make_folder, read, read_secret, write
+from secureps.store.keyring import (
+    BFV,
+    KINDS,
+    KeyKind,
+    init_command,
+    kind_for,
+    load_roster,
+    public_file,
+    roster_file,
+)
+from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write
 from secureps.store.party_keys import make_keys
-from secureps.store.passphrases import Passphrases
 
 HOURS = 24.0
 """For which a roster holds after it was signed, where its kit says nothing else."""
@@ -49,7 +56,7 @@ def create_kit(
 
     Args:
         hours: for which each of its rosters holds after it was signed; 0: for ever.
-        host: of the runs that it is for (`store.kit_host`).
+        host: of the runs that it is for (`store.keyring`).
 
     Raises:
         KitError: there is a kit already, or the directory cannot be written.
@@ -91,7 +98,7 @@ def issue_all(
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
     passphrases = passphrases or Passphrases()
-    with _line(directory, _ca(directory, passphrases)) as roster:
+    with _line(directory, passphrases) as (_, roster):
         taken = {certificate.name for certificate in roster.certificates}
     kind = kind_for(_parameters(directory))
     requests = []
@@ -121,15 +128,14 @@ def approve(
     Raises:
         KitError: a request that is not to be granted, and why; or no CA in this kit.
     """
-    ca = _ca(directory, passphrases)
-    with _line(directory, ca) as roster:
-        new = _wanted(directory, ca, roster, requests)
+    with _line(directory, passphrases) as (ca, roster):
+        new = _select_new(directory, ca, roster, requests)
         if new:
             _grant(directory, ca, roster, new)
     return new
 
 
-def _wanted(
+def _select_new(
     directory: Path, ca: Identity, roster: Roster, requests: Sequence[KeyRequest]
 ) -> tuple[KeyRequest, ...]:
     """The requests to grant, of those that are new; raises as `approve`."""
@@ -143,7 +149,7 @@ def _wanted(
         name = request.name
         if name in new:
             raise KitError(f"{name}: two requests for one name; ask {name} which one is its own")
-        if _has(directory, ca.public, old.get(name), request):
+        if _is_certified(directory, ca.public, old.get(name), request):
             continue
         try:
             _check(directory, request, old.get(name), kind)
@@ -187,8 +193,7 @@ def revoke(
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
     """
-    ca = _ca(directory, passphrases)
-    with _line(directory, ca) as roster:
+    with _line(directory, passphrases) as (ca, roster):
         gone = [c for c in roster.certificates if c.name in names]
         if absent := set(names) - {certificate.name for certificate in gone}:
             raise KitError(f"nobody named {min(absent)} is on the roster of {directory}")
@@ -237,8 +242,7 @@ def renew(
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
     """
-    ca = _ca(directory, passphrases)
-    with _line(directory, ca) as roster:
+    with _line(directory, passphrases) as (ca, roster):
         wanted = tuple(names) or tuple(c.name for c in roster.certificates)
         return {name: tls_files.renew(directory, ca, roster, name) for name in wanted}
 
@@ -254,8 +258,7 @@ def renew_roster(
         KitError: no CA is in this kit, or the roster holds longer already: parties that have it
             would go by that.
     """
-    ca = _ca(directory, passphrases)
-    with _line(directory, ca) as roster:
+    with _line(directory, passphrases) as (ca, roster):
         end = _end(_holds(directory) if hours is None else _seconds(hours))
         renewed = next_roster(ca, roster, roster.certificates, int(time.time()), end)
         if roster.place > renewed.place:
@@ -267,24 +270,21 @@ def renew_roster(
     return renewed
 
 
-def _ca(directory: Path, passphrases: Passphrases | None) -> Identity:
-    missing = f"; `{init_command(directory)}` makes it"
-    return read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
-
-
 @contextmanager
-def _line(directory: Path, ca: Identity) -> Iterator[Roster]:
-    """The CA's newest roster, while no other process signs one: two of a number are two lines.
+def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Identity, Roster]]:
+    """The CA and its newest roster, while no other process signs one: of a number there is one.
 
     Raises:
-        KitError: it is another CA's, or the kit cannot be written.
+        KitError: no CA is in this kit, the roster is another CA's, or the kit cannot be written.
     """
+    missing = f"; `{init_command(directory)}` makes it"
+    ca = read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
     try:
         with one_at_a_time(directory / "ca" / "turn"):
             public, roster = load_roster(directory)
             if public != ca.public:
                 raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
-            yield roster
+            yield ca, roster
     except OSError as error:
         raise KitError(f"cannot write the kit: {error}") from None
 
@@ -314,7 +314,9 @@ def _check(
         raise KitError(f"{name} has a cipher key, and this kit's cipher knows none: another plan?")
 
 
-def _has(directory: Path, ca: PublicIdentity, old: Certificate | None, request: KeyRequest) -> bool:
+def _is_certified(
+    directory: Path, ca: PublicIdentity, old: Certificate | None, request: KeyRequest
+) -> bool:
     """Whether these very keys are certified; KitError if the identity is, and another key not."""
     if old is None or old.public_key != request.public_key:
         return False
@@ -341,13 +343,11 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
             path = public_file(directory, request.name, kind)
             write(path, request.cipher_key, 0o644)
         tls_files.certify(directory, ca, request.role, request.name, request.tls_key)
-    new = (_certificate(ca, request) for request in requests)
+    new = []
+    for request in requests:
+        cipher = file_digest(request.cipher_key) if request.cipher_key else b""
+        new.append(certify(ca, request.name, request.role, request.public_key, cipher))
     _publish(directory, ca, roster, (*kept, *new))
-
-
-def _certificate(ca: Identity, request: KeyRequest) -> Certificate:
-    cipher = file_digest(request.cipher_key) if request.cipher_key else b""
-    return certify(ca, request.name, request.role, request.public_key, cipher)
 
 
 def _publish(

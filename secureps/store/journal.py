@@ -4,6 +4,7 @@
     SqliteJournal   one file; every row's digest covers all rows before it, and a second one
                     says how far it has come (`store.journal_height`)
     MemoryJournal   for simulation and tests
+    DatedJournal    around one of them: what day it is, and what was refused
 
 A record is any dataclass of `messages.records`, `messages.*_records` and `messages.charge`, or
 what became of an evaluation.
@@ -14,30 +15,40 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from secureps.errors import ConfigError, DamagedStore, DiskFailed, InternalError, OperatorError
-from secureps.file_access import BINARY, waiting
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    DiskFailed,
+    InternalError,
+    OperatorError,
+    SecurepsError,
+)
+from secureps.file_access import BINARY
 from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
+from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
 from secureps.roles.machine import Fold
 from secureps.store import compaction, durability
 from secureps.store.atomic_file import sync
+from secureps.store.durability import waiting
 from secureps.store.journal_height import (
     START,
     Height,
     Mark,
     full,
     height_path,
+    lock,
     read_height,
     refuse_behind,
     restorable,
+    restoring_path,
 )
-from secureps.store.journal_lock import lock, restoring_path
 from secureps.store.journal_rows import (
     DAMAGED,
     RECORDS,
@@ -145,7 +156,6 @@ class MemoryJournal:
         self._closed = False
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        """Appends records, all of them or none; InternalError once closed."""
         if self._closed:
             raise InternalError("the journal is closed")
         for record in records:
@@ -153,7 +163,6 @@ class MemoryJournal:
         self.rows.extend((at, record) for record in records)
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records from the first, with the time of each."""
         return iter(tuple(self.rows))
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
@@ -162,7 +171,6 @@ class MemoryJournal:
         return tuple(JournalRow(at, kind_of(each), body_of(each), b"") for at, each in rows)
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
-        """Adds rows; see `FollowedJournal`."""
         taken: list[Record] = [from_plain(RECORDS[row.kind], json.loads(row.body)) for row in rows]
         for row, record in zip(rows, taken, strict=True):
             self.append(row.at, [record])
@@ -174,38 +182,31 @@ class MemoryJournal:
 
     @property
     def folded(self) -> Mark:
-        """No row."""
         return START
 
     @property
     def fold(self) -> Fold | None:
-        """None: all records are there."""
         return None
 
     @property
     def due(self) -> bool:
-        """Never: a list in memory is short."""
         return False
 
     def pack(self) -> bool:
-        """True: there is nothing to do."""
         return True
 
     def compact(self, fold: Fold) -> None:
         """Does nothing: all records stay."""
 
     def close(self) -> None:
-        """Closes the journal; again does nothing."""
         self._closed = True
 
     @property
     def mark(self) -> Mark:
-        """How far the journal has come."""
         return Mark(len(self.rows), b"")
 
     @property
     def last(self) -> float:
-        """The newest second on record."""
         return max((at for at, _ in self.rows), default=0.0)
 
 
@@ -246,7 +247,6 @@ class SqliteJournal:
 
     @property
     def mark(self) -> Mark:
-        """Its last row."""
         return Mark(self._seq, self._chain)
 
     @property
@@ -261,7 +261,6 @@ class SqliteJournal:
         return max(last or 0.0, 0.0 if self._kept is None else self._kept.last)
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        """Appends records, all of them or none; InternalError once closed."""
         if self._closed:
             raise InternalError("the journal is closed")
         rows = []
@@ -288,21 +287,17 @@ class SqliteJournal:
             raise
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        """The rows after one of them; see `FollowedJournal`."""
         return compaction.after(self._path, self._base, mark, most)
 
     def copied(self) -> bytes:
-        """The whole of it; see `FollowedJournal`."""
         with read_only(self._path) as base:
             return compaction.copied(self._path, base)
 
     @property
     def folded(self) -> Mark:
-        """The last row in the fold."""
         return START if self._kept is None else self._kept.mark
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
-        """Adds rows of another journal; see `FollowedJournal`."""
         chain, columns = self._chain, list[tuple[int, float, str, str, bytes]]()
         taken: list[Record] = []
         for seq, row in enumerate(rows, self._seq + 1):
@@ -325,7 +320,6 @@ class SqliteJournal:
 
     @property
     def fold(self) -> Fold | None:
-        """What the records before those of `replay` came to."""
         return None if self._kept is None else self._kept.fold
 
     @property
@@ -336,17 +330,10 @@ class SqliteJournal:
         return self._grown >= enough and not self._closed
 
     def pack(self) -> bool:
-        """Packs some more of the rows up to the fold, for the archive; whether all are packed."""
         self._going = self._going or compaction.Segments(self._path, self._base, self.folded)
         return self._going.pack(self._seq)
 
     def compact(self, fold: Fold) -> None:
-        """Has a fold stand for all rows, and archives those up to the fold before it.
-
-        Raises:
-            OperatorError: the disk refuses; DiskFailed: it is full. Nothing has changed then.
-            DamagedStore: a row or the archive is damaged.
-        """
         if self._closed:
             raise InternalError("the journal is closed")
         self._grown = 0  # first: a disk that refuses is not asked again at the next commit
@@ -375,7 +362,6 @@ class SqliteJournal:
             raise self._refused(doing, error) from None
 
     def close(self) -> None:
-        """Closes the journal; again does nothing."""
         self._closed = True
         self._open.close()
 
@@ -528,3 +514,132 @@ def _head(path: Path, base: sqlite3.Connection) -> Mark:
         last = head[0][0] if len(head) == 1 else "?"
         raise DamagedStore(f"{path}: row {last} should be the last and is not")
     return Mark(*head[0])
+
+
+class WrappedJournal:
+    """Passes on to the journal within all that a subclass does not do itself."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def append(self, at: float, records: Sequence[Record]) -> None:
+        self._journal.append(at, records)
+
+    def replay(self) -> Iterator[tuple[float, Record]]:
+        return self._journal.replay()
+
+    @property
+    def fold(self) -> Fold | None:
+        return self._journal.fold
+
+    @property
+    def due(self) -> bool:
+        return self._journal.due
+
+    def pack(self) -> bool:
+        return self._journal.pack()
+
+    def compact(self, fold: Fold) -> None:
+        self._journal.compact(fold)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    @property
+    def mark(self) -> Mark:
+        return self._journal.mark
+
+    @property
+    def last(self) -> float:
+        return self._journal.last
+
+
+APART = 60.0
+"""Seconds by which a date on record may be off."""
+EVERY = 3600.0
+"""Seconds of the run's clock between two counts of what was refused."""
+
+
+class DatedJournal(WrappedJournal):
+    """A journal that says what day it is, and what was refused: people ask, and no machine knows.
+
+    The first transaction of a process begins with a `Dated`, and so does one after the calendar and
+    the run's clock came apart (a host that slept, a clock that was set). Requests that were refused
+    are counted in the next transaction, but not sooner than EVERY after the last that had any, and
+    when the journal is closed: a flood of them takes no more of the disk than one.
+
+    None is stamped sooner than what was taken before it: a standby's clock counts from when its
+    own process began, and may be behind the coordinator's, whose rows its own follow.
+
+    Args:
+        unix: reads the calendar, in seconds since 1970.
+        refused: requests that were refused since it was last called.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        unix: Callable[[], float],
+        refused: Callable[[], tuple[RefusedRequests, ...]] = tuple,
+    ) -> None:
+        super().__init__(journal)
+        self._unix, self._refused = unix, refused
+        # Asked once: it reads all that a followed journal has, what is a query too.
+        self._followed = journal if isinstance(journal, FollowedJournal) else None
+        self._began: float | None = None
+        self._at, self._counted, self._taken = 0.0, -EVERY, 0.0
+        self._counts: tuple[RefusedRequests, ...] = ()
+
+    def append(self, at: float, records: Sequence[Record]) -> None:
+        before: list[Record] = []
+        at = max(at, self._taken)
+        unix = self._unix()
+        began = unix - at
+        dated = self._began is not None and abs(began - self._began) <= APART
+        if records and not dated:
+            before.append(Dated(unix))
+        if records and at - self._counted >= EVERY:
+            before += self._refusals()
+        self._journal.append(at, [*before, *records])
+        self._at = at
+        if records:
+            self._began = self._began if dated else began
+        if any(isinstance(record, RequestsRefused) for record in before):
+            self._counted, self._counts = at, ()
+
+    def _refusals(self) -> list[Record]:
+        """One record of what was refused and is not yet on the disk, if anything was."""
+        self._counts = self._counts or self._refused()
+        return [RequestsRefused(self._counts)] if self._counts else []
+
+    def replay(self) -> Iterator[tuple[float, Record]]:
+        """All records but those that no machine knows, with the time of each."""
+        unknown = (Dated, RequestsRefused)
+        return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
+
+    def close(self) -> None:
+        with suppress(SecurepsError):  # a disk that refuses has been told of
+            if rest := self._refusals():
+                self._journal.append(self._at, rest)
+                self._counts = ()
+        self._journal.close()
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        assert self._followed is not None
+        return self._followed.after(mark, most)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows of another journal, and says nothing of its own; see `FollowedJournal`."""
+        assert self._followed is not None
+        records = self._followed.take(rows)
+        self._taken = max((self._taken, *(row.at for row in rows)))
+        return records
+
+    def copied(self) -> bytes:
+        assert self._followed is not None
+        return self._followed.copied()
+
+    @property
+    def folded(self) -> Mark:
+        assert self._followed is not None
+        return self._followed.folded

@@ -1,4 +1,4 @@
-"""How far a journal has come, in a second file, so that it never goes back unseen.
+"""The files beside a journal: how far it has come, who holds it, and that it is being restored.
 
 SQLite drops every frame of its log after a damaged one, and what is left is a whole journal of an
 earlier day; so is an older copy, or no file at all. A ledger that forgets what it spent, sealed
@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import shutil
 import sqlite3
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.errors import DamagedStore, DiskFailed, OperatorError
 from secureps.file_access import BINARY
 from secureps.messages.encoding import DIGEST_BYTES, digest
-from secureps.store import durability
+from secureps.store import durability, file_lock
 from secureps.store.atomic_file import write_durably
 
 NO_SPACE = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
@@ -113,7 +114,6 @@ class Height:
             raise OperatorError(f"{self._path}: cannot write: {error.strerror}") from None
 
     def close(self) -> None:
-        """Releases the file."""
         os.close(self._file)
 
 
@@ -192,3 +192,36 @@ def _parsed(slot: bytes) -> Mark | None:
         return None
     magic, seq, chain = _BODY.unpack(body)
     return Mark(seq, chain if seq else b"") if magic == _MAGIC else None
+
+
+def lock(path: Path) -> int:
+    """Locks a file beside the journal: SQLite drops its own locks between commits.
+
+    Raises:
+        OperatorError: it is held already, or the file cannot be made.
+    """
+    me = f"pid {os.getpid()} on {platform.node()}"
+    beside = path.with_name(path.name + ".lock")
+    try:
+        held = file_lock.open_lock(beside)
+    except OSError as error:
+        raise refused(beside, "open", error) from error
+    try:
+        free = file_lock.take(held)
+    except OSError as error:  # of a file system that has no locks
+        os.close(held)
+        raise refused(beside, "lock", error) from error
+    if not free:
+        who = file_lock.noted(held)
+        os.close(held)
+        named = f" ({who})" if who else ""
+        which = "this" if who == me else "another"
+        raise OperatorError(f"{path}: in use by {which} process{named}")
+    with suppress(OSError):  # a full disk: who holds it is told, not needed
+        file_lock.note(held, f"{me}\n")
+    return held
+
+
+def restoring_path(path: Path) -> Path:
+    """The marker beside a journal that is being restored, and must not be opened."""
+    return path.with_name(path.name + ".restoring")

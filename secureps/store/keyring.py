@@ -8,8 +8,9 @@
     KIT/public/tls/, KIT/private/NAME/tls.key   what connections are made with (`store.tls_files`)
     KIT/state/NAME/                     where a client keeps its state, unless it is told otherwise
 
-KIND is one of `store.holder_keys`, the same for all holders of a kit. private/NAME is made by the
-party (`store.party_keys`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
+KIND is one of `KINDS`, the same for all holders of a kit: a file begins with a tag of its kind, and
+the CA certifies the digest of the whole public file. private/NAME is made by the party
+(`store.party_keys`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
 """
 
 from __future__ import annotations
@@ -18,26 +19,85 @@ import functools
 import logging
 import os
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
-from secureps.crypto.cipher import Opening
-from secureps.crypto.envelope import KEY_OF_0_1, PUBLIC_BYTES, EnvelopeKey
+from secureps.crypto.bfv import BfvPublicKey, BfvSecretKey
+from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.envelope import KEY_OF_0_1, PUBLIC_BYTES, EnvelopeKey, EnvelopePublicKey
 from secureps.crypto.identity import Identity, PublicIdentity, check_name
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
+from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import on_loopback
-from secureps.store.atomic_file import sync
-from secureps.store.holder_keys import ENVELOPE, KINDS, HolderSecret, KeyKind
+from secureps.store.atomic_file import own, sync
 from secureps.store.journal_height import refused
-from secureps.store.kit_files import read, read_secret, write
-from secureps.store.ownership import own
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases, read, read_secret, write
 from secureps.wording import named
+
+HolderSecret = BfvSecretKey | EnvelopeKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeyKind:
+    """How keys of one kind are made and read.
+
+    Args:
+        name: what its files are called after.
+        generate: a fresh pair: the secret file's bytes and the public file's.
+        public: what clients seal under, from the public file's bytes; Malformed or Oversized
+            if it is not of this kind.
+        secret: the holder's key, from the secret file's bytes; raises alike.
+    """
+
+    name: str
+    generate: Callable[[], tuple[bytes, bytes]]
+    public: Callable[[bytes], bytes]
+    secret: Callable[[bytes], HolderSecret]
+
+    @property
+    def secret_file(self) -> str:
+        return f"{self.name}.key"
+
+
+def _bfv_pair() -> tuple[bytes, bytes]:
+    from secureps.crypto.bfv_seal import generate
+
+    secret, public = generate()
+    return secret.to_bytes(), public.to_bytes()
+
+
+def _bfv_public(data: bytes) -> bytes:
+    BfvPublicKey.from_bytes(data)
+    return data
+
+
+def _envelope_pair() -> tuple[bytes, bytes]:
+    secret = EnvelopeKey.from_os()
+    return secret.to_bytes(), secret.public.to_bytes()
+
+
+def _envelope_public(data: bytes) -> bytes:
+    return EnvelopePublicKey.from_bytes(data).key
+
+
+BFV: Final = KeyKind("bfv", _bfv_pair, _bfv_public, BfvSecretKey.from_bytes)
+ENVELOPE: Final = KeyKind("envelope", _envelope_pair, _envelope_public, EnvelopeKey.from_bytes)
+KINDS: Final[Mapping[Opening, KeyKind]] = MappingProxyType(
+    {Opening.HOLDER: BFV, Opening.COMMITTEE: ENVELOPE}
+)
+"""What holders have, by what opens a sum."""
+
+
+def kind_for(parameters: CipherParameters) -> KeyKind | None:
+    """What the holders of a plan have; None under a cipher without keys. Raises as `cipher`."""
+    return KINDS.get(cipher(parameters).opening)
+
 
 IDENTITY = "identity.key"
 """Name of a party's private file."""
@@ -191,7 +251,7 @@ def load_private(
             somebody else's.
     """
     path = directory / "private" / name / IDENTITY
-    identity = read_secret(Identity, path, _absent(directory, name), passphrases)
+    identity = read_secret(Identity, path, _missing_text(directory, name), passphrases)
     try:
         known = load_public(directory).roster if roster is None else roster
         certificate = known.find(name)
@@ -349,7 +409,7 @@ def _request_command(directory: Path, name: str, role: str) -> str:
     return f"secureps keys request {directory} --role {role} --name {name}{plan}"
 
 
-def _absent(directory: Path, name: str) -> str:
+def _missing_text(directory: Path, name: str) -> str:
     """The end of "... is missing" for a party's own key: whose keys are here, and who makes it."""
     try:
         there = sorted(each.name for each in (directory / "private").iterdir())
@@ -371,3 +431,24 @@ def read_fingerprint(
             f"{text.strip()!r:.90}: take it {source}"
         )
     return digits
+
+
+FLOWER = "flower"
+NATIVE = ""
+
+_FOR = {
+    FLOWER: "a native run, and this one is inside Flower's engine, whose code reads its clients' "
+    "keys: make another kit for it, `secureps keys init DIR --plan FILE --host flower`",
+    NATIVE: "a run inside Flower's engine, whose code could read its clients' keys: make another "
+    "kit for a native run, `secureps keys init DIR --plan FILE`",
+}
+
+
+def demand_host(roster: Roster, kit: Path, host: str = FLOWER) -> None:
+    """KitError unless a roster is for this host, as the CA has signed it.
+
+    Inside Flower's engine the run ships the code that reads a client's keys: a native run's kit
+    would not be its party's alone any more if it served there too, and Flower's never was.
+    """
+    if roster.host != host:
+        raise KitError(f"{kit} is the kit of {_FOR[host]}")

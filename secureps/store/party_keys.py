@@ -21,10 +21,8 @@ from secureps.crypto.key_request import KeyRequest, sign_request
 from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, KitError, UnknownParty
 from secureps.store.atomic_file import make_directory, sync
-from secureps.store.holder_keys import KeyKind
-from secureps.store.keyring import IDENTITY, NEXT, holder_kind, load_private, load_public
-from secureps.store.kit_files import make_folder, read, read_secret, write, write_new
-from secureps.store.passphrases import Passphrases
+from secureps.store.keyring import IDENTITY, NEXT, KeyKind, holder_kind, load_private, load_public
+from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
 from secureps.store.tls_files import KEY
 
 T = TypeVar("T")
@@ -55,7 +53,7 @@ def make_keys(
     try:
         make_directory(directory)
         make_folder(folder.parent, 0o700)
-        return _requested(folder, role, name, kind, passphrases or Passphrases(), None)
+        return _make_request(folder, role, name, kind, passphrases or Passphrases(), None)
     except OSError as error:
         raise KitError(f"cannot write the keys of {name}: {error}") from None
 
@@ -79,13 +77,13 @@ def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -
     following = folder / NEXT
     try:
         if os.path.lexists(following / IDENTITY):
-            made = _private(Identity, following / IDENTITY, passphrases)
+            made = _read_private(Identity, following / IDENTITY, passphrases)
             if made.public == certificate.identity:
                 _put_in_place(folder, following)
                 return None
         old = load_private(directory, name, passphrases)
         kind = holder_kind(directory, name) if certificate.cipher_key_digest else None
-        return _requested(following, certificate.role, name, kind, passphrases, old)
+        return _make_request(following, certificate.role, name, kind, passphrases, old)
     except OSError as error:
         raise KitError(f"cannot write the keys of {name}: {error}") from None
 
@@ -101,7 +99,7 @@ def write_request(directory: Path, request: KeyRequest) -> Path:
     return path
 
 
-def _requested(
+def _make_request(
     folder: Path,
     role: Role,
     name: str,
@@ -110,8 +108,8 @@ def _requested(
     old: Identity | None,
 ) -> KeyRequest:
     make_folder(folder, 0o700)
-    identity = _made(Identity, folder / IDENTITY, passphrases)
-    tls = _made(TlsKey, folder / KEY, passphrases)
+    identity = _make_key(Identity, folder / IDENTITY, passphrases)
+    tls = _make_key(TlsKey, folder / KEY, passphrases)
     cipher_key = b""
     if role == "holder" and kind is not None:
         cipher_key = _cipher_key(folder, kind, passphrases)
@@ -119,14 +117,14 @@ def _requested(
     return sign_request(name, role, identity, tls, cipher_key, old)
 
 
-def _made(key: type[SigningKey], path: Path, passphrases: Passphrases) -> SigningKey:
+def _make_key(key: type[SigningKey], path: Path, passphrases: Passphrases) -> SigningKey:
     """The key in a file, which is written first if it is not there."""
     if not os.path.lexists(path):
         write_new(path, passphrases.lock(key.generate().to_bytes()))
-    return _private(key, path, passphrases)
+    return _read_private(key, path, passphrases)
 
 
-def _private(parse: Callable[[bytes], T], path: Path, passphrases: Passphrases) -> T:
+def _read_private(parse: Callable[[bytes], T], path: Path, passphrases: Passphrases) -> T:
     _refuse_link(path)
     return read_secret(parse, path, "", passphrases)
 
@@ -144,7 +142,7 @@ def _cipher_key(folder: Path, kind: KeyKind, passphrases: Passphrases) -> bytes:
         pair = kind.generate()
         write(public, pair[1], 0o600)
         write_new(secret, passphrases.lock(pair[0]))
-    _private(kind.secret, secret, passphrases)
+    _read_private(kind.secret, secret, passphrases)
     _refuse_link(public)
     return read(public, f": remove {secret} too, and repeat this", 0o077, "chmod 600")
 

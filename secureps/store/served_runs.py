@@ -9,16 +9,15 @@ came back as it was earlier finds in RUN.height that it had come further.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from secureps.errors import DamagedStore, KitError
 from secureps.messages.records import RunPinned
-from secureps.roles.machine import Fold
 from secureps.store.atomic_file import write_durably
-from secureps.store.journal import Journal
-from secureps.store.journal_height import Height, Mark, read_height
+from secureps.store.journal import Journal, WrappedJournal
+from secureps.store.journal_height import Height, read_height
 
 RUNS = "runs"
 """Name of the file, beside a holder's keys."""
@@ -54,7 +53,7 @@ def ledger_height(run: Path) -> Path:
     return run.with_suffix(".height")
 
 
-class ServedJournal:
+class ServedJournal(WrappedJournal):
     """A ledger that tells the files of the run in it, before anybody hears what was journalled.
 
     Raises:
@@ -63,7 +62,7 @@ class ServedJournal:
     """
 
     def __init__(self, ledger: Journal, path: Path) -> None:
-        self._ledger = ledger
+        super().__init__(ledger)
         self._path = path
         self._height: Height | None = None
         before = () if ledger.fold is None else ledger.fold.records
@@ -71,45 +70,11 @@ class ServedJournal:
         self._note([*before, *rows])  # killed between the two
 
     def append(self, at: float, records: Sequence[Any]) -> None:
-        """Appends records to the ledger, and notes how far it has come."""
-        self._ledger.append(at, records)
+        super().append(at, records)
         self._note(records)
 
-    @property
-    def mark(self) -> Mark:
-        """How far the ledger has come."""
-        return self._ledger.mark
-
-    @property
-    def last(self) -> float:
-        """The newest second on record."""
-        return self._ledger.last
-
-    def replay(self) -> Iterator[tuple[float, Any]]:
-        """All records from the first, with the time of each."""
-        return self._ledger.replay()
-
-    @property
-    def fold(self) -> Fold | None:
-        """What the records before those of `replay` came to."""
-        return self._ledger.fold
-
-    @property
-    def due(self) -> bool:
-        """Whether it is to be compacted."""
-        return self._ledger.due
-
-    def pack(self) -> bool:
-        """Does some more of what a compaction takes; as the journal within."""
-        return self._ledger.pack()
-
-    def compact(self, fold: Fold) -> None:
-        """Has a fold stand for all records; as the journal within."""
-        self._ledger.compact(fold)
-
     def close(self) -> None:
-        """Closes the ledger and what was noted of it."""
-        self._ledger.close()
+        super().close()
         if self._height is not None:
             self._height.close()
             self._height = None

@@ -17,9 +17,9 @@ from typing import Protocol
 
 from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
-from secureps.file_access import open_to_read, waiting
 from secureps.messages.encoding import payload_digest, payload_hasher
 from secureps.store.atomic_file import make_directory, put_in_place, sync, written
+from secureps.store.durability import open_to_read, waiting
 
 KEY_LIMIT = 250
 """Longest key, in characters: file systems allow 255."""
@@ -90,15 +90,12 @@ class MemorySpool:
         self._payloads: dict[str, bytes] = {}
 
     def put(self, key: str, *payload: bytes | memoryview) -> None:
-        """Keeps a payload under its key, while the process lives."""
         self._payloads[check_key(key)] = b"".join(payload)
 
     def cache(self, key: str, payload: bytes | memoryview) -> None:
-        """As `put`."""
         self.put(key, payload)
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
-        """Keeps a payload under its name and digest."""
         check_key(f"{name}/{payload_digest(b'').hex()}")
         payload = b"".join(pieces)
         digest = payload_digest(payload)
@@ -106,23 +103,18 @@ class MemorySpool:
         return len(payload), digest
 
     def get(self, key: str) -> bytes:
-        """The payload of a key; KeyError if there is none."""
         return self._payloads[check_key(key)]
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
-        """The payload of a key, as it lies; KeyError if there is none."""
         return memoryview(self.get(key))
 
     def has(self, key: str) -> bool:
-        """Whether a payload lies under this key."""
         return check_key(key) in self._payloads
 
     def delete(self, key: str) -> None:
-        """Removes a payload, if it is there."""
         self._payloads.pop(check_key(key), None)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, sorted."""
         return sorted(key for key in tuple(self._payloads) if key.startswith(prefix))
 
 
@@ -148,19 +140,16 @@ class DiskSpool:
             raise OperatorError(f"{self._root}: {error.strerror}") from None
 
     def put(self, key: str, *payload: bytes | memoryview) -> None:
-        """Keeps a payload under its key, durable on return; DiskFailed if the disk refuses."""
         path = self.path(key)
         with self._written(payload) as fresh:
             put_in_place(fresh, path)
 
     def cache(self, key: str, payload: bytes | memoryview) -> None:
-        """Keeps what can be made again, and waits for no disk; DiskFailed if it is full."""
         path = self.path(key)
         with self._written((payload,), durable=False) as fresh, waiting():
             os.replace(fresh, path)
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
-        """Keeps a payload under its name and digest, durable on return; DiskFailed as `put`."""
         check_key(f"{name}/{payload_digest(b'').hex()}")  # before any work
         hasher, length = payload_hasher(), 0
 
@@ -188,7 +177,6 @@ class DiskSpool:
             raise DiskFailed(f"{self._root}: cannot write: {error.strerror}") from error
 
     def get(self, key: str) -> bytes:
-        """The payload of a key; KeyError if there is none."""
         try:
             with open_to_read(self.path(key)) as file:
                 return file.read()
@@ -211,22 +199,18 @@ class DiskSpool:
         return room[:have].toreadonly()
 
     def has(self, key: str) -> bool:
-        """Whether a payload lies under this key."""
         with waiting():
             return self.path(key).exists()
 
     def delete(self, key: str) -> None:
-        """Removes a payload, if it is there."""
         with waiting():
             self.path(key).unlink(missing_ok=True)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, sorted."""
         with waiting(), os.scandir(self._root) as entries:
             names = [entry.name for entry in entries if entry.name[0] != "~"]
         keys = [name.replace("~", "/").replace(_STAR, "*") for name in names]
         return sorted(key for key in keys if key.startswith(prefix))
 
     def path(self, key: str) -> Path:
-        """The file of a key, whether it exists or not."""
         return self._root / check_key(key).replace("/", "~").replace("*", _STAR)

@@ -31,8 +31,7 @@ from secureps.crypto.tls import (
     untimely,
 )
 from secureps.errors import ClientError, KitError
-from secureps.store.kit_files import make_folder, read, read_secret, write, write_new
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
 
 log = logging.getLogger("secureps")
 

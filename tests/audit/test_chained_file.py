@@ -11,8 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from secureps.audit.chained_file import DOMAIN, AuditLog, Begin, End, dump, load, verify_end
-from secureps.audit.entries import Entry
-from secureps.audit.spending import Spent
+from secureps.audit.entries import Entry, Spent
 from secureps.crypto.identity import Identity
 from secureps.errors import DamagedStore, Unsigned
 from secureps.messages.format import FORMAT

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from secureps.messages.member_records import OwnDeed
 from secureps.roles.machine import WORKER, Leave
-from secureps.service.act_watch import ActWatch, act_text
 from secureps.service.executor import Executor
+from secureps.service.kit_watch import ActWatch, act_text
 from secureps.store.act_lines import ActLines
 from tests.chaos.schedule import LOWERS, OWN_ACTS, QUITS, RESTS, STOPS, Fault
 

@@ -13,8 +13,7 @@ from secureps.messages.encoding import digest, file_digest
 from secureps.roles.machine import KitRead
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.store.envelope_keys import in_memory
-from secureps.store.holder_keys import ENVELOPE
-from secureps.store.keyring import PublicKit
+from secureps.store.keyring import ENVELOPE, PublicKit
 
 BEGUN = 1_000_000
 """Unix seconds at which the first roster is signed."""

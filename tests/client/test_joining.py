@@ -22,8 +22,8 @@ from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.terms import NO_TERMS, Terms
 from secureps.run.cli import app
 from secureps.service.environment import Environment, Stores
+from secureps.service.loop import WaveLoop
 from secureps.service.process import Party
-from secureps.service.wave_loop import WaveLoop
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import SqliteJournal

@@ -21,7 +21,7 @@ from secureps.messages.requests import MemberStatus
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave, Task
 from secureps.roles.member.leaving import LEFT as BY_ITS_HOLDER
-from secureps.service.act_watch import act_text
+from secureps.service.kit_watch import act_text
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_private

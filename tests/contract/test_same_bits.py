@@ -66,10 +66,9 @@ NOISE = {
 }
 
 
-@pytest.mark.parametrize("cipher", [PLAIN, RLWE], ids=["plain", "rlwe"])
 @pytest.mark.parametrize(
-    ("group", "more"),
-    [(UPDATE, {}), (THIN, {}), (PRIVATE, {"privacy": NOISE})],
+    ("group", "more", "cipher"),
+    [(UPDATE, {}, RLWE), (THIN, {}, PLAIN), (PRIVATE, {"privacy": NOISE}, PLAIN)],
     ids=["whole", "compressed", "private"],
 )
 def test_an_update_made_on_the_device_is_the_hosts(
@@ -92,7 +91,6 @@ def test_an_update_made_on_the_device_is_the_hosts(
     assert models[0] == models[1]
 
 
-@pytest.mark.parametrize("cipher", [PLAIN, RLWE], ids=["plain", "rlwe"])
 @pytest.mark.parametrize(
     ("optimizer", "digest"),
     [
@@ -105,8 +103,8 @@ def test_an_update_made_on_the_device_is_the_hosts(
     ],
 )
 def test_every_optimizer_steps_to_the_same_bits(
-    optimizer: str, digest: str, cipher: dict[str, Any], tmp_path: Path
+    optimizer: str, digest: str, tmp_path: Path
 ) -> None:
     step = {"name": optimizer, "learning_rate": 0.0625}
-    done = simulated(tmp_path, {**DENSE, "optimizer": step}, cipher=cipher)
+    done = simulated(tmp_path, {**DENSE, "optimizer": step})
     assert digest_of(done.model()) == digest

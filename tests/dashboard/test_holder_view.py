@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.dashboard.holder_view import OwnLedger, SentUpdate
+from secureps.dashboard.holder_view import HolderView, OwnLedger, SentUpdate
 from secureps.messages.member_records import Sealed
 from secureps.policy.plan import Plan
 from secureps.policy.spending import spent
@@ -31,15 +31,19 @@ def receipts(rows: list[Row]) -> list[Sealed]:
     return [row.record for row in rows if isinstance(row.record, Sealed)]
 
 
-def sent(rows: list[Row]) -> list[SentUpdate]:
-    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
+def seen(rows: list[Row], ledger: OwnLedger | None = None) -> HolderView:
+    view = holder_view("client-00", rows, ledger or OwnLedger(), HOLDERS)
     assert view is not None
+    return view
+
+
+def sent(rows: list[Row]) -> list[SentUpdate]:
+    view = seen(rows)
     return list(reversed(view.updates))
 
 
 def test_epsilon_is_what_the_facts_that_left_come_to(rows: list[Row]) -> None:
-    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
-    assert view is not None
+    view = seen(rows)
     ledger = Ledger()
     for each in receipts(rows):
         if each.receipt.fact is not None:
@@ -53,8 +57,7 @@ def test_no_epsilon_bounds_what_an_unsafe_seed_made(rows: list[Row]) -> None:
     sealed = next(row for row in rows if isinstance(row.record, Sealed))
     unsafe = replace(sealed.record, receipt=replace(sealed.record.receipt, unsafe=True))
     told = [replace(row, record=unsafe) if row is sealed else row for row in rows]
-    view = holder_view("client-00", told, OwnLedger((), 0.5), HOLDERS)
-    assert view is not None
+    view = seen(told, OwnLedger((), 0.5))
     assert (view.unsafe, view.epsilon, view.total) == (True, None, None)
 
 
@@ -63,8 +66,7 @@ def test_all_that_left_is_listed_with_its_end(rows: list[Row]) -> None:
     sealed = receipts(rows)
     assert [each.bytes for each in updates] == [each.receipt.size for each in sealed]
     assert {each.outcome for each in updates} == {"durable"}
-    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
-    assert view is not None
+    view = seen(rows)
     assert view.updates == tuple(reversed(updates))
     assert (view.count, view.bytes) == (len(sealed), sum(e.receipt.size for e in sealed))
 
@@ -75,8 +77,7 @@ def test_what_is_not_settled_is_under_way(rows: list[Row]) -> None:
 
 
 def test_who_could_open_it_is_said_with_names(rows: list[Row]) -> None:
-    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
-    assert view is not None
+    view = seen(rows)
     assert (view.holders, view.threshold) == (HOLDERS, 2)
     assert any("any 2 of the 3 key holders" in who for who in view.open)
     assert "client" in {role for role, _, _ in view.sees}
@@ -85,8 +86,7 @@ def test_who_could_open_it_is_said_with_names(rows: list[Row]) -> None:
 def test_all_runs_are_the_ledgers(rows: list[Row]) -> None:
     this = next(r.record.run.id for r in rows if hasattr(r.record, "run"))
     ledger = OwnLedger((RunSpent(b"\x02" * 32, 4, 0.5), RunSpent(this, 3, 0.25)), 0.75, 8.0)
-    view = holder_view("client-00", rows, ledger, HOLDERS)
-    assert view is not None
+    view = seen(rows, ledger)
     assert [(each.told, each.this) for each in view.runs] == [
         ("4 updates  epsilon 0.500", False),
         ("3 updates  epsilon 0.250", True),
@@ -98,8 +98,7 @@ def test_runs_without_privacy_are_among_them(rows: list[Row]) -> None:
     ledger = OwnLedger(
         (RunSpent(b"\x02" * 32, 7, math.inf, 30), RunSpent(b"\x03" * 32, 4, 0.5)), 0.5
     )
-    view = holder_view("client-00", rows, ledger, HOLDERS)
-    assert view is not None
+    view = seen(rows, ledger)
     assert [each.told for each in view.runs] == [
         "at most 30 updates with no privacy",
         "4 updates  epsilon 0.500",
@@ -109,18 +108,15 @@ def test_runs_without_privacy_are_among_them(rows: list[Row]) -> None:
 
 def test_a_ledger_that_is_not_there_is_not_known_and_not_empty(rows: list[Row]) -> None:
     missing = OwnLedger(missing="there is none at ledgers/client-00.db")
-    view = holder_view("client-00", rows, missing, HOLDERS)
-    assert view is not None
+    view = seen(rows, missing)
     assert view.ledger_trouble == "there is none at ledgers/client-00.db"
     first = next(n for n, row in enumerate(rows) if isinstance(row.record, Sealed))
-    before = holder_view("client-00", rows[:first], missing, HOLDERS)
-    assert before is not None
+    before = seen(rows[:first], missing)
     assert before.ledger_trouble == "", "nothing has left yet"
 
 
 def test_nobody_else_is_on_it(rows: list[Row]) -> None:
-    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
-    assert view is not None
+    view = seen(rows)
     told = json.dumps(asdict(view), allow_nan=False)
     assert "client-01" not in told
     assert "client-02" not in told

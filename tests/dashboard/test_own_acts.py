@@ -9,8 +9,8 @@ import pytest
 
 from secureps.crypto.identity import ROLES, Identity
 from secureps.dashboard.access import Viewer
+from secureps.dashboard.actions import SAID, OwnActs
 from secureps.dashboard.holder_view import HolderView, OwnLedger
-from secureps.dashboard.own_acts import SAID, OwnActs
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.store.budget import BudgetLedger

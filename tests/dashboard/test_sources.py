@@ -39,7 +39,7 @@ from secureps.store.issuing import issue
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import Mark
 from secureps.store.journal_rows import Record, Row
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from tests.kits.audited import begin
 from tests.kits.dashboards import STATUS
 from tests.kits.ledgers import charge

@@ -76,12 +76,11 @@ class Late:
         return [record for _, record in self.journals[party].rows if isinstance(record, kind)]
 
 
-@pytest.mark.parametrize("cipher", ["plain", "bfv"])
 def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
-    cipher: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     versions = 14
-    late = Late(tmp_path, cipher, versions)
+    late = Late(tmp_path, "plain", versions)
     most = 0
 
     def over() -> bool:
@@ -144,26 +143,24 @@ def test_what_a_late_client_leaves_on_the_shards_is_bounded(tmp_path: Path) -> N
 # --- without its state ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cipher", ["plain", "bfv"])
 @pytest.mark.parametrize("party", ["client-00", "client-03"])
 def test_a_client_that_lost_its_state_goes_on_where_the_coordinator_says(
-    party: str, cipher: str, tmp_path: Path
+    party: str, tmp_path: Path
 ) -> None:
     """At whatever event; its trainer is deterministic, so the model is the same."""
-    model, events = unharmed(cipher, versions=3, plan=private_plan, clients=FEWER)
+    model, events = unharmed("plain", versions=3, plan=private_plan, clients=FEWER)
     for moment in range(1, events, events // 6):
-        simulation = lose_state(party, cipher, moment, tmp_path / str(moment), clients=FEWER)
+        simulation = lose_state(party, "plain", moment, tmp_path / str(moment), clients=FEWER)
         assert same(simulation.model(), model), f"{party} at event {moment}"
         nothing_is_counted_twice(simulation)
 
 
-@pytest.mark.parametrize("cipher", ["plain", "bfv"])
-def test_a_founder_that_lost_its_state_founds_another_model(cipher: str, tmp_path: Path) -> None:
+def test_a_founder_that_lost_its_state_founds_another_model(tmp_path: Path) -> None:
     """Its seed is gone with its state: what it had sent and not submitted is a conflict."""
     conflicts = 0
     for moment in range(60, 160, 5):
         folder = tmp_path / str(moment)
-        simulation = lose_state("client-00", cipher, moment, folder, seed=4, versions=1)
+        simulation = lose_state("client-00", "plain", moment, folder, seed=4, versions=1)
         nothing_is_counted_twice(simulation)
         sequences = [id.sequence for id in founding_submissions(simulation)]
         conflicts += sequences == [1]

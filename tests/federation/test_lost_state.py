@@ -167,7 +167,7 @@ POINTS = ("before", "after", "its first block", "sealed", "its receipt", "settle
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize(
     ("kind", "cipher"),
-    [*((kind, "plain") for kind in KINDS), ("nothing", "rlwe"), ("clients", "rlwe")],
+    [*((kind, "plain") for kind in KINDS), ("clients", "rlwe")],
 )
 def test_wherever_the_state_is_lost_no_second_update_leaves(
     kind: str, cipher: str, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,8 +17,7 @@ from secureps.messages.encoding import file_digest
 from secureps.roles.machine import WORKER, KitRead
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
 from secureps.store.envelope_keys import in_memory
-from secureps.store.holder_keys import ENVELOPE
-from secureps.store.keyring import PublicKit
+from secureps.store.keyring import ENVELOPE, PublicKit
 from tests.kits.committee_kit import CLIENTS, Holder, Site, committee_plan
 
 NEW = "holder-9"

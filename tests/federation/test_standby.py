@@ -20,7 +20,7 @@ from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY
 from secureps.store import compaction
-from secureps.store.copy_parts import begin, has_copy
+from secureps.store.backup import begin_from_copy, has_copy
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from tests.kits.federations import same, small_federation, small_plan, unharmed
 from tests.kits.standbys import command, ends, followed, follows, lose, reach, take_over, wait
@@ -398,7 +398,7 @@ def test_one_that_begins_late_is_sent_the_journal(
     assert has_copy(tmp_path / STANDBY)
     simulation.kill(STANDBY)
     simulation._stores.pop(STANDBY).journal.close()
-    assert begin(tmp_path / STANDBY, tmp_path) > 10
+    assert begin_from_copy(tmp_path / STANDBY, tmp_path) > 10
     simulation.start(STANDBY)
     simulation.run(lambda: follows(simulation))
     two = journals[STANDBY]

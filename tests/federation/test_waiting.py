@@ -14,8 +14,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.service.metrics import Metrics, unnamed
-from secureps.service.snapshot import Snapshot
+from secureps.service.metrics import Metrics, Snapshot, unnamed
 from tests.kits.cheats import journalled
 from tests.kits.federations import Walker
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, seconds, stream, stream_plan

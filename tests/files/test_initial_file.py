@@ -14,9 +14,8 @@ import pytest
 from safetensors.numpy import save
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, PlanRefused
-from secureps.files import initial_file
-from secureps.files.initial_file import initial_path, pinned
-from secureps.files.objects import ObjectStore
+from secureps.files import objects
+from secureps.files.objects import ObjectStore, initial_path, pinned
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import Permit, check
@@ -29,7 +28,7 @@ MODEL = save({"a": np.arange(12, dtype=np.float32).reshape(3, 4)})
 
 @pytest.fixture(autouse=True)
 def _nothing_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(initial_file, "_fetched", {})
+    monkeypatch.setattr(objects, "_fetched", {})
 
 
 @pytest.fixture(params=["memory", "file", "s3"])
@@ -102,7 +101,7 @@ def test_a_process_that_finds_other_bytes_is_of_another_run(
 ) -> None:
     one = load_plan(plan_of(tmp_path, url))
     replace(url, save({"a": np.zeros((3, 4), np.float32)}))
-    monkeypatch.setattr(initial_file, "_fetched", {})
+    monkeypatch.setattr(objects, "_fetched", {})
     other = load_plan(plan_of(tmp_path, url))
     assert one.initial_digest != other.initial_digest
     assert one.text != other.text
@@ -111,10 +110,10 @@ def test_a_process_that_finds_other_bytes_is_of_another_run(
 def test_a_store_is_not_believed_how_long_a_file_is(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(initial_file, "MOST_BYTES", len(MODEL))
+    monkeypatch.setattr(objects, "MOST_BYTES", len(MODEL))
     assert initial_path(url).read_bytes() == MODEL
-    monkeypatch.setattr(initial_file, "_fetched", {})
-    monkeypatch.setattr(initial_file, "MOST_BYTES", len(MODEL) - 1)
+    monkeypatch.setattr(objects, "_fetched", {})
+    monkeypatch.setattr(objects, "MOST_BYTES", len(MODEL) - 1)
     monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: made(tmp_path / prefix))
     with pytest.raises(ConfigError, match=rf"v0\.safetensors: longer than {len(MODEL) - 1} bytes"):
         initial_path(url)
@@ -176,7 +175,7 @@ def test_a_forked_process_leaves_its_parents_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kept").mkdir()
-    initial_file._remove(-1, tmp_path / "kept")
+    objects._remove(-1, tmp_path / "kept")
     assert (tmp_path / "kept").exists()
-    initial_file._remove(os.getpid(), tmp_path / "kept")
+    objects._remove(os.getpid(), tmp_path / "kept")
     assert not (tmp_path / "kept").exists()

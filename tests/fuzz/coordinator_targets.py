@@ -19,7 +19,7 @@ from secureps.roles.machine import Answer, Step
 from secureps.service.environment import Environment
 from secureps.service.lead import Lead
 from secureps.service.loop import VirtualLoop
-from secureps.store.copy_parts import CopyParts
+from secureps.store.backup import CopyParts
 from secureps.store.journal import MemoryJournal
 from secureps.wire.msgpack import decode, encode
 from tests.fuzz.target import Target
@@ -59,7 +59,7 @@ def targets(folder: Path) -> list[Target]:
             _take_over,
             cost=5,
         ),
-        Target("copy-part", ("store.copy_parts:CopyParts.keep",), _encoded(parts), kept, cost=5),
+        Target("copy-part", ("store.backup:CopyParts.keep",), _encoded(parts), kept, cost=5),
     ]
 
 

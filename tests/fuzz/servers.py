@@ -24,14 +24,14 @@ import grpc
 
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.credentials import tls_name
-from secureps.errors import InternalError, NotFresh, SecurepsError
+from secureps.errors import InternalError, SecurepsError
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import PutBlock, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.service.metrics import Metrics, exposed
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc import framing, health
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, Signer
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from secureps.wire.msgpack import SENT, encode
 from tests.fuzz.attempt import FINDINGS, Attempt, resident
 from tests.fuzz.mutate import mutated
@@ -133,14 +133,12 @@ class Caller:
         self.identity = around.kit.identities[self.name]
         self._stack = ExitStack()
         self._channels: dict[str, grpc.Channel] = {}
-        self._signers: dict[str, Signer] = {}
 
     def __enter__(self) -> Caller:
         for to in (COORDINATOR, self.around.shards[0]):
             options = [("grpc.use_local_subchannel_pool", 1)]
             channel = self.around.link(self.name).channel(to, self.around.addresses[to], options)
             self._channels[to] = self._stack.enter_context(closing(channel))
-            self._signers[to] = Signer(self.name, to, self._sign)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -155,7 +153,7 @@ class Caller:
 
     def call(self, to: str, method: str, pieces: list[bytes], envelope: bytes) -> Any:
         """Begins a call, signed over an envelope."""
-        metadata = self._signers[to].metadata(method, b"", envelope)
+        metadata = sign_request(self.name, to, self._sign, method, b"", envelope)
         begun: Any = self._channels[to].stream_stream(method)
         return begun(iter(pieces), metadata=metadata, timeout=PATIENCE)
 
@@ -166,10 +164,7 @@ class Caller:
         except StopIteration:
             return b""
         except grpc.RpcError as error:
-            told = framing.error_of(error, to)
-            if isinstance(told, NotFresh):
-                self._signers[to].challenged(told)
-            return told
+            return framing.error_of(error, to)
         finally:
             call.cancel()
         return answer

@@ -12,14 +12,13 @@ import numpy as np
 
 from secureps.audit import chained_file
 from secureps.audit.chained_file import Begin, End, dump
-from secureps.audit.entries import Entry
+from secureps.audit.entries import Entry, Spent
 from secureps.audit.ledger_statement import party_of, statement, verified
-from secureps.audit.spending import Spent
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
 from secureps.errors import Malformed
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import digest, file_digest, payload_digest
+from secureps.messages.encoding import digest, file_digest, payload_digest, to_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Dated, Incarnated, RunPinned
@@ -34,17 +33,18 @@ from secureps.store.checkpoint import (
     Tally,
     checkpoint_path,
     load_checkpoint,
+    map_state,
+    map_tensor,
     read_metadata,
     read_state,
+    read_tensors,
     write_state,
 )
-from secureps.store.dated_journal import DatedJournal
 from secureps.store.issuing import create_kit
-from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal import DatedJournal, SqliteJournal, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height
 from secureps.store.journal_rows import RECORDS, body_of, link, read_row
 from secureps.store.kit_files import write
-from secureps.store.mapped_state import map_state, map_tensor, read_tensors
 from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
 from tests.fuzz.target import Target, in_file
@@ -182,12 +182,12 @@ def _checkpoints(folder: Path) -> list[Target]:
         unsafe=("c1",),
         tallies=(Tally(3, full(Charge)), Tally(1, release=full(Release))),
     )
-    text = checkpoint._manifest_text(manifest)
+    text = checkpoint._text_of(to_plain(manifest))
     changed = folder / "state.safetensors"
 
     def load(data: bytes) -> bytes:
         (there / MANIFEST).write_bytes(data)
-        return checkpoint._manifest_text(load_checkpoint(there))
+        return checkpoint._text_of(to_plain(load_checkpoint(there)))
 
     def trusted(data: bytes) -> bytes:
         """As it is: nothing in it is larger than the file."""
@@ -214,7 +214,7 @@ def _checkpoints(folder: Path) -> list[Target]:
         return data if size <= len(data) else b"more than is in the file"
 
     begins = "store.checkpoint:header_end"
-    views = ("store.mapped_state:_filed", "store.mapped_state:_view", begins)
+    views = ("store.checkpoint:_filed", "store.checkpoint:_view", begins)
     opened = ("store.checkpoint:_opened", "store.checkpoint:_check_header")
     return [
         Target(

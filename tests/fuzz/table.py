@@ -55,7 +55,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
         "roles.member.tasks:in_own_order",
-        "store.mapped_state:Scratch.vector",
+        "store.checkpoint:Scratch.vector",
         "run.simulate.simulation:Simulation.model.values",
         "run.script.cut_off:answer",
         "scenario.delays:generator",
@@ -76,7 +76,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     FOLDER: (
         "dashboard.scores:read_report",
         "store.act_lines:read_acts",
-        "store.folder_number:folder_number",
+        "store.backup:folder_number",
         "run.api:RunResult.read",
         "run.study.study:_claim",
         "run.study.study:_read",

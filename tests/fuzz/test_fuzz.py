@@ -24,7 +24,7 @@ from tests.fuzz.target import Target
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number:UserWarning")
 EXAMPLES = 60
 NAMES = (
-    *("message", "bundle", "frame", "refusal", "claim", "challenge", "record"),
+    *("message", "bundle", "frame", "refusal", "claim", "record"),
     *("batch", "batch-entries", "batch-framed"),
     *("roster", "roster-followed", "key-request", "certificate", "authority", "tls-public-key"),
     *("tls-key", "envelope", "passphrase", "seeds", "envelope-key", "envelope-secret", "bfv-key"),

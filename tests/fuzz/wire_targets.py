@@ -9,20 +9,17 @@ import struct
 from typing import Any
 
 from secureps.crypto.identity import Identity
-from secureps.errors import Malformed, NotFresh
+from secureps.errors import Malformed
 from secureps.messages.encoding import canonical, from_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.requests import Refusal
 from secureps.service import wave_socket
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import (
-    CHALLENGE_BYTES,
     REQUEST_DOMAIN,
-    Claim,
-    Signer,
     claim_of,
+    sign_request,
 )
-from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.msgpack import SENT, decode, encode
 from secureps.wire.waves import batch
 from tests.fuzz.target import Target
@@ -47,13 +44,6 @@ def targets() -> list[Target]:
         Target("frame", ("wire.grpc.framing:open_frame",), frames, _frame),
         Target("refusal", ("wire.grpc.framing:_told_by",), refusals, _refusal),
         Target("claim", ("wire.grpc.authentication:claim_of",), (_CLAIM,), _claim),
-        Target(
-            "challenge",
-            ("wire.grpc.challenges:_made",),
-            (_CHALLENGES.fresh(),),
-            _challenge,
-            signed=True,
-        ),
         Target("record", ("messages.encoding:_read",), records, _record),
         Target("batch", ("wire.waves.batch:opened",), (_BATCH,), _batch, signed=True),
         Target("batch-entries", ("wire.waves.batch:_entries",), (_BATCH,), _entries),
@@ -157,8 +147,16 @@ def _unpacked(data: bytes) -> list[tuple[str, Any]]:
     return [(k, v if k.endswith("-bin") else v.decode("latin-1")) for k, v in pairs]
 
 
-_HONEST = Signer("hospital-1", "coordinator", lambda said: ME.sign(REQUEST_DOMAIN, said))
-_CLAIM = _packed(_HONEST.metadata(METHOD, b"r" * 32, b"envelope"))
+_CLAIM = _packed(
+    sign_request(
+        "hospital-1",
+        "coordinator",
+        lambda said: ME.sign(REQUEST_DOMAIN, said),
+        METHOD,
+        b"r" * 32,
+        b"envelope",
+    )
+)
 
 
 def _claim(data: bytes) -> bytes:
@@ -167,20 +165,6 @@ def _claim(data: bytes) -> bytes:
     honest = claim_of(_unpacked(_CLAIM))
     same = dataclasses.replace(claim, format=FORMAT) == honest  # which is not signed
     return data if same else b"another claim under the same signature"
-
-
-_CHALLENGES = Challenges()
-
-
-def _challenge(data: bytes) -> bytes:
-    if len(data) not in (0, CHALLENGE_BYTES):  # `claim_of` sees to that
-        raise Malformed("no challenge")
-    claim = Claim("hospital-1", "coordinator", b"", data, 0, b"")
-    try:
-        _CHALLENGES.check(claim)
-    except NotFresh:
-        raise Malformed("not ours") from None
-    return data
 
 
 # --- records ----------------------------------------------------------------------

@@ -12,11 +12,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Heartbeat, Noted, Stored
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import Signer
+from secureps.wire.grpc.authentication import sign_request
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from tests.kits.half_open import HalfOpen
-from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
     PATIENCE,
@@ -63,13 +62,9 @@ class Besieged:
         self._half: list[HalfOpen] = []
         self._calls: list[Any] = []  # gRPC cancels those that nobody holds
         self.over = threading.Event()
-        self._signers: dict[tuple[str, str], Signer] = {}
 
     def signed(self, party: str, method: str, envelope: bytes, key: str | None = None) -> Any:
-        who = (party, key or party)
-        if who not in self._signers:
-            self._signers[who] = signer(self.address, self.name, party, sign_as(who[1]))
-        return self._signers[who].metadata(method, b"", envelope)
+        return sign_request(party, self.name, sign_as(key or party), method, b"", envelope)
 
     @property
     def methods(self) -> tuple[str, ...]:

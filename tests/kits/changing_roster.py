@@ -19,8 +19,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation, memory_kit
 from secureps.store.envelope_keys import in_memory
-from secureps.store.holder_keys import ENVELOPE
-from secureps.store.keyring import PublicKit
+from secureps.store.keyring import ENVELOPE, PublicKit
 from tests.kits.federations import Walker
 
 CA = Identity(b"c" * 32)

@@ -1,11 +1,10 @@
 """Checks an installation of secureps: what it does, and what it says of the extras it lacks.
 
-    python -I tests/kits/extras_check.py EXTRA [few]     one of EXTRAS, "all", or "base" for none
+    python -I tests/kits/extras_check.py EXTRA     one of EXTRAS, "all", or "base" for none
 
-`tests/project/test_extras_venvs.py` runs it in environments that are made without a network, and
-continuous integration in ones that pip has made. With "few" nobody checks projects that need an
-extra which is missed: each check starts a process for the script. Imports nothing but secureps and
-the standard library: a federation in NumPy is all that an installation without extras has.
+`tests/project/test_extras_venvs.py` runs it in an environment that is made without a network, and
+continuous integration in ones that pip has made. Imports nothing but secureps and the standard
+library: a federation in NumPy is all that an installation without extras has.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ def ray_is_there() -> None:
 
 def trace_is_there() -> None:
     """Spans are printed."""
-    from secureps.service.trace_settings import tracing
+    from secureps.service.process import tracing
     from secureps.service.tracing import Span
 
     said = io.StringIO()
@@ -245,7 +244,7 @@ def ray_is_missed() -> None:
 
 def trace_is_missed() -> None:
     """A party goes on without, and its log says so."""
-    from secureps.service.trace_settings import tracing
+    from secureps.service.process import tracing
 
     with captured() as lines:
         assert tracing("shard-0", "shard", {"OTEL_TRACES_EXPORTER": "otlp"}) is None
@@ -326,12 +325,8 @@ CHECKED: dict[str, Callable[[], None]] = {
 """What `secureps check` says of projects that need an extra which is missed."""
 
 
-def examine(name: str, few: bool) -> None:
-    """Uses every extra that an installation has, and misses every other.
-
-    Args:
-        few: projects that need what is missed are not checked.
-    """
+def examine(name: str) -> None:
+    """Uses every extra that an installation has, and misses every other."""
     here = BROUGHT.get(name, (name,))
     for extra, modules in EXTRAS.items():
         for module in OWN.get(extra, modules):
@@ -340,7 +335,7 @@ def examine(name: str, few: bool) -> None:
         base_is_there()
     for extra in EXTRAS:
         (THERE if extra in here else MISSED)[extra]()
-        if extra in CHECKED and extra not in here and not few:
+        if extra in CHECKED and extra not in here:
             CHECKED[extra]()
 
 
@@ -351,7 +346,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            examine(installation, few="few" in sys.argv[2:])
+            examine(installation)
         finally:
             os.chdir("/")
     print(f"{installation}: ok")

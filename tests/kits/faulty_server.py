@@ -46,7 +46,7 @@ from secureps.messages.requests import KeyShare, Prepared
 from secureps.roles.holder.committee import CommitteeHolder, ShareDerived
 from secureps.roles.machine import Answered
 from secureps.run.cli import main
-from secureps.service import hangs, process
+from secureps.service import process
 from secureps.service.holder import CommitteeWorker
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.journal import SqliteJournal
@@ -151,7 +151,7 @@ def hang_at(point: str, version: int, action: str) -> None:
         before(os, "fstat", reading)
     else:
         before(SqliteJournal, "append", journalling)
-    process.PROBE_SECONDS, hangs.STILL = 0.1, 1.0
+    process.PROBE_SECONDS, process.STILL = 0.1, 1.0
 
 
 def summed(done: Any, worker: ShardWorker, task: Any) -> Any:

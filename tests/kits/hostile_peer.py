@@ -28,12 +28,11 @@ from secureps.policy.plan import Plan
 from secureps.roles.validation import block_bytes
 from secureps.store.keyring import load_private
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.msgpack import encode
 from tests.kits.processes import PATIENCE, Processes
-from tests.kits.signing_kit import signer
 
 STREAMED = (framing.WATCH, framing.GET)
 
@@ -57,9 +56,7 @@ class HostilePeer:
         return self._identity.sign(REQUEST_DOMAIN, request)
 
     def _signed(self, to: str, method: str, envelope: bytes) -> Any:
-        return signer(self._addresses[to], to, self.name, self._sign).metadata(
-            method, b"", envelope
-        )
+        return sign_request(self.name, to, self._sign, method, b"", envelope)
 
     # --- what it says -------------------------------------------------------------
 

@@ -6,8 +6,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+
+from secureps.files.objects import ObjectStore
 
 
 @cache
@@ -41,3 +45,11 @@ def s3_environment() -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "the-secret-of-tests",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
+
+
+def content(store: ObjectStore, name: str) -> bytes:
+    """The bytes of an object, as a party brings it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "object"
+        store.bring(name, path, 1 << 30)
+        return path.read_bytes()

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 
 
 def give(issuer: Path, own: Path) -> None:

@@ -17,11 +17,10 @@ from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.validation import block_bytes
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.msgpack import encode
 from tests.kits.one_process import PATIENCE, OneProcess
-from tests.kits.signing_kit import signer
 
 
 class Thief:
@@ -92,7 +91,7 @@ class Thief:
     def _said(self, method: str, envelope: bytes, sent: Iterator[bytes]) -> bytes:
         to = self.owner()
         address = self.around.addresses[to]
-        metadata = signer(address, to, self.name, self._sign).metadata(method, b"", envelope)
+        metadata = sign_request(self.name, to, self._sign, method, b"", envelope)
         with grpc.insecure_channel(address) as channel:
             stream: Any = channel.stream_stream(method)
             call = stream(sent, metadata=metadata, timeout=PATIENCE)

@@ -46,11 +46,9 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.wire.grpc import pacing
-from secureps.wire.grpc.authentication import Signer
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.transport import Clock, Endpoint, InProcessNetwork, Transport, running
-from tests.kits.signing_kit import signer
 
 PATIENCE = 20.0
 BLOCK_LIMIT = 4 << 20
@@ -243,9 +241,6 @@ class Grpc:
 
     def address(self, party: str) -> str:
         return f"127.0.0.1:{self.ports[party]}"
-
-    def signer(self, to: str, party: str) -> Signer:
-        return signer(self.address(to), to, party, sign_as(party))
 
     def transport(self, party: str, timeout: float = PATIENCE) -> GrpcTransport:
         where = {name: self.address(name) for name in self.ports}

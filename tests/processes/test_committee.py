@@ -4,6 +4,7 @@ runs that share a kit.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ def erased(processes: Processes) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_holders_killed_one_after_another_end_in_the_simulated_model(tmp_path: Path) -> None:
-    """Holders, a shard, the coordinator; and no holder's key is in the aggregator's files."""
+def test_parties_killed_one_after_another_end_in_the_simulated_model(tmp_path: Path) -> None:
+    """SIGKILL of every kind of process; and no holder's key is in the aggregator's files."""
     simulation = small_federation(small_plan("plain", versions=6), tmp_path / "simulation")
     simulation.run()
     with Processes(tmp_path / "run", "rlwe", versions=6) as processes:
@@ -38,9 +39,14 @@ def test_holders_killed_one_after_another_end_in_the_simulated_model(tmp_path: P
         processes.start_all()
         processes.kill_in_turn(*processes.holders, "shard-0")
         secrets = {name: keys_of(processes, name)[-1].read_bytes() for name in processes.holders}
-        processes.kill_in_turn("coordinator")
+        processes.kill_in_turn("client-03", "coordinator")
         processes.wait(processes.finished, "the end")
         versions, model = processes.model()
+        status = processes.status()
+        assert status is not None
+        assert status.incarnation == 2
+        marks = {m.name: (m.unsafe, m.epsilon) for m in status.members}
+        assert marks == dict.fromkeys(processes.clients, (True, math.inf))
         erased(processes)
     assert versions == {"all": 6}
     assert same(model, simulation.model())
@@ -55,19 +61,6 @@ def test_holders_killed_one_after_another_end_in_the_simulated_model(tmp_path: P
         needles = Needles(secret[-SECRET_BYTES:])
         assert [needles.found(data) for data in kept] == [set()] * len(kept)
         assert needles.found(b"x" + secret)
-
-
-@pytest.mark.timeout(120)
-def test_once_a_run_is_founded_a_holder_may_stay_away(tmp_path: Path) -> None:
-    simulation = small_federation(small_plan("plain", versions=3), tmp_path / "simulation")
-    simulation.run()
-    with Processes(tmp_path / "run", "rlwe", versions=3) as processes:
-        processes.pace = 0.15
-        processes.start_all()
-        processes.wait(lambda: processes.reached(1), "version 1")
-        processes.kill("holder-2")
-        processes.wait(processes.finished, "the end")
-        assert same(processes.model()[1], simulation.model())
 
 
 @pytest.mark.timeout(240)

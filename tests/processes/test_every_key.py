@@ -12,13 +12,13 @@ import grpc
 import pytest
 
 from secureps.crypto.identity import ROLES, Role
-from secureps.errors import Malformed, NotFresh, SecurepsError, UnknownParty, Unreachable, Unsigned
+from secureps.errors import Malformed, SecurepsError, UnknownParty, Unreachable, Unsigned
 from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.roles import permissions
 from secureps.wire import msgpack
 from secureps.wire.grpc import framing, health
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, TRIES, Signer
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.client import CoordinatorServer, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from tests.kits.disk_federation import DiskFederation
@@ -77,7 +77,8 @@ class Caller:
 
     def __init__(self, around: OneProcess, name: str, to: str) -> None:
         identity = around.kit.identities[name]
-        self._signer = Signer(name, to, lambda said: identity.sign(REQUEST_DOMAIN, said))
+        self._name, self._to = name, to
+        self._sign = lambda said: identity.sign(REQUEST_DOMAIN, said)
         options = [("grpc.use_local_subchannel_pool", 1)]
         self._channel = around.link(name).channel(to, around.addresses[to], options)
 
@@ -89,22 +90,16 @@ class Caller:
         envelope = msgpack.encode(message)
         framed = method == framing.PUT
         sent = framing.head(envelope, 0) if framed else envelope
-        refused: SecurepsError | None = None
-        for _ in range(TRIES):
-            metadata = self._signer.metadata(method, b"", envelope)
-            call: Any = self._channel.stream_stream(method)
-            stream = call(iter([sent]), metadata=metadata, timeout=PATIENCE)
-            try:
-                next(stream)
-                return None
-            except grpc.RpcError as error:
-                refused = framing.error_of(error, "it")
-            finally:
-                stream.cancel()
-            if not isinstance(refused, NotFresh):
-                break
-            self._signer.challenged(refused)
-        return refused
+        metadata = sign_request(self._name, self._to, self._sign, method, b"", envelope)
+        call: Any = self._channel.stream_stream(method)
+        stream = call(iter([sent]), metadata=metadata, timeout=PATIENCE)
+        try:
+            next(stream)
+            return None
+        except grpc.RpcError as error:
+            return framing.error_of(error, "it")
+        finally:
+            stream.cancel()
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -121,7 +116,7 @@ def test_the_table_is_what_servers_do(federation: OneProcess, role: Role, to: st
                     continue  # it runs, and would lose its stream; that it has one is the yes
                 error = caller.say(method, unset(kind))
                 text, own = str(error), method_of(kind) == short
-                assert not isinstance(error, Unreachable | Unsigned | NotFresh), (kind, error)
+                assert not isinstance(error, Unreachable | Unsigned), (kind, error)
                 if not own:
                     assert isinstance(error, Malformed), (method, kind, error)
                     assert " takes " in text or "has a method of its own" in text, (kind, text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
 from contextlib import suppress
 from datetime import datetime, timedelta, tzinfo
@@ -33,26 +32,6 @@ from tests.kits.processes import PLAN, Processes
 
 SECRET_BYTES, PUBLIC_BYTES = 2 * 8 * DEGREE, 4 * 8 * DEGREE
 """Of the coefficients of a BFV key; a tag precedes them."""
-
-
-def test_killed_one_after_another_ends_in_the_simulated_model(tmp_path: Path) -> None:
-    """SIGKILL of every kind of process, between and during versions, and a new start."""
-    victims = ("coordinator", "shard-0", "holder-0", "client-03", "shard-1", "coordinator")
-    simulation = small_federation(small_plan("bfv", versions=8), tmp_path / "simulation")
-    simulation.run()
-    with Processes(tmp_path / "run", versions=8) as processes:
-        processes.pace = 0.15  # a version lasts long enough to be killed in
-        processes.start_all()
-        processes.kill_in_turn(*victims)
-        processes.wait(processes.finished, "the end")
-        versions, model = processes.model()
-        status = processes.status()
-        assert status is not None
-        assert status.incarnation == 3
-        marks = {m.name: (m.unsafe, m.epsilon) for m in status.members}
-        assert marks == dict.fromkeys(processes.clients, (True, math.inf))
-    assert versions == {"all": 8}
-    assert same(model, simulation.model())
 
 
 def test_each_machine_has_the_file_of_version_0_at_a_path_of_its_own(tmp_path: Path) -> None:

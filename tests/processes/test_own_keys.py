@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from secureps.store.keyring import load_public
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from tests.kits.command import INSECURE
 from tests.kits.needles import Needles
 from tests.kits.nursery import Child

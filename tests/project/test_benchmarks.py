@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import committee, floods, floor, holder, record_level, threads, tiers
+from benchmarks import record_level, tiers
 from benchmarks.ciphers import measure
-from benchmarks.crowd import million_plan
-from benchmarks.deployed import Deployed
 from benchmarks.line import Line, Speed
-from benchmarks.streaming import BLOCK, MOST_BEYOND, stream
-from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.suite import CIPHERS
 
 FEW = 1 << 13
@@ -41,73 +37,11 @@ def test_every_step_under_every_cipher_is_measured() -> None:
     assert sealed["to fp32"] == 2.0
 
 
-def test_every_step_is_measured_with_any_threads() -> None:
-    rows = threads.measure(FEW, blocks=3, tries=1)
-    assert [row["step"] for row in rows] == ["seal", "add", "open"]
-    for row in rows:
-        assert all(float(row[f"{n} threads, ns/value"]) > 0 for n in threads.THREADS)
-        assert float(row["times as fast"]) > 0
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus' of itself
 def test_private_steps_of_every_model_are_measured_beside_plain_ones() -> None:
     rows = record_level.measure(torch.device("cpu"), turns=1, steps=1, narrow=True, share=16)
     assert len(rows) == len(record_level.CASES) * len(record_level.WAYS)
     assert all(float(row["ms a step"]) > 0 < float(row["to plain"]) for row in rows)
-
-
-def test_every_party_of_every_committee_is_measured() -> None:
-    rows = committee.measure(degree=64, tries=1)
-    steps = {
-        "client": {"share", "seal"},
-        "holder": {"make", "open", "check", "derive", "add", "answer"},
-        "shard": {"parse", "interpolate", "judge all"},
-    }
-    for t, n in committee.COMMITTEES:
-        for who, expected in steps.items():
-            of = [r for r in rows if (r["committee"], r["who"]) == (f"{t} of {n}", who)]
-            assert {row["step"] for row in of} == expected
-            assert all(float(row["ms"]) > 0 for row in of)
-    (sealed,) = (r for r in rows if (r["committee"], r["step"]) == ("3 of 4", "seal"))
-    assert sealed["bytes"] == 4 * (6 * 32 + OVERHEAD), "three seeds of the key, three of zero"
-
-
-@pytest.mark.skipif(not Path("/proc/self/schedstat").is_file(), reason="reads Linux's /proc")
-def test_a_real_key_holder_is_measured() -> None:
-    (row,) = holder.measure((((30, 7), 1),), rest=0.1)
-    assert float(row["bytes in"]) > 5 * 2 * 1_000  # receipts of five, each of them twice
-    assert float(row["bytes out"]) > 8_000
-    assert float(row["CPU ms"]) > 0
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's /proc")
-def test_what_goes_on_during_a_flood_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(floods, "SECONDS", 0.5)
-    monkeypatch.setattr(floods, "SHAPE", (30, 7))
-    plan = million_plan(5)
-    with Deployed(tmp_path, "plain", 5, 1000, plan=plan) as processes:
-        kinds = [("without a key", "", 1), ("with a client's key", processes.clients[0], 1)]
-        rows = floods.measured(processes, kinds)
-    assert all(float(row["during"]) > 0 for row in rows)
-    assert all(map(floods.flat, rows))
-    assert not floods.flat({**rows[0], "MB during": float(rows[0]["MB before"]) + 100})
-
-
-def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:
-    wall, cpu = floor.measure(tmp_path, clients=2, values=1000, versions=2)
-    assert wall > 0
-    assert cpu > 0
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's /proc")
-def test_sealing_a_large_vector_takes_no_memory_of_its_length() -> None:
-    """8M values: their ciphertexts alone would be 26 MiB, a copy of them 64."""
-    few, many = stream(BLOCK), stream(32 * BLOCK)
-    assert many.sent == 32 * few.sent
-    assert many.beyond <= MOST_BEYOND
-    assert many.beyond <= few.beyond + (8 << 20)
 
 
 def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_delay(

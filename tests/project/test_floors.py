@@ -17,8 +17,8 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 FLOORS = (
-    ("buffers", "errors", "exhaustion", "file_access", "tracebacks", "wording"),
-    ("config", "extras", "messages"),
+    ("buffers", "errors", "file_access", "tracebacks", "wording"),
+    ("config", "exhaustion", "extras", "messages"),
     ("compiled", "files"),
     ("codec", "model", "privacy"),
     ("crypto",),
@@ -103,8 +103,8 @@ ONLY_IMPORTERS = {
     "tensorboard": {"run/report/trackers.py"},
     "msgspec": {"wire/msgpack.py"},
     "prometheus_client": {"service/metrics.py"},
-    "starlette": {"dashboard/application.py", "dashboard/server.py"},
-    "uvicorn": {"dashboard/server.py"},
+    "starlette": {"dashboard/application.py"},
+    "uvicorn": {"dashboard/application.py"},
     "fsspec": {"files/objects.py"},
     "yaml": {"run/deploy/yaml_text.py"},
     "ray": {"run/simulate/ray_cluster.py"},

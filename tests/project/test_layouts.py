@@ -49,8 +49,8 @@ STAYS = {
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",
     "run/study/trial._compare": "models are compared in one process",
     "service/wave_socket": "who calls, as the kernel says it",
-    "store/mapped_state.Scratch.vector": "memory of this process, which it outlives by no file",
-    "store/mapped_state._view": "the order is taken from the file's own type, as little",
+    "store/checkpoint.Scratch.vector": "memory of this process, which it outlives by no file",
+    "store/checkpoint._view": "the order is taken from the file's own type, as little",
 }
 """Functions that need no order, and why."""
 

@@ -7,17 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
-import numpy as np
 import pytest
 
-from benchmarks import bare_rules, elastic, numa, receipts, sharding
+from benchmarks import elastic, receipts
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
 from benchmarks.large import Cost, Spent
 from benchmarks.scaling import Case, by_party, costs_of, draw, flat_rows, way_rows, ways
-from clients import crowd_numpy
-from secureps.client.trainer import FitConfig
-from secureps.policy.explain.memory import MemoryUse
-from secureps.run.simulate.scenario_file import load_scenario
 
 COSTS = Costs(
     make=14.0,
@@ -127,78 +122,6 @@ def test_costs_of_steps_are_shares_of_what_processes_spent(tmp_path: Path) -> No
     assert all(0 < float(row["after 10 s"]) < 1 for row in rows)
     draw(every, tmp_path / "scaling.png")
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_stages_of_zero_save_what_their_paper_says() -> None:
-    """In float32 with Adam, 16 bytes a value: a half, three quarters, and all of it shared out."""
-    whole = sharding.data_parallel(1).memory
-    assert whole == 16.0
-    many = [whole / sharding.data_parallel(1 << 20, stage).memory for stage in (0, 1, 2, 3)]
-    assert many == pytest.approx([1.0, 2.0, 4.0, 1 << 20], rel=1e-4)
-
-
-def test_what_a_shard_holds_is_shared_out_by_what_it_is() -> None:
-    use = MemoryUse(
-        1,
-        5,
-        0,
-        90,
-        36_000,
-        files=0,
-        checkpoints=0,
-        work=3000,
-        uploads=2000,
-        connections=1000,
-        disk=15_000,
-    )
-    held = sharding.of_shard(use, 1000)
-    assert held == sharding.Held(12.0, 0.0, 24.0, 6.0, 15.0)
-    assert held.memory == 42.0
-    assert sharding.of_client(8000, 1000).memory == 8.0
-
-
-def test_memory_is_counted_by_node() -> None:
-    maps = (
-        "7f00 default anon=3 dirty=3 N0=2 N1=1 kernelpagesize_kB=4\n"
-        "7f10 default file=/lib/x mapped=1 N1=1 kernelpagesize_kB=2048\n"
-        "7f20 default\n"
-    )
-    assert numa.by_node(maps) == {0: 8192, 1: 4096 + (2 << 20)}
-
-
-def test_on_one_node_there_is_nothing_to_measure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in (0, 1):
-        (tmp_path / f"node{number}").mkdir()
-        (tmp_path / f"node{number}" / "cpulist").write_text(f"{number}\n")
-    assert numa.several(tmp_path) == ""
-    why = "all CPUs that it may use are on node 0: nothing is pinned"
-    (tmp_path / "node1" / "cpulist").write_text("\n")
-    assert numa.several(tmp_path) == why
-    monkeypatch.setattr(numa, "several", lambda: why)
-    monkeypatch.setattr("sys.argv", ["numa"])
-    numa.main()
-    assert capsys.readouterr().out == f"nothing to measure: {why}\n"
-
-
-def test_the_rules_alone_have_clients_that_train_as_the_script_has_them() -> None:
-    """In matrices of many clients, so that float32 sums are added in another order."""
-    scenario = load_scenario(bare_rules.SIMULATIONS / "queues.toml")
-    scenario = replace(scenario, section=scenario.section.model_copy(update={"clients": 3}))
-    crowd, training = bare_rules.Crowd(scenario), scenario.plan.section.training
-    base = crowd.first(1)
-    updates, _ = crowd.updates([2], base)
-    holder = crowd_numpy.make(scenario.settings(2))
-    model = {name: values.copy() for name, values in crowd.named(base).items()}
-    trained = holder.fit(model, FitConfig({}, 1, training)).parameters
-    update = np.concatenate([trained[name].ravel() for name in crowd.named(base)]) - base
-    clipped = update * min(1.0, crowd.clip / float(np.linalg.norm(update)))
-    most = scenario.plan.section.group[0].range
-    assert most is not None
-    clipped = np.clip(clipped, -most, most)
-    assert float(np.abs(updates[0]).max()) > 0.01
-    assert updates[0] == pytest.approx(clipped, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.service.disk_faults import AGAIN_SECONDS
+from secureps.service.executor import AGAIN_SECONDS
 from secureps.store import checkpoint
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import MemoryJournal, SqliteJournal

@@ -34,6 +34,7 @@ from secureps.store.checkpoint import (
     write_manifest,
     write_state,
 )
+from tests.kits.object_stores import content
 
 PLAN = Plan(
     parse(
@@ -231,7 +232,7 @@ def test_a_run_and_a_file_at_a_store_are_read_and_written_there(
     said = capsys.readouterr()
     assert "wrote 3 tensors to memory://***@" in said.out
     assert "s3cret" not in said.out + said.err
-    (tmp_path / "model.safetensors").write_bytes(ObjectStore(place).read("model.safetensors"))
+    (tmp_path / "model.safetensors").write_bytes(content(ObjectStore(place), "model.safetensors"))
     loaded = load_file(tmp_path / "model.safetensors")
     assert {name: each.tobytes() for name, each in loaded.items()} == {
         name: each.tobytes() for name, each in tensors.items()

@@ -16,7 +16,7 @@ from secureps.policy.plan import load_plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.pinned_run import PinnedRun
 from secureps.run.journal_status import journal_status
-from secureps.service.replay import replayed
+from secureps.service.executor import replayed
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_public
 from tests.kits.audited import begin, play

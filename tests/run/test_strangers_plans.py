@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +23,7 @@ from secureps.run.keys import keys
 from secureps.run.roster import roster
 from secureps.run.tool import Tool
 from secureps.store.issuing import create_kit, issue
-from tests.kits.nursery import ROOT
+from tests.kits.nursery import ROOT, spawn
 
 SCRIPT = "script"
 RULE = "rule"
@@ -199,8 +197,8 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trap]:
     thread = Thread(target=store.serve_forever)
     thread.start()
     (folder / "app.toml").write_text(text.replace('"script.py"', '"app.py"'))
-    made = secureps(folder, "up", "plan.toml", "--out", "run")
-    assert (folder / "run" / "origin.json").exists(), made.stderr
+    _, told = secureps(folder, "up", "plan.toml", "--out", "run")
+    assert (folder / "run" / "origin.json").exists(), told
     trap.touched()
     yield trap
     store.shutdown()
@@ -208,18 +206,14 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trap]:
     store.server_close()
 
 
-def secureps(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """What a command of these words comes to; PLAN, APP, LOCAL and RUN are a stranger's."""
+def secureps(folder: Path, *words: str) -> tuple[int, str]:
+    """Status and words of a command; PLAN, APP, LOCAL and RUN are a stranger's."""
     meant = {"PLAN": "plan.toml", "APP": "app.toml", "LOCAL": "local.toml", "RUN": "run"}
-    return subprocess.run(
-        [sys.executable, "-m", "secureps", *(meant.get(word, word) for word in words)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = ("-m", "secureps", *(meant.get(word, word) for word in words))
+    log = folder / "said.log"
+    log.unlink(missing_ok=True)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    return spawn(command, folder, log, environment).wait(120), log.read_text()
 
 
 def leaves(command: click.Command, name: str = "") -> Iterator[str]:
@@ -270,8 +264,7 @@ def test_the_page_names_no_command_that_is_not_tried() -> None:
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_command_touches_what_the_page_says_and_no_more(name: str, trap: Trap) -> None:
     command = name.partition(" --")[0].split()
-    done = secureps(trap.folder, *command, *GIVEN[name])
-    told = done.stdout + done.stderr
+    status, told = secureps(trap.folder, *command, *GIVEN[name])
     assert trap.touched() == named().get(name, set()), told
     assert "Traceback" not in told
-    assert (done.returncode == 0) == (name in SUCCEEDS), told
+    assert (status == 0) == (name in SUCCEEDS), told

@@ -23,7 +23,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Call, CallOff, Effect, Step, Tick
-from secureps.service.calls import PAYLOADS_IN_FLIGHT, SMALL_BYTES, SMALL_IN_FLIGHT
+from secureps.service.executor import PAYLOADS_IN_FLIGHT, SMALL_BYTES, SMALL_IN_FLIGHT
 from tests.kits.executor_kit import Stage
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)

@@ -1,4 +1,4 @@
-"""Looking at a kit: its roster is told when its file is another, the calendar always."""
+"""A machine hears of another roster and of its data holder's acts, once for each change."""
 
 from __future__ import annotations
 
@@ -9,33 +9,56 @@ from pathlib import Path
 
 import pytest
 
+from secureps.crypto.identity import Identity
+from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.roles.machine import WORKER, Event, KitRead
-from secureps.service.kit_watch import LOOK, KitWatch
+from secureps.roles.member.tasks import Acted
+from secureps.service.kit_watch import ActWatch, KitWatch, act_text, own_act
+from secureps.store.act_lines import FILE, ActLine, ActLines
 from secureps.store.keyring import roster_file
+
+ME = Identity(bytes(range(32)))
 
 
 class Posted:
     """An executor that keeps what it is told, and runs what is to be done later on demand."""
 
     def __init__(self) -> None:
-        self.heard_from: list[str] = []
+        self.run = b"run"
         self.told: list[KitRead] = []
+        self.acts: list[OwnAct] = []
         self.later_on: list[tuple[float, Callable[[], None]]] = []
 
     def heard(self, sender: str, event: Event) -> None:
-        assert isinstance(event, KitRead)
-        self.heard_from.append(sender)
-        self.told.append(event)
+        assert sender == WORKER
+        if isinstance(event, Acted):
+            self.acts.append(event.act)
+        else:
+            assert isinstance(event, KitRead)
+            self.told.append(event)
 
     def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
         self.later_on.append((delay, action))
 
-    def turn(self) -> str:
-        """Runs what is due next; what it told of the roster."""
-        (due,) = self.later_on
+    def turn(self) -> None:
+        """Runs what is due next."""
+        ((_, action),) = self.later_on
         self.later_on.clear()
-        due[1]()
+        action()
+
+    def roster(self) -> str:
+        """Runs what is due next; what it told of the roster."""
+        self.turn()
         return self.told[-1].roster
+
+    def deeds(self) -> list[OwnAct]:
+        """Runs what is due next; the acts that it told."""
+        self.turn()
+        told, self.acts = self.acts, []
+        return told
+
+
+# --- the kit -----------------------------------------------------------------------
 
 
 def test_a_roster_is_told_once_and_again_when_it_changed(
@@ -46,12 +69,11 @@ def test_a_roster_is_told_once_and_again_when_it_changed(
     path.parent.mkdir()
     path.write_text("one")
     KitWatch("c0", posted, tmp_path).start()
-    assert [posted.turn() for _ in range(3)] == ["one", "", ""]
-    assert posted.later_on[0][0] == LOOK
+    assert [posted.roster() for _ in range(3)] == ["one", "", ""]
+    assert posted.later_on[0][0] == KitWatch.LOOK
     path.write_text("two")
     os.utime(path, ns=(1, 1))  # a copy may be older than what it takes the place of
-    assert [posted.turn() for _ in range(2)] == ["two", ""]
-    assert set(posted.heard_from) == {WORKER}
+    assert [posted.roster() for _ in range(2)] == ["two", ""]
     assert {event.unix for event in posted.told} == {1234.5}
 
 
@@ -60,7 +82,7 @@ def test_a_party_of_one_wave_looks_once(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("one")
     KitWatch("c0", posted, tmp_path).once()
-    assert posted.turn() == "one"
+    assert posted.roster() == "one"
     assert posted.later_on == []
 
 
@@ -71,13 +93,67 @@ def test_a_roster_that_is_gone_or_open_to_others_is_not_taken(
     path.parent.mkdir()
     KitWatch("c0", posted, tmp_path).start()
     with caplog.at_level(logging.WARNING):
-        assert posted.turn() == ""
-        assert posted.turn() == ""
+        assert posted.roster() == ""
+        assert posted.roster() == ""
     path.write_text("one")
     path.chmod(0o666)
     with caplog.at_level(logging.WARNING):
-        assert posted.turn() == ""
+        assert posted.roster() == ""
     assert "open to others" in caplog.text
     path.chmod(0o644)
     path.write_text("three")
-    assert posted.turn() == "three"
+    assert posted.roster() == "three"
+
+
+# --- a data holder's acts ----------------------------------------------------------
+
+
+def test_lines_are_told_when_there_are_more(tmp_path: Path) -> None:
+    posted, lines = Posted(), ActLines(tmp_path, "client-00", ME)
+    ActWatch("client-00", posted, tmp_path, ME.public).start()
+    assert posted.deeds() == []
+    lines.note(act_text(OwnDeed.PAUSE))
+    assert posted.deeds() == [OwnAct(1, "pause")]
+    assert posted.deeds() == []
+    lines.note(act_text(OwnDeed.LOWER_BUDGET, 0.1))
+    assert posted.deeds()[-1] == OwnAct(2, "lower-budget", 0.1)
+
+
+def test_what_was_wanted_before_the_run_is_told_once_it_takes_part(tmp_path: Path) -> None:
+    posted = Posted()
+    posted.run = b""
+    ActLines(tmp_path, "client-00", ME).note("pause")
+    ActWatch("client-00", posted, tmp_path, ME.public).start()
+    assert posted.deeds() == []
+    posted.run = b"run"
+    assert posted.deeds() == [OwnAct(1, "pause")]
+    assert posted.deeds() == []
+
+
+@pytest.mark.parametrize("what", ["end", "", "pause x", "lower-budget much"])
+def test_what_no_client_does_is_said_and_not_done(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    posted = Posted()
+    ActLines(tmp_path, "client-00", ME).note(what)
+    ActWatch("client-00", posted, tmp_path, ME.public).start()
+    assert posted.deeds() == []
+    assert "does nothing of what its data holder wants" in caplog.text
+
+
+def test_what_another_key_signed_is_not_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    posted = Posted()
+    ActLines(tmp_path, "client-00", Identity(bytes(32))).note("leave")
+    ActWatch("client-00", posted, tmp_path, ME.public).start()
+    assert posted.deeds() == []
+    assert "act 1 is not what was signed" in caplog.text
+    (tmp_path / FILE).unlink()
+    assert posted.deeds() == []
+
+
+def test_a_budget_is_read_as_it_was_written() -> None:
+    for budget in (0.1, 1e-9, 3.0, 1e300):
+        text = act_text(OwnDeed.LOWER_BUDGET, budget)
+        assert own_act(ActLine(1, "", "", text, "")).budget == budget

@@ -28,8 +28,14 @@ from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
-from secureps.service.metrics import ASKING, PATIENCE, Metrics, exposed, spooled_bytes
-from secureps.service.snapshot import Snapshot
+from secureps.service.metrics import (
+    ASKING,
+    PATIENCE,
+    Metrics,
+    Snapshot,
+    exposed,
+    host_names,
+)
 from secureps.store.issuing import approve, create_kit, issue, renew
 from secureps.store.keyring import load_public
 from secureps.store.party_keys import make_keys
@@ -261,6 +267,23 @@ def test_names_of_this_machine_are_answered(port: int, text: str) -> None:
         assert "secureps_ready" in told
 
 
+def test_the_schemes_own_port_may_go_without_saying() -> None:
+    assert host_names(["127.0.0.1"], 80) == {"127.0.0.1", "127.0.0.1:80"}
+    assert host_names(["Ps"], 443, 443) == {"ps", "ps:443"}
+    assert host_names(["ps"], 80, 443) == {"ps:80"}
+
+
+def trusting(kit: Path, name: str = "") -> ssl.SSLContext:
+    """Trusts the kit's CA alone, and shows a party's certificate, if one is named."""
+    tls = kit / "public" / "tls"
+    context = ssl.create_default_context(cafile=tls / "ca.pem")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.check_hostname = False  # asked by its address; Prometheus has server_name
+    if name:
+        context.load_cert_chain(tls / f"{name}.pem", kit / "private" / name / "tls.key")
+    return context
+
+
 def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
     kit = tmp_path / "kit"
     create_kit(kit, CipherParameters("plain", 8, 14))
@@ -268,9 +291,7 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
     issue(kit, "observer", "prometheus")
     now = [0.0]
     tls = TlsFiles(kit, "keys-0", load_public(kit).ca, lambda: now[0])
-    context = ssl.create_default_context(cafile=kit / "public" / "tls" / "ca.pem")
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
-    context.check_hostname = False  # asked by its address; Prometheus has server_name
+    context = trusting(kit)
     metrics = Metrics()
     with (
         pytest.raises(ConfigError, match="is not on loopback: leave insecure out"),
@@ -285,8 +306,7 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
             urllib.request.urlopen(url.replace("https", "http"), timeout=10)
         with pytest.raises(OSError):
             urllib.request.urlopen(url, timeout=10, context=context)
-        own = kit / "private" / "prometheus" / "tls.key"
-        context.load_cert_chain(kit / "public" / "tls" / "prometheus.pem", own)
+        context = trusting(kit, "prometheus")
         with urllib.request.urlopen(url, timeout=10, context=context) as reply:
             assert reply.status == 200
         now[0] += LOOK
@@ -308,11 +328,7 @@ def test_who_says_nothing_or_nonsense_holds_nobody_up(
     create_kit(kit, CipherParameters("plain", 8, 14))
     issue(kit, "holder", "keys-0")
     tls = TlsFiles(kit, "keys-0", load_public(kit).ca)
-    context = ssl.create_default_context(cafile=kit / "public" / "tls" / "ca.pem")
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
-    context.check_hostname = False
-    own = kit / "private" / "keys-0" / "tls.key"
-    context.load_cert_chain(kit / "public" / "tls" / "keys-0.pem", own)
+    context = trusting(kit, "keys-0")
     threads = threading.active_count()
     with (
         ExitStack() as half,
@@ -341,12 +357,7 @@ def test_a_key_under_a_passphrase_is_on_no_disk(tmp_path: Path) -> None:
     approve(issuer, [*asked, make_keys(own, "observer", "prometheus", None)])
     give(issuer, own)
     tls = TlsFiles(own, "keys-0", load_public(own).ca, passphrases=phrase("six words"))
-    context = ssl.create_default_context(cafile=own / "public" / "tls" / "ca.pem")
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
-    context.check_hostname = False
-    context.load_cert_chain(
-        own / "public" / "tls" / "prometheus.pem", own / "private" / "prometheus" / "tls.key"
-    )
+    context = trusting(own, "prometheus")
     with exposed(Metrics(), "0.0.0.0:0", tmp_path, tls) as address:
         url = f"https://127.0.0.1:{address.rpartition(':')[2]}/metrics"
         with urllib.request.urlopen(url, timeout=10, context=context) as reply:
@@ -361,12 +372,6 @@ def test_what_is_no_address_is_refused(listen: str, tmp_path: Path) -> None:
         exposed(Metrics(), listen, tmp_path, None),
     ):
         raise AssertionError
-
-
-def test_spooled_bytes(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"123")
-    (tmp_path / "b").write_bytes(b"4567")
-    assert spooled_bytes(tmp_path) == 7
 
 
 # --- real processes ---------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.kits.nursery import ROOT
 
 CODE = """
 import logging, os, sys
-from secureps.service.output import ignore_output_errors
+from secureps.service.logs import ignore_output_errors
 ignore_output_errors()
 logging.basicConfig(stream=sys.stderr)
 for number in range(1000):

@@ -18,7 +18,6 @@ from secureps.errors import ConfigError
 from secureps.service.pinning import (
     Node,
     choose,
-    parse_cpus,
     pin_process,
     prefer_memory,
     read_nodes,
@@ -49,11 +48,6 @@ def test_nodes_are_read_by_number_and_those_without_cpus_left_out(tmp_path: Path
         Node(10, frozenset({8, 10, 11})),
     )
     assert read_nodes(tmp_path / "nowhere") == ()
-
-
-def test_a_list_of_cpus() -> None:
-    assert parse_cpus("0-2,7,9-9\n") == {0, 1, 2, 7, 9}
-    assert parse_cpus("\n") == frozenset()
 
 
 def test_by_auto_parties_take_the_nodes_in_turns_by_their_names() -> None:

@@ -22,7 +22,7 @@ from secureps.messages.requests import GetBlock
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.environment import Meter
-from secureps.service.trace_settings import tracing
+from secureps.service.process import tracing
 from secureps.service.tracing import SECOND, VERSION, Span, Tracing, span_of, trace_of
 from tests.kits.federations import same, small_federation, small_plan, unharmed
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
@@ -331,7 +331,7 @@ def test_a_value_that_the_library_refuses_stops_nobody(
 def test_opentelemetry_is_imported_by_who_asks_for_traces_alone() -> None:
     code = (
         "import sys, secureps.run.serve, secureps.client.runner;"
-        "from secureps.service.trace_settings import tracing; tracing('a', 'shard');"
+        "from secureps.service.process import tracing; tracing('a', 'shard');"
         "print(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}

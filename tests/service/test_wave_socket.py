@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import stat
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from secureps.errors import NotReady, OperatorError, Unreachable, Unsigned
+from secureps.errors import NotReady, OperatorError, SecurepsError, Unreachable, Unsigned
 from secureps.service import wave_socket
 from secureps.service.wave_socket import answering, asked
+from tests.kits import key_search
+from tests.kits.users import playable
 
 
 def doubled(batch: bytes) -> bytes:
@@ -69,3 +75,131 @@ def test_lengths_are_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
             line.connect(str(path))
             line.sendall(b"\0")
         assert asked(path, b"x") == b"xx"
+
+
+# --- users at both ends ---------------------------------------------------------------
+
+
+HOLDER, APP, OTHER = 47_001, 47_002, 47_003
+"""Users and groups, which need no names."""
+
+two_users = pytest.mark.skipif(not playable(APP), reason="needs root: it plays two users")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that other users may pass through, as those of pytest may not be."""
+    made = Path(tempfile.mkdtemp(prefix="waves-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def as_user(user: int, group: int, action: Callable[[], str]) -> str:
+    """What an action says in a process of another user."""
+    out, into = os.pipe()
+    if (child := os.fork()) == 0:
+        said = "it raised"
+        try:
+            os.setgroups([])
+            os.setresgid(group, group, group)
+            os.setresuid(user, user, user)
+            said = action()
+        except SecurepsError as error:
+            said = str(error)
+        finally:
+            os.write(into, said.encode())
+            os._exit(0)
+    os.close(into)
+    with os.fdopen(out) as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_an_app_of_the_same_user_is_refused_unless_it_is_a_test(folder: Path) -> None:
+    path = folder / "waves"
+    with answering("holder-0", path, bytes.upper), pytest.raises(NotReady) as refused:
+        asked(path, b"x")
+    assert f"runs as user {os.geteuid()} and this key holder as {os.geteuid()}" in str(
+        refused.value
+    )
+    with answering("holder-0", path, bytes.upper, test=True):
+        assert asked(path, b"x") == b"X"
+
+
+@two_users
+def test_of_two_users_the_app_is_answered(folder: Path) -> None:
+    room = folder / "run"
+    room.mkdir()
+    os.chown(room, 0, APP)
+    room.chmod(0o2750)  # the socket in it is that group's
+    path = room / "waves"
+
+    def ask() -> str:
+        return asked(path, b"x").decode()
+
+    with answering("holder-0", path, bytes.upper):
+        assert as_user(APP, APP, ask) == "X"
+        assert "nobody answers" in as_user(OTHER, OTHER, ask)
+        assert "runs as user 0" in as_user(0, 0, ask)
+
+
+@two_users
+def test_root_may_not_ask_a_key_holder_of_another_user(folder: Path) -> None:
+    os.chown(folder, HOLDER, HOLDER)
+    path = folder / "waves"
+    began, begun = os.pipe()
+    ends, end = os.pipe()
+
+    def hold() -> str:
+        with answering("holder-0", path, bytes.upper):
+            os.write(begun, b"x")
+            os.read(ends, 1)
+        return ""
+
+    if (child := os.fork()) == 0:
+        as_user(HOLDER, HOLDER, hold)
+        os._exit(0)
+    os.read(began, 1)
+    try:
+        with pytest.raises(NotReady, match=f"runs as user 0 and this key holder as {HOLDER}"):
+            asked(path, b"x")
+    finally:
+        os.write(end, b"x")
+        os.waitpid(child, 0)
+
+
+@two_users
+def test_a_search_as_another_user_finds_the_public_kit_and_as_root_every_secret(
+    folder: Path,
+) -> None:
+    secrets = {"identity.key": b"a key", "holder-0.toml": b"minimum = 5", "journal.db": b"ledger"}
+    private, public = folder / "private", folder / "public"
+    for place, mode in ((private, 0o700), (public, 0o755)):
+        place.mkdir()
+        place.chmod(mode)
+    for name, data in secrets.items():
+        (private / name).write_bytes(data)
+        (private / name).chmod(0o600)
+    (public / "roster.json").write_bytes(b"roster")
+    wanted = {name: key_search.digested(data) for name, data in secrets.items()}
+    wanted["public kit"] = key_search.digested(b"roster")
+    pieces = {"a key in words": key_search.piece(b"abc")}
+
+    def look() -> str:
+        told = (os.environ, "nothing")
+        own, relay = [str(os.getppid())], str(folder / "none")
+        return "\n".join(key_search.search(wanted, [], [str(folder)], told, own, relay, pieces))
+
+    assert as_user(APP, APP, look) == f"public kit: {public / 'roster.json'}"
+    assert f"private: {private / 'journal.db'}" in key_search.search(
+        {}, [str(private)], [str(folder)], [], [], "", {}
+    )
+    found = look()
+    assert all(name in found for name in wanted)
+    with_memory = key_search.search({}, [], [], ["xabcx"], [str(os.getpid())], "", pieces)
+    assert [line.partition(":")[0] for line in with_memory] == [
+        "memory of key holder",
+        "a key in words",
+    ]

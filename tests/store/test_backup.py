@@ -1,26 +1,45 @@
-"""Copies of state folders: whole while the party writes, and back without anything forgotten."""
+"""State folders as a whole: copies, numbers, journals set aside; nothing of them is forgotten."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from secureps.crypto.identity import Identity
-from secureps.errors import ConfigError, DamagedStore, OperatorError
+from secureps.errors import ConfigError, DamagedStore, OperatorError, Refused
+from secureps.messages.encoding import payload_digest
+from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated, RunPinned
+from secureps.roles.machine import Fold
 from secureps.run.cli import app
+from secureps.store import compaction
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.act_lines import ActLines
-from secureps.store.backup import _copy_journal, backup, restore
+from secureps.store.backup import (
+    NUMBER_BYTES,
+    CopyParts,
+    _copy_journal,
+    backup,
+    begin_from_copy,
+    folder_number,
+    half_aside,
+    has_copy,
+    is_numbered,
+    restore,
+    set_aside,
+)
 from secureps.store.issuing import create_kit, issue
-from secureps.store.journal import MemoryJournal, SqliteJournal
-from secureps.store.journal_height import height_path, read_height
+from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal_height import Mark, height_path, read_height
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
+from tests.golden.values import full
 from tests.kits.command import said
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
@@ -212,40 +231,11 @@ def test_beside_its_key_a_holder_knows_how_far_it_came(tmp_path: Path) -> None:
         serve(Incarnated(1))
 
 
-def test_a_restore_that_is_cut_short_is_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At every step: before it the folder is as it was, after it no party starts."""
-    state, copy = tmp_path / "state", tmp_path / "copy"
-    grow(state, 4)
-    backup(state, copy)
-    real, left = os.fsync, [0]
-
-    def dies(file: int) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        real(file)
-
-    cut = 0
-    for step in range(100):
-        left[0] = step
-        (state / "journal.db").write_bytes(b"")
-        with monkeypatch.context() as killed:
-            killed.setattr(os, "fsync", dies)
-            try:
-                restore(copy, state, "client", tmp_path)
-            except KeyboardInterrupt:
-                cut += 1
-            else:
-                break
-        if (state / "journal.db.restoring").exists():
-            with pytest.raises(DamagedStore, match="cut short here: run secureps restore again"):
-                SqliteJournal(state / "journal.db")
-        assert restore(copy, state, "client", tmp_path) == 4
-        assert numbers(state) == list(range(4))
-    assert cut > 5
-    assert numbers(state) == list(range(4))
+def test_from_a_folder_that_is_half_restored_no_party_starts(tmp_path: Path) -> None:
+    grow(tmp_path, 1)
+    (tmp_path / "journal.db.restoring").touch()
+    with pytest.raises(DamagedStore, match="cut short here: run secureps restore again"):
+        SqliteJournal(tmp_path / "journal.db")
 
 
 def test_no_copy_is_made_within_what_is_copied(tmp_path: Path) -> None:
@@ -292,12 +282,6 @@ def test_nothing_is_restored_under_a_party_that_runs(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_journal_in_memory_counts_its_rows() -> None:
-    journal = MemoryJournal()
-    journal.append(0.0, [Incarnated(1), Incarnated(2)])
-    assert journal.mark.seq == 2
-
-
 def test_by_the_command_line(tmp_path: Path) -> None:
     kit, state, copy = tmp_path / "kit", tmp_path / "state", tmp_path / "copy"
     create_kit(kit, PLAN.cipher_parameters)
@@ -312,3 +296,198 @@ def test_by_the_command_line(tmp_path: Path) -> None:
     back = run("restore", copy, "--state", state, "--kit", kit, "--name", "shard-0")
     assert back == f"restored {state}: 2 rows of its journal"
     assert numbers(state) == [0, 1]
+
+
+# --- a journal that is set aside ------------------------------------------------------
+
+
+def ruled(state: Path, number: int = 7) -> None:
+    state.mkdir(exist_ok=True)
+    with closing(SqliteJournal(state / "journal.db")) as journal:
+        journal.append(0.0, [Incarnated(number)])
+
+
+def check(state: Path, kept: Path, number: int = 7) -> None:
+    assert [row.record for row in read_rows(kept / "journal.db")] == [Incarnated(number)]
+    assert is_numbered(state)
+    assert not half_aside(state)
+    with closing(SqliteJournal(state / "journal.db")) as journal:
+        assert journal.mark.seq == 0
+
+
+def test_its_journal_is_kept_and_the_folder_is_empty(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    ruled(state)
+    assert not is_numbered(state)
+    kept = set_aside(state)
+    assert kept == state / "superseded-1"
+    check(state, kept)
+    number = folder_number(state)
+    with closing(SqliteJournal(state / "journal.db")) as journal:
+        journal.append(0.0, [Incarnated(8)])
+    again = set_aside(state)
+    assert again == state / "superseded-2"
+    check(state, again, 8)
+    assert folder_number(state) != number, "it is told apart from what it was"
+
+
+def test_a_journal_in_use_is_left_alone(tmp_path: Path) -> None:
+    ruled(tmp_path / "state")
+    with (
+        closing(SqliteJournal(tmp_path / "state" / "journal.db")),
+        pytest.raises(OperatorError, match="in use"),
+    ):
+        set_aside(tmp_path / "state")
+    assert not is_numbered(tmp_path / "state")
+
+
+# --- the number of a folder -----------------------------------------------------------
+
+
+def test_a_folder_keeps_its_number_and_no_other_has_it(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    number = folder_number(one)
+    assert len(number) == NUMBER_BYTES
+    assert folder_number(one) == number
+    assert folder_number(two) != number
+
+
+@pytest.mark.parametrize("content", ["", "abcd\n", "z" * 32, "00" * 17])
+def test_a_damaged_number_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "folder-number").write_text(content)
+    with pytest.raises(OperatorError, match="damaged: start this standby with a new"):
+        folder_number(tmp_path)
+
+
+def test_a_copy_of_a_folder_has_a_number_of_its_own(tmp_path: Path) -> None:
+    state, copy, again = (tmp_path / name for name in ("state", "copy", "again"))
+    state.mkdir()
+    with closing(SqliteJournal(state / "journal.db")) as journal:
+        journal.append(0.0, [Incarnated(1)])
+    number = folder_number(state)
+    backup(state, copy)
+    restore(copy, again, "coordinator", tmp_path)
+    assert folder_number(again) != number
+    assert folder_number(state) == number
+
+
+# --- a copy that comes in parts -------------------------------------------------------
+
+
+ROWS = 30
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A journal that was compacted twice, and goes on."""
+    path = tmp_path_factory.mktemp("whole") / "journal.db"
+    with closing(SqliteJournal(path)) as journal:
+        for number in range(1, ROWS + 1):
+            journal.append(float(number), [Incarnated(number)])
+            if number in (10, 20):
+                journal.compact(Fold((), number))
+        return journal.copied()
+
+
+def parts_of(whole: bytes, size: int = 5000) -> list[CopyPart]:
+    own = payload_digest(whole)
+    starts = range(0, len(whole), size)
+    return [CopyPart(own, len(whole), at, whole[at : at + size]) for at in starts]
+
+
+def come(state: Path, whole: bytes) -> None:
+    copy = CopyParts(state)
+    for part in parts_of(whole):
+        assert not has_copy(state)
+        assert copy.keep(part) == part.offset + len(part.part)
+
+
+def test_a_folder_begins_from_a_copy(whole: bytes, tmp_path: Path) -> None:
+    come(tmp_path, whole)
+    assert has_copy(tmp_path)
+    assert begin_from_copy(tmp_path, tmp_path) == ROWS
+    assert not (tmp_path / "copy").exists()
+    with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
+        assert (journal.fold, journal.folded.seq, journal.mark.seq) == (Fold((), 20), 20, ROWS)
+        assert journal.after(Mark(10, compaction.gone(journal._path, journal._base).chain), 1 << 20)
+        assert payload_digest(journal.copied()) == payload_digest(whole), "bit for bit"
+        journal.append(99.0, [Incarnated(99)])
+    records = [row.record for row in read_rows(tmp_path / "journal.db")]
+    assert records == [Incarnated(number) for number in (*range(1, ROWS + 1), 99)]
+
+
+def test_one_that_is_behind_goes_on_from_a_copy(whole: bytes, tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
+        journal.append(1.0, [Incarnated(1)])
+    come(tmp_path, whole)
+    assert begin_from_copy(tmp_path, tmp_path) == ROWS
+    assert sum(1 for _ in read_rows(tmp_path / "journal.db")) == ROWS
+
+
+def test_one_that_has_more_or_another_run_keeps_what_it_has(whole: bytes, tmp_path: Path) -> None:
+    more, other = tmp_path / "more", tmp_path / "other"
+    for state in (more, other):
+        state.mkdir()
+        come(state, whole)
+    with closing(SqliteJournal(more / "journal.db")) as journal:
+        journal.append(1.0, [Incarnated(number) for number in range(ROWS + 1)])
+    with pytest.raises(DamagedStore, match="has come to row 31"):
+        begin_from_copy(more, tmp_path)
+    from secureps.messages.records import RunPinned
+
+    with closing(SqliteJournal(other / "journal.db")) as journal:
+        journal.append(1.0, [full(RunPinned)])
+    with pytest.raises(OperatorError, match="another run than the coordinator's: start this"):
+        begin_from_copy(other, tmp_path)
+
+
+def test_another_copy_begins_anew(whole: bytes, tmp_path: Path) -> None:
+    copy = CopyParts(tmp_path)
+    for part in parts_of(whole + b"?")[:2]:
+        copy.keep(part)
+    for part in parts_of(whole):
+        copy.keep(part)
+    assert begin_from_copy(tmp_path, tmp_path) == ROWS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda part: replace(part, offset=part.offset + 1),
+        lambda part: replace(part, digest=b"?" * 32),
+        lambda part: replace(part, size=part.size + 1),
+        lambda part: replace(part, part=part.part * 9),
+        lambda part: replace(part, part=b""),
+        lambda part: replace(part, offset=0, size=-1),
+        lambda part: replace(part, offset=0, size=compaction.MOST_COPY + 1),
+    ],
+)
+def test_what_is_not_the_next_part_is_refused(
+    wrong: Callable[[CopyPart], CopyPart], whole: bytes, tmp_path: Path
+) -> None:
+    copy, (first, second, *_) = CopyParts(tmp_path), parts_of(whole)
+    copy.keep(first)
+    with pytest.raises(Refused, match="the coordinator"):
+        copy.keep(wrong(second))
+    assert not has_copy(tmp_path)
+
+
+def test_a_copy_with_another_digest_is_none(whole: bytes, tmp_path: Path) -> None:
+    copy, changed = CopyParts(tmp_path), bytearray(whole)
+    changed[-1] ^= 1
+    *parts, last = parts_of(whole)
+    for part in parts:
+        copy.keep(part)
+    with pytest.raises(Refused, match="does not have its digest"):
+        copy.keep(replace(last, part=bytes(changed[last.offset :])))
+    assert not has_copy(tmp_path)
+    shutil.rmtree(tmp_path / "copy")
+
+
+def test_one_that_is_too_large_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
+        monkeypatch.setattr(compaction, "MOST_COPY", 1000)
+        with pytest.raises(Refused, match=r"too many to be sent: begin .* from secureps backup"):
+            journal.copied()

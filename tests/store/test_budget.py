@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ import pytest
 from secureps.client.sealing import OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
+from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import (
     BudgetSpent,
@@ -33,21 +33,27 @@ from secureps.errors import (
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import UpdateReleased
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import SubmissionId
+from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
+from secureps.roles.member.tasks import Aim, Contribute
 from secureps.roles.member.terms import Terms
+from secureps.roles.pinned_run import Pinned
 from secureps.run.cli import app
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store import journal_rows
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.journal import last_row
+from secureps.store.spool import MemorySpool
 from tests.kits.command import said
 from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_plan
 from tests.kits.ledgers import charge, expose, row
 from tests.kits.nursery import ROOT
+from tests.kits.roles_kit import make_plan, make_run
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 
@@ -284,31 +290,14 @@ def test_two_clients_at_once_spend_no_more_than_one_after_the_other(tmp_path: Pa
     assert len(BudgetLedger(path).facts()) == 8
 
 
-def test_what_was_charged_survives_kill_9(tmp_path: Path) -> None:
-    path = tmp_path / "own.db"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SPENDER, str(path), "1000", "1"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        heard = [process.stdout.readline() for _ in range(3)]
-    finally:
-        process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate()
-    last = len(heard) + len(rest.split())
-    assert last <= len(BudgetLedger(path).facts()) <= last + 1
-    charge(BudgetLedger(path, math.inf), ONE, spent(0))
+def pinned_by(plan: Plan) -> Pinned:
+    run = make_run(plan)
+    return Pinned(None, run, None, plan, plan.layout(run.schema))  # type: ignore[arg-type]
 
 
 def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> None:
-    from secureps.crypto.identity import Identity
-    from secureps.messages.orders import KeyCommittee
-    from secureps.roles.pinned_run import Pinned
-    from secureps.store.spool import MemorySpool
-    from tests.kits.roles_kit import make_plan, make_run
-
     plan = make_plan("plain", **PRIVATE)
-    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    pinned = pinned_by(plan)
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 1e-9)
 
     def nobody(group: str, version: int) -> KeyCommittee:
@@ -319,22 +308,16 @@ def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> N
         sealer.release(pinned, [row(pinned.run.id, spent(0))])
     assert ledger.facts() == []
     plan = make_plan("plain")
-    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    pinned = pinned_by(plan)
     with pytest.raises(BudgetSpent, match="trains without privacy"):
         sealer.release(pinned, [UpdateReleased(pinned.run.id, "c0", "all", 0, 0, b"", b"")])
 
 
 def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
     """A client that lost its state has nothing else that says what the run has spent."""
-    from secureps.crypto.identity import Identity
-    from secureps.roles.member.tasks import Aim, Contribute
-    from secureps.roles.pinned_run import Pinned
-    from secureps.store.spool import MemorySpool
-    from tests.kits.roles_kit import make_plan, make_run
-
     privacy = PRIVATE["privacy"] | {"budget": cost(2)}
     plan = make_plan("plain", **PRIVATE | {"privacy": privacy})
-    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    pinned = pinned_by(plan)
     ledger = BudgetLedger(tmp_path / "own.db")
     sealer = OutboxSealer(Identity.generate(), {}, lambda *_: None, MemorySpool(), ledger)  # type: ignore[arg-type]
     own = [row(pinned.run.id, spent(version)) for version in (0, 1)]
@@ -355,13 +338,8 @@ def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
 
 def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
     """Not even a ledger with a budget counts it; later it might be what was trained."""
-    from secureps.crypto.identity import Identity
-    from secureps.roles.pinned_run import Pinned
-    from secureps.store.spool import MemorySpool
-    from tests.kits.roles_kit import make_plan, make_run
-
     plan = make_plan("plain", **PRIVATE)
-    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    pinned = pinned_by(plan)
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 100.0)
     sealer = OutboxSealer(Identity.generate(), {}, lambda *_: None, outbox, ledger)  # type: ignore[arg-type]
     group = pinned.layout.groups[0]
@@ -458,24 +436,6 @@ def test_the_updates_of_many_groups_wait_for_the_disk_once(tmp_path: Path) -> No
     for version in (0, 0, 1):
         ledger.release(rows(version))
     assert Counter(at for at, _ in ledger.rows()) == {0: 40, 1: 40}
-
-
-def test_what_is_on_record_without_privacy_survives_kill_9(tmp_path: Path) -> None:
-    path = tmp_path / "own.db"
-    told = SENDER.format(path=str(path))
-    process = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True)
-    assert process.returncode == -signal.SIGKILL, process.stderr
-    assert exact(path) == [(ONE, 0, 3)]
-
-
-SENDER = """
-import os, signal
-from pathlib import Path
-from secureps.store.budget import BudgetLedger
-from tests.kits.ledgers import expose
-expose(BudgetLedger(Path({path!r})), bytes([1]) * 32, range(3))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def test_another_kind_of_run_counts_both(tmp_path: Path) -> None:

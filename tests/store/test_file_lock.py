@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import OperatorError
-from secureps.store import file_lock, journal_lock
+from secureps.store import file_lock, journal_height
 from secureps.store.atomic_file import one_at_a_time
 
 CLOSE = os.close
@@ -109,11 +109,11 @@ def test_who_waits_has_it_next(tmp_path: Path) -> None:
 
 
 def test_a_journal_has_one_process(tmp_path: Path) -> None:
-    held = journal_lock.lock(tmp_path / "journal.db")
+    held = journal_height.lock(tmp_path / "journal.db")
     with pytest.raises(OperatorError, match=rf"in use by this process \(pid {os.getpid()} on "):
-        journal_lock.lock(tmp_path / "journal.db")
+        journal_height.lock(tmp_path / "journal.db")
     os.close(held)
-    os.close(journal_lock.lock(tmp_path / "journal.db"))
+    os.close(journal_height.lock(tmp_path / "journal.db"))
 
 
 @pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EACCES])
@@ -139,4 +139,4 @@ def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(file_lock, "take", refused)
     with pytest.raises(OperatorError, match="cannot lock: No locks available"):
-        journal_lock.lock(tmp_path / "journal.db")
+        journal_height.lock(tmp_path / "journal.db")

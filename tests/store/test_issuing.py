@@ -15,13 +15,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from secureps.client.runner import Joining, join
+from secureps.config.sections import toml_tables
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity, Role
 from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest, sign_request
+from secureps.crypto.roster import Roster, first_roster, next_roster
 from secureps.crypto.tls import TlsKey, public_key_of
 from secureps.errors import KitError
+from secureps.messages.encoding import to_file
+from secureps.run.serve import serve
 from secureps.store import issuing
-from secureps.store.holder_keys import ENVELOPE
 from secureps.store.issuing import (
     approve,
     check_fingerprints,
@@ -34,10 +38,19 @@ from secureps.store.issuing import (
     replace_holder,
     revoke,
 )
-from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.store.keyring import (
+    ENVELOPE,
+    FLOWER,
+    NATIVE,
+    demand_host,
+    load_holder_secret,
+    load_private,
+    load_public,
+)
 from secureps.store.kit_files import write
 from secureps.store.party_keys import make_keys, rotate, write_request
 from secureps.store.tls_files import certificate_file, load_credentials
+from tests.kits.federations import Walker
 from tests.kits.needles import Needles
 from tests.kits.nursery import ROOT
 from tests.kits.party_kits import give
@@ -421,3 +434,58 @@ def test_two_at_once_sign_one_line_of_rosters(second: str, issuer: Path, tmp_pat
     assert roster.number == {"approve": 3, "revoke": 3}.get(second, 2)
     assert "east" in roster
     assert ("west" in roster, "north" in roster) == (second == "approve", second != "revoke")
+
+
+# --- its host -------------------------------------------------------------------------
+
+
+PLAIN = CipherParameters("plain", 8, 14)
+
+
+def made(folder: Path, host: str) -> Path:
+    create_kit(folder, PLAIN, hours=0, host=host)
+    issue(folder, "client", "north")
+    issue(folder, "shard", "shard-0")
+    return folder
+
+
+@pytest.mark.parametrize("host", [FLOWER, NATIVE])
+def test_every_roster_of_a_kit_says_its_host(tmp_path: Path, host: str) -> None:
+    kit = made(tmp_path / "kit", host)
+    revoke(kit, ["shard-0"])
+    renew_roster(kit)
+    roster = load_public(kit).roster
+    assert roster.host == host
+    demand_host(roster, kit, host)
+    with pytest.raises(KitError, match="make another kit"):
+        demand_host(roster, kit, NATIVE if host else FLOWER)
+
+
+def test_the_mark_is_signed() -> None:
+    ca = Identity.generate()
+    roster = next_roster(ca, first_roster(ca, 0, FLOWER), (), 0, 0)
+    roster.verify(ca.public)
+    native = Roster.from_bytes(to_file(roster).replace(b'"flower"', b'"native"'))
+    with pytest.raises(Exception, match="signature"):
+        native.verify(ca.public)
+
+
+def test_a_native_kit_is_written_as_before_there_were_hosts() -> None:
+    assert b"host" not in first_roster(Identity.generate(), 0).to_bytes()
+
+
+def test_nobody_joins_a_native_run_with_flowers_kit(tmp_path: Path) -> None:
+    kit = made(tmp_path / "kit", FLOWER)
+    joining = Joining("127.0.0.1:1", kit, "north", tmp_path / "state")
+    with pytest.raises(KitError, match="is the kit of a run inside Flower's engine"):
+        join(joining, Walker(0))
+    assert not (tmp_path / "state" / "journal.db").exists()
+
+
+def test_no_server_of_a_native_run_has_flowers_kit(tmp_path: Path) -> None:
+    kit = made(tmp_path / "kit", FLOWER)
+    config = tmp_path / "shard.toml"
+    own = {"name": "shard-0", "kit": str(kit), "state": "state", "checkpoints": "checkpoints"}
+    config.write_text(toml_tables({**own, "coordinator": "127.0.0.1:1"}))
+    with pytest.raises(KitError, match="is the kit of a run inside Flower's engine"):
+        serve("shard", config)

@@ -16,10 +16,15 @@ from secureps.crypto.identity import Role
 from secureps.crypto.key_request import KeyRequest
 from secureps.crypto.passphrase import under_passphrase
 from secureps.errors import KitError
-from secureps.store import party_keys
-from secureps.store.holder_keys import BFV, ENVELOPE, KeyKind
 from secureps.store.issuing import approve, create_kit
-from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.store.keyring import (
+    BFV,
+    ENVELOPE,
+    KeyKind,
+    load_holder_secret,
+    load_private,
+    load_public,
+)
 from secureps.store.kit_files import write_new
 from secureps.store.party_keys import make_keys, rotate, write_request
 from secureps.store.tls_files import load_credentials
@@ -66,26 +71,6 @@ def test_said_again_it_is_the_same_request(
     if kind is not None and first.cipher_key:
         parse = BfvPublicKey if kind is BFV else EnvelopePublicKey
         assert parse.from_bytes(first.cipher_key)
-
-
-def test_what_was_cut_short_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = [2]
-
-    def stops(path: Path, data: bytes) -> None:
-        if not left[0]:
-            raise OSError("no space left on device")
-        left[0] -= 1
-        write_new(path, data)
-
-    monkeypatch.setattr(party_keys, "write_new", stops)
-    with pytest.raises(KitError, match="cannot write the keys of keys-0: no space left"):
-        make_keys(tmp_path, "holder", "keys-0", ENVELOPE)
-    monkeypatch.undo()
-    folder = tmp_path / "private" / "keys-0"
-    made = {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix == ".key"}
-    assert sorted(made) == ["identity.key", "tls.key"]
-    make_keys(tmp_path, "holder", "keys-0", ENVELOPE).verify()
-    assert all((folder / name).read_bytes() == data for name, data in made.items())
 
 
 @pytest.mark.parametrize("file", ["identity.key", "tls.key", "envelope.key", "envelope.pub"])
@@ -230,42 +215,6 @@ def test_keys_are_replaced_once_they_are_certified(tmp_path: Path) -> None:
     files = {path.name for path in folder.iterdir()}
     assert files == {"identity.key", "tls.key", "envelope.key", "envelope.pub", "runs"}
     assert all((folder / name).read_bytes() != data for name, data in old.items())
-
-
-@pytest.mark.parametrize("moves", range(4))
-def test_putting_in_place_may_be_cut_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
-) -> None:
-    issuer, own = tmp_path / "issuer", tmp_path / "own"
-    create_kit(issuer, CipherParameters("rlwe", 32, 100))
-    approve(issuer, [make_keys(own, "holder", "keys-0", ENVELOPE)])
-    give(issuer, own)
-    asked = rotate(own, "keys-0")
-    assert asked is not None
-    approve(issuer, [asked])
-    give(issuer, own)
-    move, moved = os.replace, list[Path]()
-
-    def stops(source: Path, target: Path) -> None:
-        if len(moved) == moves:
-            raise OSError("killed")
-        moved.append(target)
-        move(source, target)
-
-    monkeypatch.setattr("os.replace", stops)
-    with pytest.raises(KitError, match="killed"):
-        rotate(own, "keys-0")
-    monkeypatch.undo()
-    assert rotate(own, "keys-0") is None
-    assert load_private(own, "keys-0")
-    assert load_holder_secret(own, "keys-0")
-    assert load_credentials(own, "keys-0", load_public(own).ca)
-    assert sorted(os.listdir(own / "private" / "keys-0")) == [
-        "envelope.key",
-        "envelope.pub",
-        "identity.key",
-        "tls.key",
-    ]
 
 
 def test_only_who_is_on_the_roster_replaces_keys(tmp_path: Path) -> None:

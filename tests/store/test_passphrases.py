@@ -10,7 +10,7 @@ import pytest
 
 from secureps.crypto.passphrase import under_passphrase
 from secureps.errors import ConfigError, KitError
-from secureps.store.passphrases import Passphrases
+from secureps.store.kit_files import Passphrases
 from tests.kits.party_kits import descriptor
 
 KEY = bytes(range(32))

@@ -23,7 +23,17 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.store.act_lines import ActLines
-from secureps.store.backup import backup, restore
+from secureps.store.backup import (
+    CopyParts,
+    backup,
+    begin_from_copy,
+    folder_number,
+    half_aside,
+    has_copy,
+    is_numbered,
+    restore,
+    set_aside,
+)
 from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import (
     checkpoint_directories,
@@ -31,17 +41,13 @@ from secureps.store.checkpoint import (
     read_state,
     write_state,
 )
-from secureps.store.copy_parts import CopyParts, begin, has_copy
 from secureps.store.envelope_keys import EnvelopeKeyFiles
-from secureps.store.folder_number import folder_number, is_numbered
-from secureps.store.holder_keys import ENVELOPE
 from secureps.store.issuing import approve, create_kit
 from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_height import height_path, read_height
-from secureps.store.keyring import load_holder_secret, load_private, load_public, own_seed
+from secureps.store.keyring import ENVELOPE, load_holder_secret, load_private, load_public, own_seed
 from secureps.store.party_keys import make_keys, rotate
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
-from secureps.store.set_aside import half_aside, set_aside
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import load_credentials
 from tests.kits.ledgers import charge
@@ -450,7 +456,7 @@ def test_a_standby_that_went_on_from_a_copy_does_not_go_back_to_it(
         state = disk.root / "state"
         CopyParts(state).keep(part)
         disk.say(1)
-        begin(state, disk.root)
+        begin_from_copy(state, disk.root)
         with closing(SqliteJournal(state / "journal.db")) as journal:
             journal.append(1.0, [Incarnated(2)])
         disk.say(2)
@@ -458,7 +464,7 @@ def test_a_standby_that_went_on_from_a_copy_does_not_go_back_to_it(
     def check(cut: Cut) -> None:
         state = cut.folder / "state"
         if has_copy(state):
-            begin(state, cut.folder)
+            begin_from_copy(state, cut.folder)
         rows = sum(1 for _ in read_rows(state / "journal.db")) if cut.said else 2
         assert rows >= max(cut.said, default=0)
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -258,37 +255,6 @@ class TestDiskSpool(SpoolContract):
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(OperatorError):
             DiskSpool(tmp_path / "file")
-
-
-WRITER = """
-import sys
-from secureps.store.spool import DiskSpool
-spool = DiskSpool(sys.argv[1])
-n = 0
-while True:
-    spool.put(f"update/a/{n}", bytes([n % 256]) * 100_000)
-    print(n, flush=True)
-    n += 1
-"""
-
-
-def test_what_put_returned_survives_kill_9(tmp_path: Path) -> None:
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    assert writer.stdout is not None
-    try:
-        for _ in range(50):
-            line = writer.stdout.readline()
-    finally:
-        os.kill(writer.pid, signal.SIGKILL)
-        said, _ = writer.communicate()
-    last = int((said.split() or [line.strip()])[-1])
-    spool = DiskSpool(tmp_path)
-    for n in range(last + 1):
-        assert spool.get(f"update/a/{n}") == bytes([n % 256]) * 100_000
-    assert len(spool.keys()) <= last + 2
-    assert set(os.listdir(tmp_path)) == {k.replace("/", "~") for k in spool.keys("")}
 
 
 @given(st.text(max_size=30))

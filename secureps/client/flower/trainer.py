@@ -47,7 +47,7 @@ from secureps.errors import (
     SecurepsError,
     WrongShape,
 )
-from secureps.files.initial_file import initial_path
+from secureps.files.objects import initial_path
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.policy.tensor_kinds import Kind
 

@@ -32,7 +32,7 @@ from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors
 from secureps.run.script.rehearsal import Rehearsal, rehearse
 from secureps.run.script.scoring import Judge, Look
-from secureps.service.output import ignore_output_errors
+from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import dump_crashes, is_foreign, told, where
 
 Answer = tuple[Record, Tensors]

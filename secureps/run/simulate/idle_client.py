@@ -37,7 +37,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
-from secureps.service.worker import Worker
+from secureps.service.environment import Worker
 from secureps.wire.transport import Cancel, Clock, Deliver, Transport
 
 Made = tuple[Member, ClientWorker]

@@ -46,9 +46,8 @@ from secureps.service.loop import VirtualLoop
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.envelope_keys import in_memory
-from secureps.store.holder_keys import KINDS
 from secureps.store.journal import Journal, MemoryJournal
-from secureps.store.keyring import PublicKit
+from secureps.store.keyring import KINDS, PublicKit
 from secureps.store.spool import MemorySpool, Spool
 from secureps.wire.transport import Clock, DelayOf, InProcessNetwork, no_delay
 

@@ -42,13 +42,16 @@ from secureps.store.checkpoint import (
     Tensors,
     checkpoint_directories,
     checkpoint_path,
+    filed_tensors,
+    map_state,
+    map_tensor,
     read_metadata,
     read_state,
+    read_tensors,
     remove_files,
     tensor_name,
     write_state,
 )
-from secureps.store.mapped_state import filed_tensors, map_state, map_tensor, read_tensors
 
 log = logging.getLogger("secureps")
 

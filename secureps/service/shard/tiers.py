@@ -17,7 +17,7 @@ from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS
 from secureps.roles.shard.state import ShardState
 from secureps.service.shard.group_values import Allocate, in_memory
-from secureps.store.mapped_state import Scratch
+from secureps.store.checkpoint import Scratch
 
 try:
     import resource

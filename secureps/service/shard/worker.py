@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from secureps.buffers import Buffers
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
-from secureps.files.initial_file import initial_path
-from secureps.files.objects import shown
+from secureps.files.objects import initial_path, shown
 from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import (
@@ -56,6 +55,7 @@ from secureps.roles.shard.tasks import (
     Unopened,
     WritePart,
 )
+from secureps.service.environment import Worker
 from secureps.service.parallel import in_order
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
@@ -67,9 +67,7 @@ from secureps.service.shard.group_values import (
 from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
-from secureps.service.worker import Worker
-from secureps.store.checkpoint import digest_of_file
-from secureps.store.mapped_state import map_state
+from secureps.store.checkpoint import digest_of_file, map_state
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")

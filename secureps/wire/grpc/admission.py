@@ -28,7 +28,6 @@ from secureps.errors import (
 from secureps.messages.format import FORMAT, other_peer
 from secureps.messages.run import other_run
 from secureps.wire.grpc.authentication import Claim, claim_of
-from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.grpc.concurrency import Connections, Place, Places
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.refusals import NOBODY, Refusals
@@ -59,7 +58,6 @@ class Callers:
     ) -> None:
         self._link = link
         self._name, self._run, self._authenticate = name, run, authenticate
-        self._challenges = Challenges()
         self._calls: Counter[str] = Counter()
         self._connections = Connections()
         self._places: list[Places] = []
@@ -75,7 +73,6 @@ class Callers:
             Unsigned, UnknownParty, Malformed: nobody's call, or over another's connection.
             Unreachable: one for another server.
             ConfigError: of a party with another format.
-            NotFresh: signed under no challenge of this process's, or for a call before.
             WrongRun: of a party in another run.
             Busy: too many of this party's are under way.
         """
@@ -107,9 +104,7 @@ class Callers:
         if claim.format != FORMAT:  # before anything of it is judged that may mean something else
             raise ConfigError(other_peer(claim.party, claim.format, self._name))
         self._link.check(claim.party, context)
-        self._challenges.check(claim)
         self._authenticate(claim.party, claim.signed(method), claim.signature)
-        self._challenges.use(claim)
         return claim
 
     def places(self, most: int, each: int, silent: float = STALLED) -> Places:

@@ -13,15 +13,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-import grpc._common
 
 from secureps.buffers import Buffers
 from secureps.crypto.identity import check_name
-from secureps.errors import Busy, InternalError, NotFresh, Oversized, SecurepsError, Unreachable
+from secureps.errors import Busy, InternalError, Oversized, SecurepsError, Unreachable
 from secureps.exhaustion import exhaustion
 from secureps.messages.requests import (
     AskBlock,
@@ -34,10 +32,10 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.run import COORDINATOR
-from secureps.wire.grpc import framing
+from secureps.wire.grpc import authentication, framing
 from secureps.wire.grpc.addresses import Addresses
 from secureps.wire.grpc.admission import Authenticate
-from secureps.wire.grpc.authentication import TRIES, Metadata, Signer
+from secureps.wire.grpc.authentication import Metadata
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.liveness import Liveness
 from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress, Stalls
@@ -47,8 +45,6 @@ from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
 
 __all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]
-
-T = TypeVar("T")
 
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
@@ -62,15 +58,6 @@ OVERDUE = 5.0
 """Seconds after the end of its time by which a call has ended, also on a busy machine."""
 ASK_FROM = 64 << 10
 """Bytes of a payload of which it is asked how much is there already: after a break, or a start."""
-
-
-def sleep_until_woken() -> None:
-    """Has threads of this process that wait for gRPC sleep until there is something for them.
-
-    gRPC wakes each of them ten times a second, for the sake of signals to a main thread that waits
-    for it: for processes whose main thread does not.
-    """
-    grpc._common.MAXIMUM_WAIT_TIMEOUT = 60.0
 
 
 class GrpcTransport:
@@ -108,7 +95,6 @@ class GrpcTransport:
         self._beats = beats
         self._lock = threading.Lock()
         self._addresses = Addresses(addresses)
-        self._signers: dict[str, Signer] = {}
         self._run = b""
         self._channels: dict[str, tuple[object, grpc.Channel]] = {}
         """By party, with what it was made with."""
@@ -116,14 +102,14 @@ class GrpcTransport:
         """Made with what changed since; calls on them go on to their ends."""
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
-        self._tells = Tells(self._tell, self._anew, self._failed, self._settle)
+        self._tells = Tells(self._tell, self._failed, self._settle)
         self._liveness = Liveness()
         self._lanes, self._pace, self._stalls = Lanes(), Pace(), Stalls(timeout)
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
         self._met: set[str] = set()
-        """Servers that challenged: whoever is there in their place later goes away again."""
+        """Servers that answered: whatever is there in their place later goes away again."""
         self._taking: set[str] = set()
         """Servers that took the last block: they hold nothing of the next one yet."""
         self._threads: ThreadPoolExecutor | None = None
@@ -157,7 +143,7 @@ class GrpcTransport:
             self._turn(COORDINATOR, error)
             lost(error)
 
-        watch = _Watch(deliver, ended, lambda: self._subscribe(message), self._anew)
+        watch = _Watch(deliver, ended, lambda: self._subscribe(message))
         with self._lock:
             if self._closed:
                 return lambda: None
@@ -261,32 +247,8 @@ class GrpcTransport:
         for watch in watches:
             watch.drop()
 
-    def _signer(self, to: str) -> Signer:
-        with self._lock:
-            if to not in self._signers:
-                self._signers[to] = Signer(self._party, to, self._sign)
-            return self._signers[to]
-
     def _metadata(self, to: str, method: str, envelope: bytes) -> Metadata:
-        return self._signer(to).metadata(method, self._run, envelope)
-
-    def _fresh(self, to: str, attempt: Callable[[], T]) -> T:
-        """What a request comes to that is signed anew as long as its server says so."""
-        for _ in range(1, TRIES):
-            try:
-                return attempt()
-            except grpc.RpcError as error:
-                if not self._anew(to, self._error(error, to)):
-                    raise
-        return attempt()
-
-    def _anew(self, to: str, error: Exception) -> bool:
-        """Whether a request failed for nothing but its signature's age; the next has another."""
-        if not isinstance(error, NotFresh):
-            return False
-        self._met.add(to)
-        self._signer(to).challenged(error)
-        return True
+        return authentication.sign_request(self._party, to, self._sign, method, self._run, envelope)
 
     def _submit(self, work: Callable[..., Any], future: Future[Any], to: str, *rest: Any) -> None:
         def run() -> None:
@@ -312,7 +274,13 @@ class GrpcTransport:
         with self._lock:
             several = self._addresses.several(to)
         timeout = min(self._timeout, ELSEWHERE) if several else self._timeout
-        return call.future(data, timeout=timeout, metadata=metadata)
+        begun = call.future(data, timeout=timeout, metadata=metadata)
+        begun.add_done_callback(lambda ended: self._meet(to, ended))
+        return begun
+
+    def _meet(self, to: str, ended: Any) -> None:
+        if ended.exception() is None:
+            self._met.add(to)
 
     # --- payloads -----------------------------------------------------------------
 
@@ -326,7 +294,7 @@ class GrpcTransport:
             offset = asked.have
         while True:
             try:
-                reply = self._fresh(to, partial(self._put_from, to, message, offset))
+                reply = self._put_from(to, message, offset)
                 self._taking.add(to)
             except Exception as error:
                 self._taking.discard(to)
@@ -372,7 +340,7 @@ class GrpcTransport:
         while True:
             before = here.have
             try:
-                return self._fresh(to, partial(self._get_from, to, message, here))
+                return self._get_from(to, message, here)
             except Exception as error:
                 failed = self._failed(error, to)
                 later = isinstance(failed, Busy)
@@ -476,10 +444,8 @@ class _Watch:
         deliver: Deliver,
         lost: Callable[[SecurepsError], None],
         subscribe: Callable[[], Any],
-        anew: Callable[[str, Exception], bool],
     ) -> None:
         self._deliver, self._lost, self._subscribe = deliver, lost, subscribe
-        self._anew = anew
         self._lock = threading.Lock()
         self._cancelled = False
         self._call: Any = None
@@ -505,10 +471,6 @@ class _Watch:
 
     def _run(self) -> None:
         error = self._watched()
-        for _ in range(1, TRIES):
-            if self._cancelled or not self._anew(COORDINATOR, error):
-                break
-            error = self._watched()
         self.over.set()
         if not self._cancelled:
             self._lost(error)

@@ -34,7 +34,6 @@ from secureps.errors import (
     Conflict,
     InternalError,
     Malformed,
-    NotFresh,
     Oversized,
     PeerError,
     SecurepsError,
@@ -317,9 +316,8 @@ def refusal(error: SecurepsError) -> bytes:
     if retry_after is not None and not math.isfinite(retry_after):
         retry_after = None
     try:
-        challenge = error.challenge if isinstance(error, NotFresh) else b""
         free = error.free if isinstance(error, Conflict) else 0
-        return encode(Refusal(type(error).__name__, _text(error), retry_after, challenge, free))
+        return encode(Refusal(type(error).__name__, _text(error), retry_after, free))
     except SecurepsError:
         return encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
 
@@ -382,8 +380,6 @@ def error_in(refusal: Refusal) -> SecurepsError:
     if wait is not None:  # whoever answers for the server has nobody wait for ever
         wait = min(max(wait, 0.0), RETRY_LIMIT)
     error = from_wire(refusal.error, printable(refusal.text[:TEXT_LIMIT]), wait)
-    if isinstance(error, NotFresh):
-        error.challenge = refusal.challenge
     if isinstance(error, Conflict):
         error.free = refusal.free
     return error

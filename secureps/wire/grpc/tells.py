@@ -19,7 +19,6 @@ from typing import Any
 
 from secureps.exhaustion import exhaustion
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import TRIES
 from secureps.wire.transport import closed
 
 
@@ -37,7 +36,6 @@ class Tells:
 
     Args:
         begin: begins a call to a server with these bytes: a gRPC future, or an exception.
-        anew: whether the same bytes are to be sent again after this error of this server.
         failed: the SecurepsError behind an exception of a call, or a limit that the process met.
         settle: ends a message's future with its answer, or with such an error.
         clock: in seconds.
@@ -46,12 +44,11 @@ class Tells:
     def __init__(
         self,
         begin: Callable[[str, bytes], Any],
-        anew: Callable[[str, Exception], bool],
         failed: Callable[[Exception, str], Exception],
         settle: Callable[[Future[Any], Any], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._begin, self._anew, self._failed, self._settle = begin, anew, failed, settle
+        self._begin, self._failed, self._settle = begin, failed, settle
         self._lock = threading.Lock()
         self._waiting: defaultdict[str, deque[_Tell]] = defaultdict(deque)
         self._clock = clock
@@ -97,14 +94,14 @@ class Tells:
     def _next(self, to: str) -> None:
         while sent := self._taken(to):
             try:
-                self._send(to, sent, TRIES, True)
+                self._send(to, sent, True)
                 return
             except Exception as error:
                 self._answer(sent, [self._failed(error, to)] * len(sent))
 
     def _begun_beside(self, to: str, tell: _Tell) -> None:
         try:
-            self._send(to, [tell], TRIES, False)
+            self._send(to, [tell], False)
         except Exception as error:
             self._answer([tell], [self._failed(error, to)])
 
@@ -120,25 +117,16 @@ class Tells:
                 self._busy.pop(to, None)
             return taken
 
-    def _send(self, to: str, sent: list[_Tell], tries: int, in_turn: bool) -> None:
-        if in_turn:  # the next ones wait for it; the same once more has its own time
-            with self._lock:
-                self._busy[to] = self._clock()
+    def _send(self, to: str, sent: list[_Tell], in_turn: bool) -> None:
+        """Begins a call; `in_turn`: the next messages to this server wait for its end."""
         call = self._begin(to, framing.bundle([each.envelope for each in sent]))
-        call.add_done_callback(partial(self._ended, to, sent, tries, in_turn))
+        call.add_done_callback(partial(self._ended, to, sent, in_turn))
 
-    def _ended(self, to: str, sent: list[_Tell], tries: int, in_turn: bool, call: Any) -> None:
+    def _ended(self, to: str, sent: list[_Tell], in_turn: bool, call: Any) -> None:
         try:
             answers = framing.replies(call.result(), len(sent), to)
         except Exception as error:
-            failed = self._failed(error, to)
-            if tries > 1 and self._anew(to, failed):
-                try:
-                    self._send(to, sent, tries - 1, in_turn)
-                    return
-                except Exception as again:
-                    failed = self._failed(again, to)
-            answers = [failed] * len(sent)
+            answers = [self._failed(error, to)] * len(sent)
         if in_turn:
             self._next(to)
         self._answer(sent, answers)

@@ -30,8 +30,7 @@ from secureps.run.export import newest_model
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import checkpoint_directories, latest_good
-from secureps.store.dated_journal import DatedJournal
-from secureps.store.journal import SqliteJournal
+from secureps.store.journal import DatedJournal, SqliteJournal
 from tests.chaos.check import by_receipts, committed_cohorts, lacking, of_kind, once
 from tests.chaos.ends import GROUP
 from tests.chaos.evidence import Evidence

@@ -46,7 +46,7 @@ from secureps.run.report.status_tables import (
 )
 from secureps.run.report.status_tables import skips as reasons_of
 from secureps.run.simulate.simulation import Simulation
-from secureps.service.snapshot import Snapshot
+from secureps.service.metrics import Snapshot
 from tests.kits.federations import small_federation, small_plan
 from tests.kits.roles_kit import CLIENTS, SCHEMA, SHARDS, World, make_plan
 

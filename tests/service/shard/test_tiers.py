@@ -18,8 +18,7 @@ from secureps.roles.shard.memory_report import memory_used
 from secureps.service.shard import states, tiers
 from secureps.service.shard.group_values import in_memory, published
 from secureps.service.shard.tiers import SHORT
-from secureps.store.checkpoint import digest_of_file, read_state
-from secureps.store.mapped_state import filed_tensors
+from secureps.store.checkpoint import digest_of_file, filed_tensors, read_state
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import RULE, Disk, same, version
 
@@ -136,7 +135,7 @@ def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
         read.append(path.name)
         return digest_of_file(path)
 
-    monkeypatch.setattr("secureps.store.mapped_state.digest_of_file", reading)
+    monkeypatch.setattr("secureps.store.checkpoint.digest_of_file", reading)
     both = ("a-b", "a")
     names = [disk.file(group, 0).name for group in both]
     for _ in range(2):
@@ -219,7 +218,7 @@ def test_differences_in_a_file_are_read_alone(
     """Of a large file whose blocks many clients follow, each time."""
     disk = limited(tmp_path, TIGHT, tier="mapped")
     disk.keep("a-b", 0, 1)
-    read = "secureps.store.mapped_state.digest_of_file"
+    read = "secureps.store.checkpoint.digest_of_file"
     monkeypatch.setattr(read, lambda path: pytest.fail(f"{path} was read as a whole"))
     assert disk.states.codes("a-b", 1, 2) == bytes([12] * 7)
     with pytest.raises(KeyError):
@@ -241,7 +240,7 @@ def test_a_file_is_read_once_for_all_blocks_that_move(
         read.append(path)
         return digest_of_file(path)
 
-    monkeypatch.setattr("secureps.store.mapped_state.digest_of_file", reading)
+    monkeypatch.setattr("secureps.store.checkpoint.digest_of_file", reading)
     free = limited(tmp_path / "free", None)
     free.keep("a-b", 0, 1)
     for number, block in ((1, 0), (1, 2), (0, 2), (0, 0)):

@@ -39,11 +39,11 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc import client, framing, pacing, servers
+from secureps.wire.grpc.authentication import sign_request
 from secureps.wire.grpc.client import (
     CoordinatorServer,
     GrpcTransport,
     ShardServer,
-    sleep_until_woken,
 )
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.msgpack import encode
@@ -91,23 +91,6 @@ class TestGrpc(TransportContract):
                 with pytest.raises(RuntimeError, match="can't start new thread"):
                     world.result(transport.call("shard-0", Heartbeat("a")))
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
-        assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
-
-    def test_who_waits_for_grpc_is_woken_by_what_comes_alone(
-        self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Else each thread that follows orders wakes ten times a second."""
-        monkeypatch.setattr(grpc._common, "MAXIMUM_WAIT_TIMEOUT", 0.1)
-        sleep_until_woken()
-        waits = list[Any]()
-
-        def wait(timeout: float) -> bool:
-            waits.append(timeout)
-            return True
-
-        grpc._common.wait(wait, lambda: bool(waits))
-        assert waits == [60.0], "and it is what gRPC waits for"
-        transport, message = world.transport("a"), put(b"x")
         assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
 
     def test_a_call_that_grpc_never_ends_is_seen(
@@ -171,9 +154,8 @@ class TestGrpc(TransportContract):
 
     def test_a_signature_holds_for_one_method_only(self, world: Grpc, server: EchoServer) -> None:
         envelope = encode(Heartbeat("a"))
-        signer = world.signer("shard-0", "a")
         for method, error in ((framing.SHARD_TELL, type(None)), (framing.GET, Unsigned)):
-            metadata = signer.metadata(framing.SHARD_TELL, b"", envelope)
+            metadata = sign_request("a", "shard-0", sign_as("a"), framing.SHARD_TELL, b"", envelope)
             assert isinstance(raw(world, method, [envelope], metadata), error)
 
     @pytest.mark.parametrize(
@@ -236,7 +218,7 @@ class TestGrpc(TransportContract):
         envelope = encode(put(b"", length=length))
         head = struct.pack("<IQ", len(envelope), max(length, 0)) + envelope
         messages = [head, *parts]
-        metadata = world.signer("shard-0", "a").metadata(framing.PUT, b"", envelope)
+        metadata = sign_request("a", "shard-0", sign_as("a"), framing.PUT, b"", envelope)
         assert isinstance(raw(world, framing.PUT, messages, metadata), error)
         assert not [seen for _, seen in server.seen if isinstance(seen, PutBlock)]
         good = put(b"x" * BLOCK_LIMIT)  # and all of the budget is free again
@@ -397,11 +379,15 @@ class TestGrpc(TransportContract):
         address = world.address("coordinator")
         with grpc.insecure_channel(address) as channel:
             envelope = encode(Subscribe("a", ()))
-            signer = world.signer("coordinator", "a")
             watch: Any = channel.unary_stream(framing.WATCH)
 
             def begin() -> Any:
-                return watch(envelope, metadata=signer.metadata(framing.WATCH, b"", envelope))
+                return watch(
+                    envelope,
+                    metadata=sign_request(
+                        "a", "coordinator", sign_as("a"), framing.WATCH, b"", envelope
+                    ),
+                )
 
             first = begin()
             world.next(server.subscribed)
@@ -464,7 +450,7 @@ def signed(world: Grpc, method: str, messages: list[bytes]) -> Any:
             envelope, _, _ = framing.open_frame(messages[0] if messages else b"")
         except SecurepsError:
             envelope = b""
-    return world.signer(party_of(method), "a").metadata(method, b"", envelope)
+    return sign_request("a", party_of(method), sign_as("a"), method, b"", envelope)
 
 
 def raw(world: Grpc, method: str, messages: list[bytes], metadata: Any) -> SecurepsError | None:

@@ -14,10 +14,10 @@ import pytest
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc import framing, servers
+from secureps.wire.grpc.authentication import sign_request
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
 from tests.kits.half_open import HalfOpen
 from tests.kits.handshakes import WAYS, Begun, hasten, kit_of_two, secured
-from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import PATIENCE, EchoServer
 from tests.wire.grpc.test_servers import await_
 from tests.wire.grpc.test_tls import tls_of
@@ -78,13 +78,13 @@ def test_who_leaves_its_handshake_holds_nobody_up(
 def test_calls_over_tls_are_left_undone_in_vain_too(
     server: CoordinatorServer, ask: Callable[[], float], tmp_path: Path
 ) -> None:
-    kit, address = tmp_path / "kit", f"127.0.0.1:{server.port}"
-    signs = signer(address, COORDINATOR, "eve", lambda _: bytes(64), tls_of(kit, "eve"))
+    kit = tmp_path / "kit"
     method = framing.COORDINATOR_TELL
+    metadata = sign_request("eve", COORDINATOR, lambda _: bytes(64), method, b"", b"")
     half = HalfOpen(server.port, partial(secured, kit, "eve", COORDINATOR))
     with closing(half):
         for _ in range(servers.TELLING_EACH + 4):
-            half.begin(method, signs.metadata(method, b"", b""), framing.REQUEST_LIMIT)
+            half.begin(method, metadata, framing.REQUEST_LIMIT)
         half.push()
         await_(lambda: server._callers._calls["eve"] == servers.TELLING_EACH + 4)
         assert half.sent > servers.TELLING_EACH * framing.STREAM_BUFFER

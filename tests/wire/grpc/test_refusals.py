@@ -6,7 +6,6 @@ from secureps.errors import (
     Busy,
     Conflict,
     Malformed,
-    NotFresh,
     NotReady,
     Refused,
     Unreachable,
@@ -35,7 +34,7 @@ def test_they_are_counted_by_party_and_error_since_they_were_taken() -> None:
 
 def test_what_is_of_the_course_of_a_run_is_not_counted() -> None:
     refusals = Refusals()
-    for error in (NotFresh("x"), NotReady("x"), Unreachable("x")):
+    for error in (NotReady("x"), Unreachable("x")):
         refusals.note("client-00", error)
     assert refusals.take() == ()
 

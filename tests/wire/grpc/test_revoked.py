@@ -18,16 +18,15 @@ from secureps.crypto.roster import Roster
 from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.messages.run import COORDINATOR
+from secureps.service.executor import Watchers
 from secureps.service.process import authenticator
-from secureps.service.watchers import Watchers
 from secureps.store.issuing import revoke
 from secureps.store.keyring import load_private, load_public
 from secureps.wire.grpc import framing, health
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
 from tests.kits.half_open import HalfOpen
 from tests.kits.handshakes import hasten, kit_of_two, secured
-from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import PATIENCE, EchoServer
 from tests.wire.grpc.test_tls import tls_of
 
@@ -112,15 +111,14 @@ def test_its_connection_ends_soon_if_it_is_quiet(world: World) -> None:
 
 def test_its_connection_ends_whatever_it_says(world: World) -> None:
     """It asks and asks: every call is refused, and none keeps the connection."""
-    link = tls_of(world.kit, "eve")
-    signs = signer(world.address, COORDINATOR, "eve", world.sign("eve"), link)
     method = framing.COORDINATOR_TELL
+    metadata = sign_request("eve", COORDINATOR, world.sign("eve"), method, b"", b"")
     with closing(world.line()) as line:
         world.revoke()
         until = time.monotonic() + PATIENCE
         while not line.over and time.monotonic() < until:
             with suppress(OSError):
-                line.begin(method, signs.metadata(method, b"", b""), 100)
+                line.begin(method, metadata, 100)
             line.closed(0.1)
         assert line.over
 

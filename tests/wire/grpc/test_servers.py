@@ -40,12 +40,12 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.wire.grpc import framing, servers
+from secureps.wire.grpc.authentication import sign_request
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import StandbyServer, _answer
 from secureps.wire.grpc.uploads import Upload
 from secureps.wire.msgpack import encode
-from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
     PATIENCE,
@@ -74,7 +74,7 @@ class Door:
 
     def __init__(self, port: int, name: str) -> None:
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-        self._signer = signer(f"127.0.0.1:{port}", name, "a", sign_as("a"))
+        self._name = name
         self._calls: list[Any] = []
         self._streams: list[Any] = []
 
@@ -92,7 +92,7 @@ class Door:
             go.wait(PATIENCE)
 
         call: Any = self._channel.stream_unary(framing.PUT)
-        metadata = self._signer.metadata(framing.PUT, b"", envelope)
+        metadata = sign_request("a", self._name, sign_as("a"), framing.PUT, b"", envelope)
         self._calls.append(call.future(pieces(), metadata=metadata, timeout=PATIENCE))
 
     def stream(self, message: Any, method: str, go: Callable[[], bool] = lambda: True) -> None:
@@ -121,7 +121,11 @@ class Door:
 
     def _signed(self, method: str, message: Any) -> tuple[bytes, float, Any]:
         envelope = encode(message)
-        return envelope, PATIENCE, self._signer.metadata(method, b"", envelope)
+        return (
+            envelope,
+            PATIENCE,
+            sign_request("a", self._name, sign_as("a"), method, b"", envelope),
+        )
 
 
 class Big(EchoServer):
@@ -368,7 +372,7 @@ def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard)
         encode(Heartbeat("c")),
     ]
     data, address = framing.bundle(sent), f"127.0.0.1:{server.port}"
-    metadata = signer(address, "shard-0", "a", sign_as("a")).metadata(framing.SHARD_TELL, b"", data)
+    metadata = sign_request("a", "shard-0", sign_as("a"), framing.SHARD_TELL, b"", data)
     with grpc.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(framing.SHARD_TELL)
         answers = framing.replies(call(data, metadata=metadata, timeout=PATIENCE), len(sent), "it")

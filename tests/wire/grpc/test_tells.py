@@ -12,14 +12,12 @@ from secureps.errors import (
     Busy,
     InternalError,
     Malformed,
-    NotFresh,
     SecurepsError,
     UnknownParty,
     Unreachable,
 )
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import TRIES
 from secureps.wire.grpc.tells import Tells
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import settle
@@ -34,7 +32,7 @@ class Line:
         self.calls: list[Future[bytes]] = []
         self.broken: Exception | None = None
         self._changed = threading.Condition()
-        self.tells = Tells(self._begin, self._anew, self._failed, settle)
+        self.tells = Tells(self._begin, self._failed, settle)
 
     def say(self, *names: str, to: str = "shard-0", alone: bool = False) -> list[Future[Any]]:
         said: list[Future[Any]] = [Future() for _ in names]
@@ -63,9 +61,6 @@ class Line:
             if self.broken is not None:
                 raise self.broken
             return self.calls[-1]
-
-    def _anew(self, to: str, error: Exception) -> bool:
-        return isinstance(error, NotFresh)
 
     def _failed(self, error: Exception, to: str) -> SecurepsError:
         return error if isinstance(error, SecurepsError) else InternalError(repr(error))
@@ -139,30 +134,15 @@ def test_nobody_waits_for_a_message_whose_answer_waits_for_others() -> None:
     line.await_calls(3)
     line.tells.beside("shard-0", encode(Heartbeat("too")), Future())
     line.await_calls(4)
-    line.calls[0].set_exception(NotFresh("sign anew"))
-    line.await_calls(5)
-    assert [names for _, names in line.begun] == [["slow"], ["a"], ["b"], ["too"], ["slow"]]
-    line.end(4, Noted())
+    assert [names for _, names in line.begun] == [["slow"], ["a"], ["b"], ["too"]]
+    line.end(0, Noted())
     assert slow.result(PATIENCE) == Noted()
     line.say("c")
     line.end(2, Noted())
-    line.await_calls(6)
+    line.await_calls(5)
     line.broken = Unreachable("nobody is there")
     line.tells.beside("shard-0", encode(Heartbeat("d")), lost := Future[Any]())
     assert isinstance(lost.exception(PATIENCE), Unreachable)
-
-
-def test_messages_are_signed_anew_together_and_not_for_ever() -> None:
-    line = busy()
-    said = line.say("b", "c")
-    line.end(0, Noted())
-    for number in range(1, TRIES + 1):
-        line.await_calls(number + 1)
-        line.calls[number].set_exception(NotFresh("sign anew"))
-    assert [names for _, names in line.begun[1:]] == [["b", "c"]] * TRIES
-    assert [type(each.exception(PATIENCE)) for each in said] == [NotFresh, NotFresh]
-    line.say("d")
-    line.await_calls(TRIES + 2)
 
 
 @pytest.mark.parametrize("count", [1, 3])
