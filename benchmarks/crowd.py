@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from secureps.client.runner import make_member
-from secureps.client.site import Site
 from secureps.client.trainer import FitConfig, FitResult, Trainer
+from secureps.client.worker import Site
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
 from secureps.messages.run import COORDINATOR

@@ -48,11 +48,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from secureps import errors
-    from secureps.client.exchange import PulledModel
     from secureps.client.flower.script import run_flower
     from secureps.client.runner import run_client
     from secureps.client.script_settings import Settings
-    from secureps.client.session import Session, join
+    from secureps.client.session import PulledModel, Session, join
     from secureps.client.torch import TorchTrainer
     from secureps.client.trainer import (
         Array,
@@ -77,11 +76,10 @@ else:
         "rules": "secureps.policy.rules.rule",
     }
     _NAMES = {
-        "secureps.client.exchange": "PulledModel",
         "secureps.client.flower.script": "run_flower",
         "secureps.client.runner": "run_client",
         "secureps.client.script_settings": "Settings",
-        "secureps.client.session": "Session join",
+        "secureps.client.session": "PulledModel Session join",
         "secureps.client.torch": "TorchTrainer",
         "secureps.client.trainer": (
             "Array EvaluateResult FitConfig FitResult Parameters RecordPrivacy Trainer"

@@ -17,11 +17,10 @@ import torch
 
 from benchmarks.gpu.timing import Memory, Sizes, fastest, one_core, row, timed
 from benchmarks.report import Row
-from secureps.client.held_tensor import HeldTensor
 from secureps.client.integers import UpdateIntegers
-from secureps.client.trained import Trained
-from secureps.client.trained_update import trained_update
-from secureps.client.update import Update
+from secureps.client.trainer import HeldTensor
+from secureps.client.update import Trained, Update
+from secureps.client.worker import trained_update
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed

@@ -22,7 +22,7 @@ from benchmarks.gpu.models import FEW, MODELS
 from benchmarks.gpu.timing import Memory
 from benchmarks.gpu.training import trained_of
 from benchmarks.report import Row
-from secureps.client.trained_update import trained_update
+from secureps.client.worker import trained_update
 
 SHARE = 0.45
 """Of the device's memory, of each."""

@@ -18,9 +18,8 @@ from benchmarks.gpu.models import FEW, MODELS, Trained
 from benchmarks.gpu.timing import Memory, Sizes, one_core, timed
 from benchmarks.record_level import Narrow
 from benchmarks.report import Row
-from secureps.client.held_tensor import HeldTensor
 from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.trainer import FitConfig, FitResult, HeldTensor
 
 
 def _models(sizes: Sizes) -> Mapping[str, Trained]:

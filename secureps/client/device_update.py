@@ -1,7 +1,7 @@
 """Makes an update on the device where its model was trained: difference, clip and integers.
 
     the pulled model is copied to the device; trained - pulled takes its place, clipped in place;
-    block by block small integers come to the host, as `client.clipping` and `client.integers`
+    block by block small integers come to the host, as `client.update` and `client.integers`
     make them
 
 Device memory: the trained model, the values of one group beside it, and what
@@ -21,10 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secureps.client.clipping import within
-from secureps.client.held_tensor import HeldTensor
-from secureps.client.trained import Trained
-from secureps.client.update import Integers, Update, Words
+from secureps.client.trainer import HeldTensor
+from secureps.client.update import Integers, Trained, Update, Words, within
 from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid
 from secureps.codec.moving_range import MovingRange
@@ -248,7 +246,7 @@ def _subtracted(
 
 
 def _clipped(made: Trained, values: Tensor) -> Update:
-    """`client.clipping.clip_update`, in place."""
+    """`client.update.clip_update`, in place."""
     party, plan, layout, scale = made.party, made.plan, made.layout, made.scale
     mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
     where = plan.head(layout.name)
@@ -310,7 +308,6 @@ def _copied(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
 
 
 def _placed(values: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Pieces of values, each with its place."""
     return zip(itertools.count(0, TOGETHER), pieces(values), strict=False)
 
 

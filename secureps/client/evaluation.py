@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from secureps.client.returned import taken_evaluation
 from secureps.client.script_errors import blamed
-from secureps.client.trainer import Array, Evaluator
+from secureps.client.trainer import Array, EvaluateResult, Evaluator
 from secureps.config.plan import EvaluationSection
-from secureps.errors import Malformed, ScriptFailed
+from secureps.errors import Malformed, ScriptFailed, WrongShape
 from secureps.messages.evaluation import Metric
 from secureps.messages.orders import GroupVersion
 from secureps.policy.checks.evaluation import Said, check_metrics, heaviest, to_vector
@@ -88,3 +88,35 @@ def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> S
             raise Malformed(f"{result.examples} examples: at least 1 is needed")
         loss = {} if result.loss is None else {LOSS: result.loss}
         return Said(1 if alike else result.examples, loss | result.metrics)
+
+
+class PooledEvaluation:
+    """The mean of at least one evaluator's loss and metrics, weighted by examples.
+
+    A metric that not all of them report is left out, and so is whoever has no held-out records.
+    """
+
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        self._evaluators = tuple(evaluators)
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        """Evaluates as `Evaluator.evaluate` does; `examples` is the total.
+
+        Raises:
+            WrongShape: nobody has held-out records; or as `taken_evaluation`.
+        """
+        told = [taken_evaluation(each.evaluate(parameters)) for each in self._evaluators]
+        results = [result for result in told if result.examples]
+        if not results:
+            raise WrongShape("no data holder has held-out records: each said 0 examples")
+        total = sum(result.examples for result in results)
+
+        def mean(values: list[float]) -> float:
+            pairs = zip(values, results, strict=True)
+            return sum(value * result.examples for value, result in pairs) / total
+
+        common = set.intersection(*(set(result.metrics) for result in results))
+        metrics = {name: mean([r.metrics[name] for r in results]) for name in sorted(common)}
+        losses = [result.loss for result in results if result.loss is not None]
+        loss = mean(losses) if len(losses) == len(results) else None
+        return EvaluateResult(loss, total, metrics)

@@ -15,9 +15,8 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.clipping import tell_cuts
 from secureps.client.trainer import SECRET_BYTES
-from secureps.client.update import DeviceValues, Integers, Update
+from secureps.client.update import DeviceValues, Integers, Update, tell_cuts
 from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import Label, Stream

@@ -1,4 +1,8 @@
-"""Keeps the tensors that never leave their client on its disk, version by version."""
+"""Tensors that never travel: a client's own (`local`), and those that all have alike (`frozen`).
+
+Each client keeps local tensors on its disk, version by version. It makes frozen ones itself;
+parties compare digests of their values when they join.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.errors import WrongShape
+from secureps.messages.encoding import digest
 from secureps.messages.orders import GroupVersion
+from secureps.messages.schema import TensorSpec
 from secureps.store.checkpoint import read_state, write_state
 
 Tensors = dict[str, NDArray[Any]]
@@ -54,3 +61,41 @@ class LocalTensors:
 
 def _newest(model: Model) -> int:
     return max(at.version for at in model)
+
+
+def digests_of(tensors: Tensors) -> dict[str, str]:
+    """The digest of each tensor's values, in hex: equal for equal bits, whatever lies where."""
+    return {name: _bits(array).hex() for name, array in tensors.items()}
+
+
+def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """The frozen tensors of a fresh model, as the run has them.
+
+    Raises:
+        WrongShape: they are not those that this client told when it joined.
+    """
+    taken = {spec.name: initial[spec.name] for spec in frozen}
+    for spec in frozen:
+        if spec.values != _bits(taken[spec.name]).hex():
+            raise WrongShape(
+                f"{spec.name} is frozen, and has other values than when this client joined: the "
+                "file that it comes from has changed, or parameters(seed) is not one model"
+            )
+    return taken
+
+
+def refuse_changed(before: Tensors, after: Tensors, frozen: Sequence[TensorSpec]) -> None:
+    """Raises WrongShape if training has changed a frozen tensor, by a bit."""
+    for spec in frozen:
+        if _bits(before[spec.name]) != _bits(after[spec.name]):
+            raise WrongShape(
+                f"{spec.name} was trained, and the plan has it frozen: leave it as it came "
+                "(requires_grad_(False)), or take it out of frozen"
+            )
+
+
+def _bits(array: NDArray[Any]) -> bytes:
+    """The same on every machine: little-endian, row by row."""
+    whole = np.asarray(array)
+    little = whole.astype(whole.dtype.newbyteorder("<"), copy=False)
+    return digest("secureps-frozen", little.tobytes())

@@ -27,7 +27,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from secureps.client.ghost_clipping import (
+    VALUES,
     Layer,
+    Part,
     Sums,
     Use,
     by_parameter,
@@ -38,14 +40,13 @@ from secureps.client.ghost_clipping import (
     watched,
     wide,
 )
-from secureps.client.gradient_norms import VALUES, Part
-from secureps.client.record_checks import refuse_reentrant
-from secureps.client.record_loss import (
+from secureps.client.record_checks import (
     Measure,
     of_tensors,
     record_losses,
     refuse_mixing_loss,
     refuse_other_rows,
+    refuse_reentrant,
     tensors_in,
 )
 from secureps.errors import PlanRefused
@@ -189,7 +190,6 @@ class IndicesChecked(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Checks the arguments of a function of torch, and calls it."""
         if check := IN_RANGE.get(func):
             bound = inspect.signature(func).bind(*args, **(kwargs or {}))
             bound.apply_defaults()
@@ -286,7 +286,6 @@ class PrivateSum:
             return self.gradients(*batch(part))
 
     def _passing(self, batch: Batch, part: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of these records for which neither the model nor the loss fails."""
         try:
             self._tried(batch, part)
         except (torch.OutOfMemoryError, PlanRefused):

@@ -1,18 +1,189 @@
-"""Refuses models that would let a record past its clip, or past the noise, under DP-SGD."""
+"""The losses of single records, and what DP-SGD refuses of losses and models.
+
+A loss that divides by what else is in the batch (by weights of classes, by tokens that are not
+padding) would let a record change the others' gradients, past its own clip. So torch's own losses
+are asked for each record's (`reduction="none"`), and any other loss is called for each record
+alone. Models that would let a record past its clip, or past the noise, are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.modules.loss import _Loss
 
-from secureps.client.record_loss import tensors_in
 from secureps.errors import PlanRefused
+from secureps.wording import one_line
+
+Measure = Callable[..., Tensor]
+"""(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
+
+
+def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
+    """The losses of records, each of its own output and target alone; [records].
+
+    Args:
+        outputs: of the model: a tensor, or tuples, lists and dicts of tensors; records come first.
+    Raises:
+        PlanRefused: outputs do not have the records first, or the loss is no mean over records.
+    """
+    refuse_other_rows(outputs, len(targets))
+    own, whole = _undecided(loss)
+    if _is_torchs(own):
+        losses = own(outputs, targets)
+        if losses.ndim == 0 or len(losses) != len(targets):
+            raise _no_mean(f"gives {tuple(losses.shape)} for {len(targets)} records")
+        rest = losses.reshape(len(targets), -1)
+        return rest.sum(dim=1) if whole else rest.mean(dim=1)
+    return _alone(own, whole, outputs, targets)
+
+
+def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
+    """The loss of each record as if there were no other; [records]."""
+
+    def one(outputs: Any, target: Tensor) -> Tensor:
+        found = own(of_tensors(outputs, lambda each: each[None]), target[None]).reshape(-1)
+        return found.sum() if whole else found.mean()
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            losses = torch.func.vmap(one)(outputs, targets)
+    except RuntimeError:  # it draws, or chooses by values: one by one, then
+        apart = ((of_tensors(outputs, itemgetter(at)), y) for at, y in enumerate(targets))
+        losses = torch.stack([one(*each) for each in apart])
+    return losses
+
+
+def _undecided(loss: Measure) -> tuple[Measure, bool]:
+    """A loss that leaves records apart if it can, and whether a record's values are added up."""
+    if isinstance(loss, _Loss):
+        kind: Any = loss.reduction
+    else:
+        try:
+            asked = inspect.signature(loss).parameters.get("reduction")
+        except (TypeError, ValueError):
+            asked = None
+        if asked is None:
+            return loss, False
+        kind = asked.default
+    if kind not in ("mean", "batchmean"):
+        raise _no_mean(f"has reduction={kind!r}")
+    if isinstance(loss, _Loss):
+        own = copy.copy(loss)
+        own.reduction = "none"
+        return own, kind == "batchmean"
+    return partial(loss, reduction="none"), kind == "batchmean"
+
+
+def _is_torchs(loss: Measure) -> bool:
+    while isinstance(loss, partial):
+        loss = loss.func
+    kind: Any = type(loss) if isinstance(loss, _Loss) else loss
+    return getattr(kind, "__module__", None) in ("torch.nn.functional", "torch.nn.modules.loss")
+
+
+def _no_mean(what: str) -> PlanRefused:
+    return PlanRefused(
+        f"record privacy: the loss {what}; it must be a mean over the records, each record's loss "
+        "of its own output and target alone (reduction='mean'; in place of weights or masks that "
+        "change the divisor, multiply each record's loss)"
+    )
+
+
+def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
+    """Refuses a loss whose gradients, of all these records, are not those of each alone.
+
+    Args:
+        outputs: of the model for these records; no gradients by them are needed.
+    Raises:
+        PlanRefused: it is.
+    """
+    refuse_other_rows(outputs, len(targets))
+    apart = of_tensors(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
+    inputs = [each for each in tensors_in(apart) if each.requires_grad]
+    own, whole = _undecided(loss)
+    try:
+        if own is loss:
+            together = loss(apart, targets) * len(targets)
+        else:
+            together = record_losses(loss, apart, targets).sum()
+        alone = _alone(own, whole, apart, targets).sum()
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:
+        raise _no_mean(f"fails for {len(targets)} records: {one_line(error)[:300]}") from None
+    if together.ndim:
+        raise _no_mean(f"is no scalar but {tuple(together.shape)}")
+    if not bool(torch.isfinite(together.detach())):
+        return  # these records tell nothing of the loss
+    if not bool(torch.isfinite(alone.detach())):
+        raise _no_mean("is NaN for a record alone, as the mean of no values is")
+    for one, other in zip(_gradients(together, inputs), _gradients(alone, inputs), strict=True):
+        room = torch.finfo(one.dtype).eps ** 0.5
+        if not bool(((one - other).abs() <= room * (other.abs() + other.abs().amax())).all()):
+            raise _no_mean("of a batch is not the mean of its records' losses")
+
+
+def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    if not loss.requires_grad:
+        return [torch.zeros_like(each) for each in inputs]
+    found = torch.autograd.grad(loss, inputs, allow_unused=True)
+    return [
+        torch.zeros_like(own) if each is None else each
+        for own, each in zip(inputs, found, strict=True)
+    ]
+
+
+def refuse_other_rows(outputs: Any, count: int) -> None:
+    """Refuses outputs of which any tensor does not have `count` records first (PlanRefused)."""
+    for each in tensors_in(of_tensors(outputs, lambda each: each)):
+        if each.ndim == 0 or len(each) != count:
+            raise PlanRefused(
+                f"record privacy: the model gives {tuple(each.shape)} for {count} records; it must "
+                "give a row for each, and work for one record alone: squeeze(1), not squeeze()"
+            )
+
+
+def tensors_in(outputs: Any) -> Iterator[Tensor]:
+    """The tensors of a tensor, or of tuples, lists and dicts of tensors, in order."""
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, dict):
+        yield from tensors_in(list(outputs.values()))
+    elif isinstance(outputs, tuple | list):
+        for each in outputs:
+            yield from tensors_in(each)
+
+
+def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
+    """Applies a function to each tensor in tuples, lists and dicts of tensors."""
+    if isinstance(outputs, Tensor):
+        return made(outputs)
+    if type(outputs) in (tuple, list):
+        return type(outputs)(of_tensors(each, made) for each in outputs)
+    if type(outputs) is dict:
+        return {name: of_tensors(each, made) for name, each in outputs.items()}
+    raise PlanRefused(
+        f"record privacy: the model gives a {type(outputs).__name__}; it must give a tensor (of "
+        "a model of transformers, its logits), or a tuple, list or dict of tensors"
+    )
+
+
+def _floats(each: Tensor) -> bool:
+    return each.is_floating_point() or each.is_complex()
+
 
 _OF_OPACUS = (
     "torch gives no gradients by record of it; take opacus.layers.DP{0} in its place, which has "

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.held_tensor import HeldTensor
-from secureps.client.trainer import Array, EvaluateResult, FitResult
+from secureps.client.trainer import Array, EvaluateResult, FitResult, HeldTensor
 from secureps.errors import Malformed, WrongShape
 
 NUMBERS = "fiubc"

@@ -13,22 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from secureps.client.ahead import AheadWorker
-from secureps.client.frozen_tensors import digests_of
 from secureps.client.initial_model import initial_digest, initial_parameters, schema_of
+from secureps.client.local_tensors import digests_of
 from secureps.client.returned import whole_number
 from secureps.client.script_errors import blamed
 from secureps.client.script_settings import Asked, refuse_unknown
-from secureps.client.site import Site
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
-from secureps.client.trainer import AheadTrainer, Setting, Trainer, ties_of
-from secureps.client.worker import ClientWorker
+from secureps.client.trainer import Setting, Trainer, ties_of
+from secureps.client.worker import ClientWorker, Site
 from secureps.config.sections import toml_value
 from secureps.errors import (
     ConfigError,
@@ -92,7 +89,7 @@ def make_member(
 
 
 def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
-    """What a client tells of itself and insists on; as `make_member`."""
+    """Asks a trainer what its client tells of itself; raises as `make_member`."""
     initial = initial_parameters(site.trainer, site.seed)
     with blamed("what parameters returned"):
         schema = schema_of(initial, ties_of(site.trainer))
@@ -119,7 +116,7 @@ def put_together(
     around: Environment,
     cost: Callable[[object], float] = lambda task: 0.0,
 ) -> Executor:
-    """A client whose settings are known, whatever its trainer would say; else as `make_member`."""
+    """Puts a client together whose settings are known, without asking its trainer for them."""
     machine, worker = machine_and_worker(settings, site, stores.spool, cost)
     return Executor(site.name, machine, stores.journal, around, worker)
 
@@ -127,14 +124,9 @@ def put_together(
 def machine_and_worker(
     settings: MemberSettings, site: Site, outbox: Spool, cost: Callable[[object], float]
 ) -> tuple[Member, ClientWorker]:
-    """What decides for a client, and what trains for it, before anything has happened."""
+    """Makes a client's machine and its worker, before anything has happened."""
     machine = Member(settings)
-    return machine, _worker_for(type(site.trainer))(site, machine, outbox, cost)
-
-
-@cache
-def _worker_for(trainer: type) -> type[ClientWorker]:
-    return AheadWorker if issubclass(trainer, AheadTrainer) else ClientWorker
+    return machine, ClientWorker(site, machine, outbox, cost)
 
 
 def counted(trainer: Trainer) -> int | None:
@@ -218,7 +210,7 @@ class Joining:
 
     @property
     def insists(self) -> Terms:
-        """What it insists on with what its site does: of both the stricter."""
+        """The stricter of the client's own terms and its site's."""
         own = self.terms
         return self.site.terms.tightened(own.budget, own.threshold, own.plan)
 

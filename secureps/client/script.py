@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from secureps.client.flower.served import Founded, FoundingOrder
+from secureps.client.flower.served import Founded
 from secureps.client.returned import taken_evaluation
 from secureps.client.runner import looked_at
 from secureps.client.script_errors import blamed, told_of
@@ -110,15 +110,20 @@ class Script:
         asked.refuse_misspelt()
         return made
 
-    def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
+    def found(
+        self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
+    ) -> Founded | None:
         """Runs a Flower app's ServerApp, and returns its decisions; None if there is none.
+
+        Args:
+            versions: of the plan; clients: how many take part.
 
         Raises:
             ConfigError: it fails, or asks for something that secureps does not do; says what.
         """
         if isinstance(self._source, ModuleType):
             return None
-        return self._source.found(settings, order)
+        return self._source.found(settings, versions, seed, clients)
 
     @property
     def takes_initial(self) -> bool:
@@ -155,7 +160,7 @@ class Script:
 
 @contextmanager
 def own_arguments(path: Path) -> Iterator[None]:
-    """Gives a script the command line that it would have without arguments: ours is not for it."""
+    """Gives a script a command line without arguments: ours are not for it."""
     before, sys.argv = sys.argv, [str(path)]
     try:
         yield

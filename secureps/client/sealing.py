@@ -55,7 +55,7 @@ Sealing = Generator[BlockHeader, None, Made]
 
 
 def whole(sealing: Sealing[Made]) -> Made:
-    """What comes of it, once all is sealed; raises what it raises."""
+    """Seals to the end, and returns what the sealing made."""
     while True:
         try:
             next(sealing)
@@ -220,7 +220,7 @@ class OutboxSealer:
         return tuple(filter(None, (self._ledger.warning(),)))
 
     def standing(self, pinned: Pinned) -> str:
-        """What all runs came to by now, in words; empty where no budget bounds it."""
+        """Says in words what all runs have spent; empty where no budget bounds it."""
         privacy = pinned.plan.section.privacy
         if privacy is None:
             return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -18,14 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from secureps.client.exchange import (
-    LEFT,
-    Exchange,
-    ExchangeTrainer,
-    ExchangeWorker,
-    LoopSite,
-    PulledModel,
-)
+from secureps.client.initial_model import shared_names
 from secureps.client.returned import number, taken_tensors, whole_number
 from secureps.client.runner import Joining, make_member
 from secureps.client.runner import join as take_part
@@ -40,17 +33,55 @@ from secureps.client.trainer import (
     record_privacy,
 )
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
+from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.policy.plan import Plan, load_plan
-from secureps.roles.machine import WORKER, Halt, Leave
+from secureps.roles.machine import WORKER, Halt, Leave, Record, Task, TaskResult
+from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.member.terms import Terms
-from secureps.service.environment import Meters
+from secureps.service.environment import Meter, Meters, Worker
 from secureps.service.executor import Executor
 from secureps.service.pinning import pin_process
 from secureps.store.keyring import default_state
 from secureps.store.kit_files import Passphrases
 
+LEFT = "this client left the run"
+
+
 LEAVE_SECONDS = 30.0
 """Seconds in which pushed updates may arrive, and the coordinator learns that a client leaves."""
+
+
+@dataclass(frozen=True, eq=False)
+class PulledModel(Mapping[str, Array]):
+    """A published model: its tensors by name, read-only, in the dtypes of the first parameters.
+
+    Args:
+        parameters: the same as a dict.
+        config: what the run asks of this training: settings, seed, part of the work, privacy.
+
+    Examples:
+        >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"lr": 0.5})
+        >>> model = ps.PulledModel({"slope": np.ones(1, np.float32)}, config)
+        >>> model.version, model["slope"], model.config.settings["lr"]
+        (3, array([1.], dtype=float32), 0.5)
+    """
+
+    parameters: Parameters = field(repr=False)
+    config: FitConfig
+
+    @property
+    def version(self) -> int:
+        """The model's version; the lowest, where its groups are at several versions."""
+        return min(self.config.versions.values())
+
+    def __getitem__(self, name: str) -> Array:
+        return self.parameters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parameters)
+
+    def __len__(self) -> int:
+        return len(self.parameters)
 
 
 class Session:
@@ -75,10 +106,9 @@ class Session:
         'all 3 versions are made'
     """
 
-    def __init__(self, joining: Joining, site: LoopSite) -> None:
-        self._joining, self._exchange = joining, Exchange()
-        self._trainer = ExchangeTrainer(site, self._exchange)
-        self._examples, self._frozen = site.examples, site.frozen
+    def __init__(self, joining: Joining, trainer: ExchangeTrainer, frozen: Sequence[str]) -> None:
+        self._joining, self._exchange = joining, trainer.exchange
+        self._trainer, self._frozen = trainer, frozen
         self._executor: Executor | None = None
         self._thread = threading.Thread(target=self._run, name=joining.name, daemon=True)
         self._pulled: PulledModel | None = None
@@ -183,7 +213,7 @@ class Session:
         if self._pulled is None:
             raise ScriptFailed("push: there is no pulled model: call pull() before each push")
         trained = _trained(self._pulled, self._frozen, delta, parameters)
-        count = _counted("examples", self._examples if examples is None else examples)
+        count = _counted("examples", self._trainer.examples() if examples is None else examples)
         result = FitResult(trained, count, _finite(metrics or {}), _counted("steps", steps))
         if self._pulled.config.privacy is not None:
             _demand_private(self._pulled.config, result)
@@ -341,9 +371,8 @@ def join(
         Passphrases(passphrase_fd),
         policy,
     )
-    return Session(
-        joining, LoopSite(initial, examples, evaluate, touches or {}, agreed.section.frozen)
-    )
+    trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches)
+    return Session(joining, trainer, agreed.section.frozen)
 
 
 # --- what is pushed -----------------------------------------------------------------
@@ -417,3 +446,180 @@ def _demand_private(config: FitConfig, result: FitResult) -> None:
         raise ScriptFailed(
             "push: metrics of a private training are computed without noise: leave them out"
         )
+
+
+class Left(BaseException):
+    """Ends a training whose session is closed.
+
+    A BaseException, because `blamed` would report an Exception as a fault of the script.
+    """
+
+
+class Exchange(Meter):
+    """The rendezvous of the client's worker thread and the caller's: each waits for the other.
+
+    As the client's meter it hears which records are durable.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._asked: PulledModel | None = None
+        self._pushed: FitResult | None = None
+        self._sealed: set[str] | None = None
+        self._durable = set[str]()
+        self._closed = self._started = False
+        self.outcomes: dict[str, str] = {}
+        self.end: Halt | BaseException | None = None
+
+    # --- the client's side ----------------------------------------------------------
+
+    def ask(self, model: PulledModel) -> FitResult:
+        """Hands out a model, and waits for the update that is pushed.
+
+        Raises:
+            Left: the session was closed, or the client ended.
+        """
+        with self._changed:
+            self._asked, self._pushed, self._sealed = model, None, None
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._pushed is not None or self.over)
+            if self._pushed is None:
+                raise Left
+            return self._pushed
+
+    def sealed(self, ids: set[str]) -> None:
+        """Notes the ids of the sealed updates; `give` returns once all of them are journalled."""
+        with self._changed:
+            self._sealed = ids
+            self._changed.notify_all()
+
+    def journalled(self, records: Sequence[Record]) -> None:
+        """Reads durable records of the client: which updates are sealed, which are settled."""
+        with self._changed:
+            for record in records:
+                match record:
+                    case Sealed(receipt):
+                        self._durable.add(str(receipt.id))
+                    case SubmissionSettled(id, outcome):
+                        self.outcomes[str(id)] = outcome
+            self._changed.notify_all()
+
+    def started(self) -> None:
+        """Says that the client is put together; it may still have to join."""
+        with self._changed:
+            self._started = True
+            self._changed.notify_all()
+
+    def ended(self, end: Halt | BaseException) -> None:
+        """Says that the client ended, and why."""
+        with self._changed:
+            self.end = end
+            self._changed.notify_all()
+
+    # --- the caller's side ----------------------------------------------------------
+
+    def wait_for_start(self) -> None:
+        """Waits until the client is put together, or has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._started or self.over)
+
+    def take(self) -> PulledModel | None:
+        """The next model to train from; None once the run is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked is not None or self.over)
+            model, self._asked = self._asked, None
+            return None if self.over else model
+
+    def give(self, result: FitResult) -> tuple[str, ...]:
+        """Hands an update over, and waits until it is durable; returns the ids of what is."""
+        with self._changed:
+            if self.over:
+                return ()
+            self._pushed = result
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self.over or (self._sealed is not None and self._sealed <= self._durable)
+            )
+            return tuple(sorted((self._sealed or set()) & self._durable))
+
+    def close(self) -> None:
+        """Ends all training: whoever waits for a model or an update goes on without."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether the session was closed, or its client ended."""
+        return self._closed or self.end is not None
+
+
+class ExchangeTrainer:
+    """The `Trainer` of a session; its `fit` is the caller's code between `pull` and `push`.
+
+    Args:
+        initial, examples, evaluate, touches: of `join`.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        initial: Parameters | Callable[[int], Parameters],
+        examples: int,
+        evaluate: Callable[[Parameters], EvaluateResult] | None = None,
+        touches: Mapping[str, NDArray[np.int64]] | None = None,
+    ) -> None:
+        self.exchange, self._initial, self._examples = exchange, initial, examples
+        self._judge, self._touches = evaluate, touches or {}
+        self._ties: Mapping[str, str] = {}
+
+    def parameters(self, seed: int) -> Parameters:
+        """Version 0 as it was given to `join`; see `Trainer`."""
+        initial = self._initial
+        made = initial(seed) if callable(initial) else dict(initial)
+        self._ties = shared_names(made)
+        return made
+
+    def tied(self) -> Mapping[str, str]:
+        """Names that share memory in version 0; see `Trainer`."""
+        return self._ties
+
+    def examples(self) -> int:
+        """The number of records that was given to `join`; see `Trainer`."""
+        return self._examples
+
+    def touches(self) -> Mapping[str, NDArray[np.int64]]:
+        """The rows that were given to `join`; see `Trainer`."""
+        return self._touches
+
+    def fit(self, parameters: Parameters, config: FitConfig) -> FitResult:
+        """Lets the caller train; see `Trainer.fit`."""
+        for array in parameters.values():
+            array.flags.writeable = False
+        return self.exchange.ask(PulledModel(parameters, config))
+
+    def evaluate(self, parameters: Parameters) -> EvaluateResult:
+        """Calls the function that was given to `join`; see `Evaluator`."""
+        if self._judge is None:
+            raise ScriptFailed("the plan evaluates, and join was called without evaluate=: give it")
+        return self._judge(parameters)
+
+
+class ExchangeWorker:
+    """A client's worker that tells an exchange which updates it sealed."""
+
+    def __init__(self, worker: Worker, exchange: Exchange) -> None:
+        self._worker, self._exchange = worker, exchange
+        self.take, self.keep, self.fetch = worker.take, worker.keep, worker.fetch
+        self.seconds = worker.seconds
+
+    def work(self, task: Task) -> TaskResult | None:
+        """Does a task; returns `Leave` in place of a training that the session gave up."""
+        try:
+            done = self._worker.work(task)
+        except Left:
+            return Leave(LEFT)
+        sealing = isinstance(task, Contribute | SealOn)
+        if sealing and isinstance(done, Contributed) and not done.again:  # else it is sealed anew
+            self._exchange.sealed({str(update.receipt.id) for update in done.updates})
+        return done

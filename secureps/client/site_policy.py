@@ -93,7 +93,7 @@ NO_POLICY = SitePolicy()
 
 
 def read_site(path: Path) -> SitePolicy:
-    """The policy in a file; ConfigError, with the line, for what it may not say."""
+    """Reads the policy in a file; ConfigError names the line that is wrong."""
     section = parse(SiteSection, read_toml(path), str(path))
     terms = Terms(
         section.budget,

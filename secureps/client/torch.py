@@ -17,7 +17,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,9 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from secureps.client import torch_ranks as ranks
-from secureps.client.fit_seeds import derived, fit_key, noise_generators, seed_of
-from secureps.client.held_tensor import HeldTensor
-from secureps.client.local_sgd import LocalSgd
-from secureps.client.record_checks import refuse_model
-from secureps.client.record_loss import Measure
+from secureps.client.record_checks import Measure, refuse_model
 from secureps.client.torch_sgd import (
+    LocalSgd,
     Task,
     bad_records,
     descend,
@@ -43,11 +40,13 @@ from secureps.client.torch_sgd import (
     shapes_agree,
 )
 from secureps.client.trainer import (
+    SECRET_BYTES,
     SEED_BITS,
     Array,
     EvaluateResult,
     FitConfig,
     FitResult,
+    HeldTensor,
     RecordPrivacy,
     Setting,
     check_like,
@@ -476,7 +475,6 @@ def _classifies(outputs: Any, targets: Tensor) -> bool:
 
 
 def _whole(tensor: Tensor) -> bool:
-    """Whether a tensor holds integers or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -513,7 +511,6 @@ def _tensor(what: str, given: Tensor | Array) -> Tensor:
 
 
 def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Copies the row numbers of `touches`; ScriptFailed if they do not ascend."""
     own = np.array(rows, np.int64)
     if own.ndim != 1 or (own < 0).any() or (np.diff(own) <= 0).any():
         raise ScriptFailed(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
@@ -538,3 +535,59 @@ def _device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"no usable device {name!r}: {one_line(error, lines=1)}") from None
+
+
+def fit_key(
+    parameters: Mapping[str, Array], config: FitConfig, local: LocalSgd, records: bytes
+) -> bytes:
+    """A key of 32 bytes for one fit: BLAKE2b of seed, secret, records and the server's choices."""
+    digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
+    versions = sorted((name, int(version)) for name, version in config.versions.items())
+    privacy = config.privacy and [value and float(value) for value in astuple(config.privacy)]
+    tensors = {name: np.ascontiguousarray(parameters[name]) for name in sorted(parameters)}
+    schema = [(name, str(array.dtype), array.shape) for name, array in tensors.items()]
+    header = repr((config.seed, versions, local, privacy, schema, records)).encode()
+    digest.update(config.secret.ljust(SECRET_BYTES, b"\0"))
+    digest.update(len(header).to_bytes(8, "big") + header)
+    for array in tensors.values():
+        digest.update(array.tobytes())
+    return digest.digest()
+
+
+def derived(key: bytes, purpose: str, size: int = 32) -> int:
+    """Derives an integer of `size` bytes from `key` for one purpose."""
+    digest = hashlib.blake2b(key, digest_size=size, key=purpose.encode(), person=b"secureps-rng")
+    return int.from_bytes(digest.digest(), "big")
+
+
+def seed_of(key: bytes, purpose: str) -> int:
+    """Derives a seed of SEED_BITS from `key` for one purpose."""
+    return derived(key, purpose, 8) >> (64 - SEED_BITS)
+
+
+def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
+    """Makes generators of `device` whose Gaussians together depend on every bit of `key`.
+
+    On the CPU one is enough: torch uses only the low 32 bits of a seed (mt19937), few enough to
+    try them all, so the state is filled from SHAKE-256 instead: 24 bytes of header, then 624
+    words of 32 bits in 8 bytes each. On other devices a generator has its seed alone.
+    """
+    if device.type != "cpu":
+        return tuple(torch.Generator(device=device).manual_seed(seed) for seed in noise_seeds(key))
+    generator = torch.Generator(device=device)
+    generator.manual_seed(seed_of(key, "noise"))
+    state = generator.get_state().numpy().copy()
+    stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
+    state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
+    generator.set_state(torch.from_numpy(state))
+    return (generator,)
+
+
+def noise_seeds(key: bytes) -> tuple[int, ...]:
+    """Four seeds of 64 bits, of which the noise is the sum.
+
+    The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
+    other two: 2^128 of work and memory.
+    """
+    wide = derived(key, "noise")
+    return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from secureps.client.local_sgd import LocalSgd
-from secureps.client.torch_sgd import Task, demand_finite
+from secureps.client.torch_sgd import LocalSgd, Task, demand_finite
 from secureps.client.trainer import Array, RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused, ScriptFailed
 from secureps.tracebacks import told
@@ -59,7 +58,7 @@ def leads() -> bool:
 
 
 def order(given: Order | None, parameters: Mapping[str, Array]) -> None:
-    """Tells the other ranks what to train from; None: nothing any more."""
+    """Tells the other ranks what to train from; None dismisses them."""
     head = b"null"
     if given is not None:
         tensors = [(name, str(each.dtype), each.shape) for name, each in parameters.items()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,7 +256,7 @@ class Trainer(Evaluator, Protocol):
     file, or serves another model as version 0, is refused.
 
     Another is `fit_held(parameters, config)`, asked in the place of `fit`: the same training, whose
-    tensors may be `client.held_tensor.HeldTensor`s, left on the device where they were trained.
+    tensors may be `client.trainer.HeldTensor`s, left on the device where they were trained.
     Their update is made there, with the same bits, and only its integers come to the host.
 
     Two belong together. `follow() -> str | None`, of a process that only helps another one to
@@ -310,11 +310,10 @@ class HoldingTrainer(Trainer, Protocol):
     """A trainer whose trained model may stay on a device."""
 
     def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Trains as `fit`; tensors may be `client.held_tensor.HeldTensor`s."""
+        """Trains as `fit`; tensors may be `client.trainer.HeldTensor`s."""
         ...
 
 
-@runtime_checkable
 class AheadTrainer(Protocol):
     """A trainer elsewhere, which may begin before the answer is wanted: virtual time passes first.
 
@@ -351,7 +350,7 @@ def ties_of(trainer: Trainer) -> Mapping[str, str]:
 
 
 def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResult]:
-    """What trains: `fit_held`, but of who derives a `fit` of its own that one."""
+    """The function that trains: `fit_held`, unless a derived class has a `fit` of its own."""
     for kind in type(trainer).__mro__:
         if "fit_held" in vars(kind):
             return cast(HoldingTrainer, trainer).fit_held
@@ -378,3 +377,28 @@ def check_like(
         if np.shape(array) != shapes[name]:
             return f"tensor {name!r} has shape {np.shape(array)}, the model's has {shapes[name]}"
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class HeldTensor:
+    """A tensor that NumPy takes for an array: `numpy.asarray` copies it to the host.
+
+    Args:
+        tensor: of torch, of floating-point numbers that NumPy has too.
+    """
+
+    tensor: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape, as an array has one."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array that NumPy makes of it."""
+        return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        own: NDArray[Any] = self.tensor.detach().to("cpu", copy=True).numpy()
+        return own if dtype is None else own.astype(dtype)

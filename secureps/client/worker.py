@@ -13,17 +13,15 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.buffers import Buffers
-from secureps.client.block_by_block import BlockByBlock
-from secureps.client.clipping import magnitude
 from secureps.client.evaluation import judge
-from secureps.client.feedback import keep, load_kept
-from secureps.client.frozen_tensors import FrozenTensors, refuse_changed
 from secureps.client.initial_model import (
     Tensors,
     conformed,
@@ -33,25 +31,33 @@ from secureps.client.initial_model import (
     with_ties,
 )
 from secureps.client.integers import BlockIntegers, UpdateIntegers
-from secureps.client.local_tensors import LocalTensors
-from secureps.client.pulled_block import published_block
+from secureps.client.local_tensors import LocalTensors, refuse_changed, take_frozen
 from secureps.client.returned import LOOK, taken_fit
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, Sealing, draft, whole
-from secureps.client.site import Site
-from secureps.client.trained import Trained
-from secureps.client.trained_update import trained_update
 from secureps.client.trainer import (
     SECRET_BYTES,
+    AheadTrainer,
     FitConfig,
     FitResult,
+    HeldTensor,
+    Trainer,
     fit_of,
     kinds_of,
     record_privacy,
     ties_of,
 )
-from secureps.client.update import Update
-from secureps.crypto.sampling import Label, Stream
+from secureps.client.update import (
+    Trained,
+    Update,
+    add_kept,
+    clip_update,
+    keep,
+    load_kept,
+    magnitude,
+)
+from secureps.crypto.identity import Identity
+from secureps.crypto.sampling import Label, Seed, Stream
 from secureps.errors import (
     BudgetSpent,
     ConfigError,
@@ -60,10 +66,11 @@ from secureps.errors import (
     NotFinite,
     PlanRefused,
     ScriptFailed,
+    SecurepsError,
 )
 from secureps.exhaustion import is_disk_fault
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import digest
+from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.member_records import Sealed, UpdateReleased
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
@@ -74,8 +81,10 @@ from secureps.messages.submission import (
     SubmissionId,
     model_digest,
 )
+from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
+from secureps.policy.block_deltas import block_delta
 from secureps.policy.counting import (
     bound,
     by_public_number,
@@ -109,6 +118,7 @@ from secureps.roles.member.tasks import (
 from secureps.service.environment import Worker
 from secureps.service.logs import tell
 from secureps.service.malloc import give_back_free
+from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.spool import Spool
 
 _BUFFERS = Buffers(8 << 20)
@@ -120,6 +130,33 @@ it: for a smaller one that is not worth its time."""
 
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
 """Published blocks by key: the clients of this process share one read-only copy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A client's trainer, keys and settings; only public keys and sealed updates ever leave it.
+
+    Args:
+        seed: all randomness but keys and encryption errors comes from it.
+        holder_keys: the key holders' public cipher keys, by name.
+        local: folder of the tensors that never leave (the plan's `local` patterns).
+        threads: that seal blocks.
+        records: the public number that the client counts by; None for the plan's.
+        ledger: has every update on record, and what it spends, before it is sealed.
+        shared: other clients train in this process while an update is sealed, with the same arrays
+            perhaps: those of a training are copied.
+    """
+
+    name: str
+    trainer: Trainer
+    identity: Identity
+    seed: Seed
+    holder_keys: Mapping[str, bytes]
+    local: Path
+    threads: int = 1
+    records: int | None = None
+    ledger: BudgetLedger = dataclasses.field(default_factory=MemoryLedger)
+    shared: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +190,30 @@ def _not_finite(layout: GroupLayout, result: FitResult) -> str:
     return ""
 
 
+def trained_update(made: Trained) -> Update:
+    """The clipped update of a group; in memory, and to be changed, where the plan has feedback.
+
+    It is made on the device where the model was trained, if it is left there, else on the host: the
+    same bits.
+
+    Raises:
+        NotFinite: a value is not finite.
+    """
+    plan, layout = made.plan, made.layout
+    named = (made.model.get(spec.name) for spec in layout.tensors)
+    held = next((each for each in named if isinstance(each, HeldTensor)), None)
+    if held is not None:
+        # torch, which who holds a tensor has loaded
+        from secureps.client.device_update import device_update
+
+        there = device_update(made, held.tensor.device)
+        if there is not None:
+            return there
+    delta = add_kept(difference(layout, made.published, made.model), made.kept)
+    update = clip_update(plan, layout, delta, made.scale, made.kinds)
+    return update.held() if plan.group(layout.name).feedback else update
+
+
 class ClientWorker(Worker):
     """The worker of one client.
 
@@ -175,10 +236,16 @@ class ClientWorker(Worker):
         self._cost = cost
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
-        self._making = BlockByBlock()
+        self._sealing: Sealing[Contributed] | None = None
+        """The contribution that is being sealed, of these aims."""
+        self._aims: tuple[Aim, ...] = ()
+        self._left = self._between = 0.0
+        """When its last block was sealed, and the seconds of other work between its blocks."""
+        trainer: Any = site.trainer
+        self._ahead: AheadTrainer | None = trainer if hasattr(trainer, "begin_fit") else None
         self._noted = set[str]()
         self._buffers = _BUFFERS
-        self._frozen = FrozenTensors(site)
+        self._frozen: Tensors = {}
         self._sealer = OutboxSealer(
             site.identity,
             site.holder_keys,
@@ -190,8 +257,29 @@ class ClientWorker(Worker):
         )
 
     def seconds(self, task: Task) -> float:
-        """How long a task takes in virtual time; see `Worker`."""
+        """How long a task takes in virtual time; see `Worker`.
+
+        A trainer elsewhere begins before that time has passed: it is given what it will be given
+        later, or nobody asks for it.
+        """
+        if self._ahead is not None:
+            held = self.pulled
+            try:
+                self._begin(self._ahead, task)
+            except SecurepsError:
+                pass  # said when the task is done, which comes to the same
+            finally:
+                self.pulled = held  # what is let go of then may be needed until then
         return self._cost(task)
+
+    def _begin(self, trainer: AheadTrainer, task: Task) -> None:
+        match task:
+            case Contribute():
+                if self._early is None or self._labels(self._early[0]) != self._labels(task):
+                    trainer.begin_fit(*self.prepare_fit(task, self._load_staying(task)))
+            case Evaluate():
+                model = self._assemble(task, self._load_staying(task))
+                trainer.begin_evaluate(model, {at.group: at.version for at in task.model})
 
     # --- payloads -----------------------------------------------------------------
 
@@ -203,10 +291,25 @@ class ClientWorker(Worker):
         """
         if not isinstance(request, GetBlock):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
-        pinned = self._machine.pinned
-        values, digest = published_block(pinned, request, payload, digest, self.pulled)
+        layout = self._layout().group(request.group)
+        first, last = layout.span(request.block)
+        if len(payload) != 4 * (last - first):
+            payload = self._follow(layout, request, payload)
+            digest = payload_digest(payload)
+        values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
         self.pulled[block_key(digest)] = _PULLED.setdefault(block_key(digest), values)
         return digest
+
+    def _follow(
+        self, layout: GroupLayout, request: GetBlock, changes: bytes | memoryview
+    ) -> memoryview:
+        """Applies differences to the pulled block that they start from; float32 as published."""
+        delta = block_delta(self._machine.pinned.plan, layout, request.block)
+        base = self.pulled.get(block_key(request.base))
+        if delta is None or base is None:
+            raise Malformed(f"block {request.block} of {request.group} has a wrong length")
+        made = delta.follow(base, changes, request.version).astype("<f4", copy=False)
+        return made.data.cast("B")
 
     def fetch(self, key: str) -> memoryview:
         """A sealed block from the outbox."""
@@ -218,13 +321,17 @@ class ClientWorker(Worker):
             case Offer(group, sequence):
                 return self._offer(group, sequence)
             case Contribute():
-                if unsent := self._repeated(task):
+                if unsent := self._find_repeats(task):
                     return Contributed((), (), unsent)
                 if excess := self._excess(task):
                     return Leave(excess)
-                return self._rests(task) or self._making.begin(self._contribute, task)
+                if (resting := self._rest(task)) is not None:
+                    return resting
+                self._sealing, self._aims = self._contribute(task), task.aims
+                self._left, self._between = time.perf_counter(), 0.0
+                return self._seal_next()
             case SealOn():
-                return self._making.go_on()
+                return self._seal_next()
             case Evaluate():
                 return self._evaluate(task)
             case Reseal():
@@ -256,8 +363,8 @@ class ClientWorker(Worker):
         pinned = self._machine.pinned
         kinds = kinds_of(self._site.trainer)
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
-        staying = self._staying(task)
-        result, training = self._trained(task, staying)
+        staying = self._load_staying(task)
+        result, training = self._train(task, staying)
         if not result.examples and not by_public_number(pinned.plan.section):
             return Contributed((), (), tuple(Unsent(aim, NO_EXAMPLES) for aim in task.aims))
         trained, made = time.perf_counter(), list[Sealed]()
@@ -277,18 +384,36 @@ class ClientWorker(Worker):
                 raise
         figures = (
             Figure("training_seconds", training),
-            Figure("encryption_seconds", sealed - trained - self._making.between),
+            Figure("encryption_seconds", sealed - trained - self._between),
         )
         # For the data holder's own terminal alone: no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
         return Contributed(tuple(made), figures, unsent, told, self._sealer.standing(pinned))
 
+    def _seal_next(self) -> BlockSealed | Contributed:
+        """Seals one block of a contribution, or the rest where that has to stay together.
+
+        After an error, perhaps when blocks have left, all aims are sealed anew: a key seals each
+        block once.
+        """
+        sealing, self._sealing = self._sealing, None
+        if sealing is None:
+            return Contributed((), (), again=self._aims)
+        self._between += time.perf_counter() - self._left
+        try:
+            block = next(sealing)
+        except StopIteration as end:
+            done: Contributed = end.value
+            return done
+        self._sealing, self._left = sealing, time.perf_counter()
+        return BlockSealed(block)
+
     def _excess(self, task: Contribute | Evaluate) -> str:
         return self._sealer.excess(self._machine.pinned, self._site.name, task)
 
-    def _rests(self, task: Contribute) -> Resting | None:
-        """Whether this site lets no training begin now; one that is done already needs no leave."""
+    def _rest(self, task: Contribute) -> Resting | None:
+        """Rests if the site lets no training begin now; one that was done before needs no leave."""
         pinned, ledger, early = self._machine.pinned, self._site.ledger, self._early
         if ledger.updates_per_hour is None:
             return None
@@ -298,8 +423,8 @@ class ClientWorker(Worker):
         seconds = ledger.begin(pinned.run.id)
         return Resting(seconds, task.aims) if seconds else None
 
-    def _trained(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
-        """The trained model and the seconds of its training, which may have been done before."""
+    def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
+        """Trains, unless that was done before; returns the model, and the seconds it took."""
         self._note(self._sealer.afford(self._machine.pinned, self._site.name, task))
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
@@ -308,11 +433,15 @@ class ClientWorker(Worker):
         result = self._fit(task, staying)
         return result, time.perf_counter() - began
 
-    def _staying(self, task: Contribute | Evaluate) -> Tensors:
-        """The tensors that stay with this client, as they are before the task."""
+    def _load_staying(self, task: Contribute | Evaluate) -> Tensors:
+        """Loads the tensors that stay with this client, as they are before the task."""
         layout = self._layout()
         tensors = self._load_local(task) if layout.local else {}
-        return tensors | self._frozen.load(layout.frozen or ())
+        if layout.frozen and not self._frozen:
+            initial = initial_parameters(self._site.trainer, self._site.seed)
+            with blamed("what parameters returned"):
+                self._frozen = take_frozen(initial, layout.frozen)
+        return tensors | self._frozen
 
     def _assemble(self, task: Contribute | Evaluate, staying: Tensors) -> Tensors:
         """The pulled model, in the order of the schema, in memory of its own but for `staying`."""
@@ -336,7 +465,6 @@ class ClientWorker(Worker):
         return with_ties(model, ties_of(self._site.trainer))
 
     def _published(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
-        """Pulled blocks by their digests."""
         return [self.pulled[block_key(each)] for each in blocks]
 
     def _check_start(self, task: Contribute | Evaluate) -> None:
@@ -349,15 +477,14 @@ class ClientWorker(Worker):
                 refuse_other_start(group, initial, self._published(pulled[group.name]))
 
     def _blocks(self, task: Contribute | Evaluate) -> dict[str, tuple[bytes, ...]]:
-        """The digests of the pulled blocks, by group."""
         layout, blocks = self._layout(), iter(task.blocks)
         return {
             at.group: tuple(itertools.islice(blocks, layout.group(at.group).blocks))
             for at in task.model
         }
 
-    def ordered(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
-        """What a trainer is given for a training."""
+    def prepare_fit(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
+        """Makes the model and the order that a trainer is given for a training."""
         site, plan = self._site, self._machine.pinned.plan
         stream = self._stream("fit", site.name, *self._labels(task))
         config = FitConfig(
@@ -372,7 +499,7 @@ class ClientWorker(Worker):
         return self._assemble(task, {n: each.copy() for n, each in staying.items()}), config
 
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
-        given, config = self.ordered(task, staying)
+        given, config = self.prepare_fit(task, staying)
         with blamed("fit", self._site.name):
             result = fit_of(self._site.trainer)(given, config)
         with blamed("what fit returned"):
@@ -390,8 +517,8 @@ class ClientWorker(Worker):
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         return (*labels, _content(task))
 
-    def _repeated(self, task: Contribute) -> tuple[Unsent, ...]:
-        """All aims, if this model was trained from under another version of each of them."""
+    def _find_repeats(self, task: Contribute) -> tuple[Unsent, ...]:
+        """Returns all aims, if each of them had this model before, under another version."""
         rows = [(aim, self._row(aim, b"", task, None)) for aim in task.aims]
         said = [(aim, self._site.ledger.repeats(row)) for aim, row in rows]
         return tuple(Unsent(*each) for each in said) if all(why for _, why in said) else ()
@@ -399,7 +526,6 @@ class ClientWorker(Worker):
     def _row(
         self, aim: Aim, update: bytes, task: Contribute | Evaluate, spends: Fact | None
     ) -> UpdateReleased:
-        """What the ledger has of an update."""
         return UpdateReleased(
             self._machine.pinned.run.id,
             self._site.name,
@@ -478,7 +604,6 @@ class ClientWorker(Worker):
         return leave, tuple(Unsent(each.aim, objection) for each, objection in both if objection)
 
     def _seal(self, made: _Draft) -> Sealing[Sealed]:
-        """Seals an update that may leave, and puts it into the outbox."""
         with self._sealer.all_or_none() as put:
             blocks, pinned = made.blocks, self._machine.pinned
             sealed = yield from self._sealer.seal(pinned, made.receipt, blocks)
@@ -507,7 +632,7 @@ class ClientWorker(Worker):
     # --- evaluating ---------------------------------------------------------------
 
     def _evaluate(self, task: Evaluate) -> Contributed | Judged:
-        """The metrics of the pulled model on this client's held-out records, sealed or signed."""
+        """Judges the pulled model on held-out records; the metrics are sealed, or signed."""
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
@@ -518,7 +643,7 @@ class ClientWorker(Worker):
             if excess := self._excess(task):
                 raise BudgetSpent(excess)
             self._sealer.afford(pinned, site.name, task)
-            model = self._assemble(task, self._staying(task))
+            model = self._assemble(task, self._load_staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
             judgement = judge(site.trainer, model, section, task.model, of == "uniform")
         except (ConfigError, PlanRefused, ScriptFailed) as error:  # the run is about training

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import Seed, UnsafeSeed
 from secureps.errors import NotReady, SecurepsError, from_wire
+from secureps.flower.post import log
 from secureps.messages.orders import Published
 from secureps.messages.requests import (
     AskRun,
@@ -41,6 +43,10 @@ from secureps.policy.plan import Plan
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import shard_names
+from secureps.run.processes.spawning import Program
+from secureps.run.processes.supervisor import Died, Supervisor
+from secureps.run.up.folder import RunFolder, write_holders
+from secureps.run.up.programs import SECUREPS
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
@@ -134,7 +140,7 @@ class Aggregator:
 
     @property
     def roster(self) -> Roster:
-        """The newest that the coordinator goes by."""
+        """The newest roster that the coordinator follows."""
         followed = self._parties[COORDINATOR].roster or self.kit.roster
         return max(self.kit.roster, followed, key=lambda each: each.place)
 
@@ -144,7 +150,7 @@ class Aggregator:
         return self._parties[COORDINATOR].run
 
     def sign(self, domain: bytes, data: bytes) -> bytes:
-        """The coordinator's signature."""
+        """Signs as the coordinator."""
         return self._identity.sign(domain, data)
 
     @property
@@ -154,7 +160,7 @@ class Aggregator:
         return MOST_BYTES_A_VALUE * sum(math.prod(spec.shape) for spec in tensors)
 
     def settled(self) -> None:
-        """Returns when the coordinator has told all that follows from what it has handled."""
+        """Waits until the coordinator has told all that follows from what it has handled."""
         told: Future[None] = Future()
         self._parties[COORDINATOR].later(partial(told.set_result, None))
         self._answered(COORDINATOR, told)
@@ -162,7 +168,7 @@ class Aggregator:
     def foreseen(
         self, client: str, orders: Iterable[object]
     ) -> tuple[list[Entry], dict[bytes, bytes]]:
-        """The answers, and their payloads, to what a client will ask for by these orders."""
+        """Answers, with their payloads, what a client will ask for after these orders."""
         entries, payloads = list[Entry](), dict[bytes, bytes]()
         newest = {order.group: order for order in orders if isinstance(order, Published)}
         for order in newest.values():
@@ -323,3 +329,54 @@ class Aggregator:
     def _seed(self, state: Path) -> Seed:
         unsafe = self._unsafe_seed
         return own_seed(state / "seed") if unsafe is None else UnsafeSeed(unsafe)
+
+
+# --- key holders --------------------------------------------------------------------
+
+
+DEPLOYED = (*SECUREPS, "serve", "keyholder", "--config")
+SIMULATED = (sys.executable, "-P", "-m", "secureps.flower.simulated_holder")
+"""What the command of a key holder begins with; its configuration's file follows."""
+
+
+class Holders:
+    """The key holders of one run that are processes of this machine; a context, which ends them.
+
+    Each is a `secureps serve keyholder`. Those whose private keys are in the run's kit are started
+    here; the others are somebody else's processes, and dial the coordinator's address. In a
+    simulation all are started here, by a program that waits for no disk
+    (`flower.simulated_holder`).
+
+    Args:
+        root: the run's folder; address: HOST:PORT of the coordinator, empty where nodes relay to
+            key holders: then none is started here.
+        simulated: all parties are of this machine, and the run is over with it.
+    """
+
+    def __init__(self, plan: Plan, root: Path, kit: Path, address: str, simulated: bool) -> None:
+        self._folder, self._kit, self._address = RunFolder(root), kit, address
+        self._plan, self._program = plan, SIMULATED if simulated else DEPLOYED
+        self._supervisor = Supervisor(self._folder.logs)
+
+    def __enter__(self) -> Holders:
+        self._supervisor.__enter__()
+        roster = load_public(self._kit).roster
+        holders = [each.name for each in roster.holders()] if self._address else []
+        own = [name for name in holders if (self._kit / "private" / name).is_dir()]
+        write_holders(self._folder, self._plan, tuple(own), self._address, self._kit)
+        for name in own:
+            command = (*self._program, str(self._folder.config(name)))
+            self._supervisor.start(Program(name, command, dict(os.environ), may_finish=True))
+        for name in sorted(set(holders) - set(own)):
+            log.info("waits for key holder %s, which dials %s", name, self._address)
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._supervisor.stop()
+        self._supervisor.__exit__(None, None, None)
+
+    def look(self) -> None:
+        """Starts again what has died; OperatorError if that does not help."""
+        for each in self._supervisor.poll():
+            if isinstance(each, Died):
+                log.warning("%s died (%s), and is started again", each.name, each.how)

@@ -3,25 +3,43 @@
 secureps           ConfigRecord: what is no secret and no message of ours
 secureps.batch     ArrayRecord of one array of our own kind, which Flower cuts as it cuts models
 secureps.payloads  ArrayRecord, by digest: the same arrays for all nodes, so they travel once
+
+What Flower has no public name for stands at the end.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.client.mod import utils
+from flwr.clientapp import ClientApp
 
 from secureps.errors import Malformed, Oversized
 from secureps.messages.encoding import DIGEST_BYTES
 
+log = logging.getLogger("flwr.secureps")
+"""What a ServerApp says goes where Flower's own log goes."""
+
+
 MARKER = "secureps"
+
+
 BATCH = "secureps.batch"
+
+
 PAYLOADS = "secureps.payloads"
+
+
 STYPE = "secureps"
 """How our arrays are serialized: Flower's `numpy()` refuses them, so nothing adds them up."""
 
+
 OURS = (MARKER, BATCH, PAYLOADS)
+
 
 Said = Mapping[str, str | int]
 
@@ -100,3 +118,38 @@ def _bytes(found: Array | None, most: int) -> bytes:
     if len(found.data) > most:
         raise Oversized(f"a wave's message of {len(found.data)} bytes; at most {most} are allowed")
     return found.data
+
+
+# --- what differs between flwr 1.41 and 1.42, or has no public name there ------------
+
+
+REFUSED = 2
+"""Flower's code of an app that raises."""
+
+
+_APP = ClientApp.__module__
+
+
+_CHAIN = utils.__name__
+
+
+def answer(message: Message, content: RecordDict) -> Message:
+    """The reply to a message."""
+    return Message(content, reply_to=message)
+
+
+def refusal(message: Message, reason: str) -> Message:
+    """The reply that says why there is none."""
+    return Message(Error(code=REFUSED, reason=reason), reply_to=message)
+
+
+def outermost(frame: FrameType | None) -> bool:
+    """Whether the mod whose frame this is, or was called from, is the first of its app's.
+
+    Between an app and its first mod there is one function of Flower's; before any other mod there
+    is the frame of the one that called it.
+    """
+    while frame is not None and frame.f_globals.get("__name__") != _CHAIN:
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    return caller is not None and caller.f_globals.get("__name__") == _APP

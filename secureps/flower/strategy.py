@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -26,12 +26,10 @@ from flwr.supercore.run import Run
 from secureps.client.flower.records import FlowerModel
 from secureps.client.flower.server import flowers_name, optimizer_of
 from secureps.errors import ConfigError, OperatorError, naming
-from secureps.flower.aggregator import Aggregator
+from secureps.flower.aggregator import Aggregator, Holders
 from secureps.flower.federation import Founder, find_plan, simulated_kit
-from secureps.flower.holders import Holders
-from secureps.flower.names import log
 from secureps.flower.node_settings import TOLD_KIT, TOLD_SEED
-from secureps.flower.post import Said
+from secureps.flower.post import Said, log
 from secureps.flower.trainer import FORM, ModelForm
 from secureps.flower.waves import Waves
 from secureps.messages.requests import Status
@@ -116,39 +114,35 @@ class SecureFedAvg(FedAvg):
         with naming("SecureFedAvg", ConfigError):
             _refuse_aggregation(self.strategy)
 
+    @property
+    def _flowers(self) -> Strategy:
+        """The strategy that was given, or what Flower's own FedAvg does."""
+        return cast(Strategy, super()) if self.strategy is self else self.strategy
+
     def summary(self) -> None:
         """Logs what the plan and the strategy say."""
         log.info("\t├──> secureps: %s by plan %s", flowers_name(self.strategy), self.plan)
-        if self.strategy is self:
-            super().summary()
-        else:
-            self.strategy.summary()
+        self._flowers.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the strategy does."""
-        if self.strategy is self:
-            return super().configure_train(server_round, arrays, config, grid)
-        return self.strategy.configure_train(server_round, arrays, config, grid)
+        """Delegates to the strategy."""
+        return self._flowers.configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the strategy does; a round that was made before this start is not judged again."""
+        """Delegates to the strategy; skips rounds that were made before this start."""
         if self._rounds is not None and server_round < self._rounds.first:
             return []
-        if self.strategy is self:
-            return super().configure_evaluate(server_round, arrays, config, grid)
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        return self._flowers.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """As the strategy does."""
-        if self.strategy is self:
-            return super().aggregate_evaluate(server_round, replies)
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        """Delegates to the strategy."""
+        return self._flowers.aggregate_evaluate(server_round, replies)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -189,7 +183,7 @@ class SecureFedAvg(FedAvg):
         self._rounds = rounds
 
         def judged(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            """Of no round that was made before this start, whose model is not there any more."""
+            """Skips rounds that were made before this start: their models are gone."""
             again = 0 < number < rounds.first
             return None if again or evaluate_fn is None else evaluate_fn(number, arrays)
 
@@ -212,7 +206,6 @@ class SecureFedAvg(FedAvg):
 
 
 def _refuse_aggregation(strategy: Strategy) -> None:
-    """Refuses a strategy that puts single updates, or their metrics, together itself."""
     flowers_name(strategy)
     aggregate = strategy.aggregate_train
     if not isinstance(strategy, SecureFedAvg) and not aggregate.__module__.startswith("flwr."):
@@ -359,7 +352,6 @@ class _Rounds(Grid):
             )
 
     def _arrays(self) -> ArrayRecord:
-        """The newest version as the app has it."""
         found = self._servers.model()
         tensors = self._model.tensors if found is None else found
         self._metrics = np.asarray(tensors.get(TRAIN_METRICS, np.zeros(0)))
@@ -373,7 +365,6 @@ class _Rounds(Grid):
 
     @property
     def sent(self) -> int:
-        """Messages of all waves."""
         return self._waves.sent
 
     @staticmethod
@@ -383,16 +374,13 @@ class _Rounds(Grid):
     # --- Grid ---------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
-        """As the grid does."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Run:
-        """The grid's."""
         return self._grid.run
 
     def create_message(self, *given: Any, **settings: Any) -> Message:
-        """As the grid does."""
         return self._grid.create_message(*given, **settings)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -403,17 +391,15 @@ class _Rounds(Grid):
         return sorted(self._seen)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """As the grid does."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """As the grid does."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Trains, which has no replies; sends any other message to those nodes that are there."""
+        """Trains, without replies; sends any other message to the nodes that are there."""
         sent = list(messages)
         if sent and sent[0].metadata.message_type.partition(".")[0] == "train":
             self._train(sent)

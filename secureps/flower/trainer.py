@@ -16,8 +16,14 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from secureps.client.flower.records import FlowerModel
-from secureps.client.flower.trainer import STATISTICS, bound_seed, example_count, lighter, made
-from secureps.client.global_rng import seeded
+from secureps.client.flower.trainer import (
+    STATISTICS,
+    bound_seed,
+    example_count,
+    lighter,
+    made,
+    seeded,
+)
 from secureps.client.initial_model import schema_of
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
 from secureps.errors import (
@@ -116,7 +122,7 @@ class AppTrainer:
 
     @property
     def schema(self) -> Schema:
-        """Of the app's model."""
+        """The schema of the app's model."""
         return schema_of(self._form.tensors)
 
     def parameters(self, seed: int) -> dict[str, Array]:

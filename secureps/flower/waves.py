@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
-from secureps.flower.names import log
+from secureps.flower.post import log
 from secureps.messages.orders import Invite, Published
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.policy.groups import together
@@ -81,7 +81,6 @@ class _Node:
     """What its app answered last, if nothing of secureps was in it."""
 
     def __str__(self) -> str:
-        """As people read it in a log."""
         return f"node {self.id}" + (f" ({self.name})" if self.name else "")
 
 
@@ -166,7 +165,6 @@ class Waves:
     # --- nodes --------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Sees who is there, and keeps the leases of those that are."""
         now = time.monotonic()
         if now - self._looked >= LOOK:
             self._looked = now
@@ -302,7 +300,7 @@ class Waves:
             node.foreign = "it answered in the clear"
             raise Malformed(f"answered without secureps; {MOD}")
         node.foreign = ""
-        most = ROOM + 2 * self._largest
+        most = ROOM + 2 * self._servers.update_bytes
         parcel = post.unpacked(reply.content, most)
         if error := parcel.said.get("error"):
             raise NotReady(_words(error))
@@ -356,11 +354,6 @@ class Waves:
         if node.name and node.standing:
             self._servers.relay.came(node.name, node.standing)
 
-    @property
-    def _largest(self) -> int:
-        """Bytes of the largest update that a client can send."""
-        return self._servers.update_bytes
-
     def _refuse_failing(self) -> None:
         """NotReady if no node that is here is asked any more: the run brought their app."""
         here = [self._nodes[id] for id in self._here if self._nodes[id].name not in self._holders]
@@ -400,7 +393,6 @@ def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
 
 
 def _words(text: object) -> str:
-    """Another party's own words, as they are logged."""
     line = printable(str(text))
     if len(line) > MOST_WORDS:  # a traceback says at its end what went wrong
         return f"{line[:100]} ... {line[105 - MOST_WORDS :]}"

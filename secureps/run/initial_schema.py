@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.frozen_tensors import digests_of
 from secureps.client.initial_model import read_initial, schema_of
+from secureps.client.local_tensors import digests_of
 from secureps.errors import ConfigError, WrongShape
 from secureps.files.objects import initial_path, shown
 from secureps.messages.schema import Schema

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from secureps.client.flower.served import KEY, Founded, FoundingOrder, write_served
+from secureps.client.flower.served import KEY, Founded, write_served
 from secureps.client.script import Script, speaks_flower
 from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import PlanSection
@@ -83,7 +83,7 @@ def found(
         return None
     number = seed.derive("founding").integer(SEED_BITS)
     own = {**settings, **({} if initial is None else {"initial": initial})}
-    founded = Script(path).found(own, FoundingOrder(plan.section.versions, number, clients))
+    founded = Script(path).found(own, plan.section.versions, number, clients)
     if founded is None:
         return None
     section, optimizer = with_optimizer(plan.section, founded.optimizer)

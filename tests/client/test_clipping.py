@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.clipping import clip_update, tell_cuts
+from secureps.client.update import clip_update, tell_cuts
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
 from secureps.policy.tensor_kinds import Kind
@@ -99,11 +99,6 @@ def test_a_range_alone_is_named_with_what_holds_it(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.DEBUG, logger="secureps")
     tell_cuts("c0", "", group(), made_of(values(0, 0, 6, -8)), 0.5, 3.5)
     assert caplog.messages == [f"c0: {RANGED}"]
-
-
-def test_a_clip_leaves_running_statistics_as_they_are() -> None:
-    cut = clip_update(PLAN, group(), parts_of(values(900, -900, 6, 8)), None, KINDS)
-    assert cut.whole().tolist() == pytest.approx([900, -900, 3, 4])
 
 
 @pytest.mark.parametrize(

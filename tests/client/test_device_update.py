@@ -22,11 +22,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
-from secureps.client.held_tensor import HeldTensor
-from secureps.client.trained import Trained
-from secureps.client.trained_update import trained_update
-from secureps.client.update import Update
-from secureps.client.worker import ClientWorker
+from secureps.client.trainer import HeldTensor
+from secureps.client.update import Trained, Update
+from secureps.client.worker import ClientWorker, trained_update
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.device import bits, norms
 from secureps.errors import NotFinite

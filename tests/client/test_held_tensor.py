@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from secureps.client import torch as torch_trainer
-from secureps.client.held_tensor import HeldTensor
 from secureps.client.initial_model import schema_of
 from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import Array, FitConfig, FitResult, fit_of
+from secureps.client.trainer import Array, FitConfig, FitResult, HeldTensor, fit_of
 from secureps.errors import ScriptFailed
 from tests.client.test_torch import CONFIG, PRIVATE, mlp, records, same, trainer
 

@@ -14,7 +14,7 @@ import pytest
 import secureps as ps
 from secureps.client import runner
 from secureps.client.runner import Joining
-from secureps.client.site import Site
+from secureps.client.worker import Site
 from secureps.config.site import SiteSection
 from secureps.crypto.cipher import CipherParameters
 from secureps.roles.machine import Halt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secureps.client.torch import TorchTrainer
+from secureps.client.torch import TorchTrainer, noise_generators, noise_seeds
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy
 from secureps.errors import ConfigError
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer
@@ -128,6 +129,43 @@ def test_batches_are_poisson_samples() -> None:
     assert np.var(sizes) == pytest.approx(50 * 0.2 * 0.8, rel=0.4)
 
 
-def test_an_empty_batch_is_a_step_of_noise() -> None:
-    noise = drift(rate=1e-9, scale=1.0, seed=3) * (1e-9 * 50)
-    assert noise.std() == pytest.approx(6.0, rel=0.03)
+# --- noise is as hard to guess as its key, on every device ---------------------------
+
+
+def test_a_device_that_takes_seeds_gets_four_that_hold_256_bits_of_the_key() -> None:
+    key = bytes(range(32))
+    first = noise_seeds(key)
+    assert len(set(first)) == 4
+    assert all(0 <= seed < 1 << 64 for seed in first)
+    assert max(seed.bit_length() for seed in first) == 64, "the highest bit is used"
+    for at in range(32):
+        changed = bytes(k ^ (i == at) for i, k in enumerate(key))
+        assert all(a != b for a, b in zip(first, noise_seeds(changed), strict=True))
+
+
+def test_other_devices_than_a_cpu_have_a_generator_of_each_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And take each seed whole. There need be no CUDA here to see that."""
+    made: list[tuple[str, int]] = []
+
+    class Recorded:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def manual_seed(self, seed: int) -> Recorded:
+            made.append((self.device.type, seed))
+            return self
+
+    monkeypatch.setattr(torch, "Generator", Recorded)
+    key = bytes(32)
+    assert len(noise_generators(key, torch.device("cuda"))) == 4
+    assert made == [("cuda", seed) for seed in noise_seeds(key)]
+
+
+def test_noise_on_the_cpu_is_what_it_was() -> None:
+    """Its state is filled with 624 words from the key: 256 bits as they are."""
+    (generator,) = noise_generators(bytes(range(32)), torch.device("cpu"))
+    stream = hashlib.shake_256(b"secureps-noise" + bytes(range(32))).digest(4 * 624)
+    words = generator.get_state().numpy()[24 : 24 + 8 * 624].view("<u8")
+    assert words.tolist() == np.frombuffer(stream, "<u4").tolist()

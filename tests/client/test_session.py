@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import secureps as ps
-from secureps.client.exchange import LEFT, Exchange, ExchangeTrainer, ExchangeWorker, LoopSite
+from secureps.client.session import LEFT, Exchange, ExchangeTrainer, ExchangeWorker
 from secureps.client.trainer import RecordPrivacy, Trainer
 from secureps.errors import BudgetSpent, ConfigError, ScriptFailed, WrongRun
 from secureps.messages.member_records import OwnDeed, Sealed
@@ -21,6 +22,7 @@ from secureps.messages.requests import MemberStatus
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave, Task
 from secureps.roles.member.leaving import LEFT as BY_ITS_HOLDER
+from secureps.roles.member.tasks import Aim, Contributed, SealOn
 from secureps.service.kit_watch import act_text
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import SqliteJournal
@@ -386,16 +388,15 @@ def test_an_update_that_a_private_plan_refuses_is_not_handed_over(
 
 def test_the_holders_own_function_evaluates() -> None:
     judged = ps.EvaluateResult(0.5, 3, {})
-    site = LoopSite({}, 3, evaluate=lambda parameters: judged)
-    assert ExchangeTrainer(site, Exchange()).evaluate({}) is judged
+    assert ExchangeTrainer(Exchange(), {}, 3, lambda parameters: judged).evaluate({}) is judged
     with pytest.raises(ScriptFailed, match="without evaluate="):
-        ExchangeTrainer(replace(site, evaluate=None), Exchange()).evaluate({})
+        ExchangeTrainer(Exchange(), {}, 3).evaluate({})
 
 
 def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
     """A worker inside `fit` is let go, and blames no script."""
     exchange = Exchange()
-    trainer = ExchangeTrainer(LoopSite({}, 3), exchange)
+    trainer = ExchangeTrainer(exchange, {}, 3)
 
     class Worker:
         take = keep = fetch = seconds = expect = None
@@ -421,3 +422,14 @@ def test_what_ended_the_client_is_raised_once(federation: DiskFederation) -> Non
         with pytest.raises(BudgetSpent):
             session.pull()
         assert session.finished == "spent"
+
+
+def test_a_push_waits_for_an_update_that_is_sealed_anew() -> None:
+    """The disk failed between two blocks: no update came of it, and one will."""
+    told, ends = list[Any](), [Contributed((), (), again=(Aim("all", 0, 3),)), Contributed((), ())]
+    other: Any = dict.fromkeys(("take", "keep", "fetch", "seconds", "expect"))
+    worker: Any = SimpleNamespace(work=lambda task: ends.pop(0), **other)
+    exchange: Any = SimpleNamespace(sealed=told.append)
+    for ended in (0, 1):
+        ExchangeWorker(worker, exchange).work(SealOn())
+        assert len(told) == ended

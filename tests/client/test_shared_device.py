@@ -20,8 +20,7 @@ from benchmarks.gpu import neighbours
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
 from secureps.client.torch import TorchTrainer
-from secureps.client.trained import Trained
-from secureps.client.update import Update
+from secureps.client.update import Trained, Update
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ScriptFailed
 from secureps.policy.plan import Plan

@@ -92,24 +92,6 @@ def test_messages_of_an_app_are_allowed_by_name(tmp_path: Path) -> None:
     assert read_site(written(tmp_path, "")).terms.of(["query"])
 
 
-def test_of_two_limits_the_stricter_holds() -> None:
-    site = Terms(8.0, 3, minimum=5)
-    assert site.tightened(2.0, 4, "text") == Terms(2.0, 4, "text", 5)
-    assert site.tightened(9.0, 2, "") == site
-    assert site.tightened(None, None, "") == site
-    assert NO_TERMS.tightened(1.0, None, "") == Terms(1.0)
-
-
-def test_an_option_names_no_other_ledger_than_the_site(tmp_path: Path) -> None:
-    policy = read_site(written(tmp_path, 'ledger = "own.db"'))
-    own = tmp_path / "own.db"
-    assert policy.ledger_of(None) == policy.ledger_of(own) == own
-    with pytest.raises(ConfigError, match="counts for all runs of this site"):
-        policy.ledger_of(tmp_path / "fresh.db")
-    assert NO_POLICY.ledger_of(None) is None
-    assert NO_POLICY.ledger_of(own) == own
-
-
 def test_an_option_says_no_other_number_than_the_site(tmp_path: Path) -> None:
     policy = read_site(written(tmp_path, "records = 500"))
     assert policy.records_of(None) == policy.records_of(500) == 500

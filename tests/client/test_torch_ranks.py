@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from secureps.client import runner, torch_ranks
-from secureps.client.local_sgd import LocalSgd
 from secureps.client.runner import Joining, join
 from secureps.client.torch import TorchTrainer
+from secureps.client.torch_sgd import LocalSgd
 from secureps.errors import KitError, NotFinite, PlanRefused, ScriptFailed
 from secureps.roles.machine import Halt
 from tests.client.test_torch import PRIVATE, trainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,18 +13,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from secureps.client.clipping import clip_update, magnitude
-from secureps.client.sealing import whole
-from secureps.client.site import Site
+from secureps.client.integers import UpdateIntegers
+from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.trainer import FitResult
-from secureps.client.worker import ClientWorker
+from secureps.client.update import clip_update, magnitude
+from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import DiskFailed, Malformed, Refused
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import Figure, GetBlock
-from secureps.messages.submission import BlockHeader
+from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
+from secureps.policy.block_codes import block_codes
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
@@ -40,14 +41,24 @@ from secureps.roles.member.tasks import (
     Contributed,
     SealOn,
     block_key,
+    in_own_order,
 )
 from secureps.roles.pinned_run import Pinned
-from secureps.store.budget import BudgetLedger
+from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.spool import MemorySpool
+from tests.kits.committee_kit import BASE, Bench
 from tests.kits.federations import Walker
 from tests.kits.member_kit import Client
-from tests.kits.roles_kit import ADDRESSES, IDENTITIES, PRIVACY, make_placement, make_plan, make_run
-from tests.kits.sealed_blocks import drawn, made_of, parts_of, released
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    IDENTITIES,
+    PRIVACY,
+    SCHEMA,
+    make_placement,
+    make_plan,
+    make_run,
+)
+from tests.kits.sealed_blocks import cut, drawn, made_of, parts_of, released
 from tests.kits.thin_group import FED_BACK
 
 CLIENT_PRIVACY: dict[str, Any] = {
@@ -179,8 +190,8 @@ def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
     own = worker(make_plan(), tmp_path, UnsafeSeed(1))
     own._site = dataclasses.replace(own._site, records=7)
     result = FitResult(Walker(0).parameters(0), 0, {}, 1)
-    monkeypatch.setattr(own, "_staying", lambda task: {})
-    monkeypatch.setattr(own, "_trained", lambda task, staying: (result, 0.0))
+    monkeypatch.setattr(own, "_load_staying", lambda task: {})
+    monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
     made = whole(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
     assert made.updates == ()
     assert [each.reason for each in made.unsent] == [NO_EXAMPLES]
@@ -269,7 +280,7 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
         raise OSError("Read-only file system")
 
     result = FitResult({}, 7, {}, 1)
-    monkeypatch.setattr(own, "_trained", lambda *_: (result, 2.0))
+    monkeypatch.setattr(own, "_train", lambda *_: (result, 2.0))
     drafts_by_rote(own, monkeypatch, seal)
     if not deletes:
         monkeypatch.setattr(own._outbox, "delete", read_only)
@@ -293,7 +304,7 @@ def test_what_is_done_between_two_blocks_is_no_encryption(
             yield header
         return made
 
-    monkeypatch.setattr(own, "_trained", lambda *_: (FitResult({}, 7, {}, 1), 2.0))
+    monkeypatch.setattr(own, "_train", lambda *_: (FitResult({}, 7, {}, 1), 2.0))
     drafts_by_rote(own, monkeypatch, seal)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     task: Contribute | SealOn = Contribute((), (), (Aim("all", 0, 3),))
@@ -344,3 +355,39 @@ def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
             own.keep(GetBlock(bytes(32), "all", 1, 1, base=unknown), codes, bytes(32))
     with pytest.raises(Malformed, match="no differences of 16 values"):
         own.keep(ask, codes[:-1], bytes(32))
+
+
+def sealed_ahead(bench: Bench, outbox: MemorySpool) -> Iterator[BlockHeader]:
+    id = SubmissionId("c1", "all", 1)
+    receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
+    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger())
+    layout = bench.pinned.layout.group("all")
+    blocks = reversed(list(cut(layout, np.arange(layout.size))))
+    made = yield from sealer.seal(bench.pinned, receipt, blocks)
+    assert [header.block for header in made.headers] == [0, 1, 2, 3]
+    assert made.receipt.blocks == tuple(header.digest for header in made.headers)
+
+
+def test_a_block_is_in_the_outbox_when_it_may_leave_and_none_after_it_is() -> None:
+    outbox, found = MemorySpool(), list[int]()
+    for header in sealed_ahead(Bench(), outbox):
+        found.append(header.block)
+        assert len(outbox.keys("")) == len(found)
+        assert outbox.has(header.key)
+    assert found == [3, 2, 1], "the last one goes with the receipt"
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_every_client_seals_in_its_own_order(private: bool) -> None:
+    """Else all of them would send their first blocks to the same few shards at once."""
+    plan = make_plan(**CLIENT_PRIVACY) if private else make_plan()
+    layout, update = plan.layout(SCHEMA).group("all"), made_of(np.full(60, 0.01, np.float32))
+    codes, aim = block_codes(plan, layout, 0, ()), Aim("all", 0, 4)
+    starts = set()
+    for client in ("c0", "c1", "c2", "c3"):
+        made = UpdateIntegers(client, plan, layout, aim, UnsafeSeed(3).derive)
+        _, blocks = made.make(codes, update, 1, 1.0)
+        found = [block for block, _ in blocks]
+        assert found == in_own_order(client, range(layout.blocks))
+        starts.add(found[0])
+    assert len(starts) > 1

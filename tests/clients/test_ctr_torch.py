@@ -6,8 +6,8 @@ import pytest
 
 from secureps.client.script import Script
 from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import FitConfig, RecordPrivacy
-from secureps.errors import ConfigError, PlanRefused
+from secureps.client.trainer import FitConfig
+from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
@@ -54,32 +54,6 @@ def test_it_touches_the_rows_of_its_records_and_no_others(script: Script) -> Non
     assert made(script, 4).touches()[TABLE].tolist() != sorted(mine)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.01])
-def test_rows_that_are_not_touched_stay_bit_for_bit(script: Script, decay: float) -> None:
-    holder = made(script, 3)
-    start = holder.parameters(1)
-    start[TABLE][3999, 0] = -0.0
-    settings = {**CONFIG.settings, "weight_decay": decay}
-    after = holder.fit(start, FitConfig({"tower": 0}, 1, settings)).parameters
-    changed = np.flatnonzero((after[TABLE] != start[TABLE]).any(axis=1))
-    trained = np.unique(holder._train[0].numpy())
-    assert set(trained) <= set(changed) <= set(holder.touches()[TABLE])
-    others = np.setdiff1d(np.arange(4000), holder.touches()[TABLE])
-    assert len(others) > 3400
-    assert after[TABLE][others].tobytes() == start[TABLE][others].tobytes()
-    assert (after["tower.0.weight"] != start["tower.0.weight"]).any()
-
-
-def test_what_it_does_not_touch_does_not_matter(script: Script) -> None:
-    """A client pulls the row-blocks that it touches; the others may hold anything."""
-    holder = made(script, 3)
-    start = holder.parameters(1)
-    others = np.setdiff1d(np.arange(4000), holder.touches()[TABLE])
-    strange = {**start, TABLE: start[TABLE].copy()}
-    strange[TABLE][others] = 77.0
-    assert holder.evaluate(strange) == holder.evaluate(start)
-
-
 def test_all_holders_start_from_one_model(script: Script) -> None:
     one, other = made(script, 0).parameters(5), made(script, 9).parameters(5)
     assert all(np.array_equal(one[name], other[name]) for name in one)
@@ -106,15 +80,6 @@ def test_its_own_auc_is_of_all_its_held_out_records(script: Script) -> None:
     assert (told.metrics["auc"] * pairs * 2) == pytest.approx(
         round(told.metrics["auc"] * pairs * 2)
     )
-
-
-def test_record_privacy_is_refused(script: Script) -> None:
-    holder = made(script, 1)
-    config = FitConfig(
-        {}, 1, {"local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5), secret=bytes(32)
-    )
-    with pytest.raises(PlanRefused, match="which rows of 'embedding"):
-        holder.fit(holder.parameters(1), config)
 
 
 def test_central_training_comes_near_the_best_possible(script: Script) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.trainer import FitConfig, RecordPrivacy, Trainer
+from secureps.client.trainer import FitConfig, Trainer
 from secureps.errors import ConfigError
 from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
@@ -54,15 +54,6 @@ def test_all_holders_start_from_one_model(script: ModuleType) -> None:
 def test_it_keeps_the_contract(script: ModuleType) -> None:
     config = FitConfig({"all": 0}, 1, {"lr": 0.1})
     check_trainer(lambda: script.make({"partition": "2", "device": "cpu"}), config)
-
-
-def test_a_private_fit_takes_public_steps(script: ModuleType) -> None:
-    holder: Trainer = script.make({"partition": "1"})
-    config = FitConfig(
-        {}, 1, {"lr": 1.0, "local_steps": 3}, RecordPrivacy(1.0, 1.0, 0.5, 1e-5), secret=bytes(32)
-    )
-    result = holder.fit(holder.parameters(1), config)
-    assert (result.steps, result.metrics) == (3, {})
 
 
 def test_central_training_is_the_upper_mark(script: ModuleType) -> None:

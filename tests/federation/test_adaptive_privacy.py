@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.trained import Trained
-from secureps.client.trained_update import trained_update
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.client.update import Update
-from secureps.client.worker import ClientWorker
+from secureps.client.update import Trained, Update
+from secureps.client.worker import ClientWorker, trained_update
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client import trained_update
-from secureps.client.clipping import clip_update
+from secureps.client import worker
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.client.update import Update
+from secureps.client.update import Update, clip_update
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
@@ -52,7 +51,7 @@ def test_the_range_follows_the_mean_norm(
         norms.setdefault(given[3], []).append(made.norm)
         return made
 
-    monkeypatch.setattr(trained_update, "clip_update", noted)
+    monkeypatch.setattr(worker, "clip_update", noted)
     simulation = small_federation(plan(feedback=feedback), tmp_path)
     simulation.run(lambda: finished(simulation))
     found = scales(simulation)

@@ -14,9 +14,9 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client.exchange import Exchange, ExchangeTrainer, LoopSite
 from secureps.client.initial_model import schema_of
 from secureps.client.script import Script
+from secureps.client.session import Exchange, ExchangeTrainer
 from secureps.client.torch import TorchTrainer
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, PlanRefused, WrongShape
@@ -204,11 +204,11 @@ def test_what_a_loop_has_tied_travels_once() -> None:
     state, zeros = Language().state_dict(), np.zeros(3, np.float32)
     arrays = {name: each.numpy() for name, each in state.items()}
     for tied in (state, arrays, lambda seed: arrays):
-        loop = ExchangeTrainer(LoopSite(tied, 1), Exchange())
+        loop = ExchangeTrainer(Exchange(), tied, 1)
         loop.parameters(1)
         assert loop.tied() == {HEAD: TABLE}
     apart = {"a": zeros, "b": zeros, "flat": arrays[TABLE].reshape(-1), "table": arrays[TABLE]}
-    loop = ExchangeTrainer(LoopSite(apart, 1), Exchange())
+    loop = ExchangeTrainer(Exchange(), apart, 1)
     loop.parameters(1)
     assert loop.tied() == {}
 

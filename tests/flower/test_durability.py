@@ -11,9 +11,10 @@ import pytest
 from flwr.app import Message
 
 from secureps.client.flower.records import FlowerModel
-from secureps.flower import holders, post
+from secureps.errors import ConfigError
+from secureps.flower import aggregator, post, simulated_holder
+from secureps.flower.aggregator import Holders
 from secureps.flower.federation import simulated_kit
-from secureps.flower.holders import Holders
 from secureps.flower.node_settings import NodeSettings
 from secureps.flower.trainer import FORM, ModelForm
 from secureps.policy.plan import load_plan
@@ -22,7 +23,7 @@ from secureps.run.processes.spawning import Program
 from secureps.service.one_wave import Answer
 from secureps.store import durability
 from tests.kits.engine_apps import make_app, write_plan
-from tests.kits.flower_grid import LocalGrid, a_task
+from tests.kits.flower_grid import LocalGrid
 
 PARTITION: dict[str, Any] = {"partition-id": 0, "num-partitions": 3}
 OWN = {"secureps-kit": "/srv/kit", "secureps-name": "north"}
@@ -58,11 +59,10 @@ def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
     config: Mapping[str, Any], waits: bool, waited: list[bool]
 ) -> None:
     form = ModelForm(FlowerModel({"values": np.zeros(3, np.float32)}, False)).text()
-    with a_task():
-        content = post.packed(post.Parcel({**SIMULATES, FORM: form}, b"a batch"))
-        grid = LocalGrid(make_app(), [dict(config)])
-        (reply,) = grid.send_and_receive([Message(content, 10, "train")])
-        assert dict(reply.content[post.MARKER]) == {"wave": 1}
+    content = post.packed(post.Parcel({**SIMULATES, FORM: form}, b"a batch"))
+    grid = LocalGrid(make_app(), [dict(config)])
+    (reply,) = grid.send_and_receive([Message(content, 10, "train")])
+    assert dict(reply.content[post.MARKER]) == {"wave": 1}
     assert waited == [waits]
     assert durability.waits()
 
@@ -85,7 +85,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
 
         def stop(self) -> None: ...
 
-    monkeypatch.setattr(holders, "Supervisor", Nobody)
+    monkeypatch.setattr(aggregator, "Supervisor", Nobody)
     return found
 
 
@@ -102,3 +102,24 @@ def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
         assert ("secureps.flower.simulated_holder" in each.arguments) == simulated
         assert (each.arguments[-4:-1] == ("serve", "keyholder", "--config")) != simulated
         assert Path(each.arguments[-1]).is_file()
+
+
+# --- the program of a simulation's key holders ----------------------------------------
+
+
+def test_it_waits_for_no_disk_and_says_what_ended_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    served = list[tuple[str, Path, bool]]()
+
+    def serve(role: str, config: Path) -> None:
+        served.append((role, config, durability.waits()))
+        raise ConfigError("another party's file")
+
+    monkeypatch.setattr(simulated_holder, "serve", serve)
+    with pytest.raises(SystemExit) as ended:
+        simulated_holder.main(tmp_path / "holder-0.toml")
+    assert served == [("keyholder", tmp_path / "holder-0.toml", False)]
+    assert ended.value.code == 78
+    assert capsys.readouterr().err == "error: another party's file (the operator's fault)\n"
+    assert durability.waits()

@@ -22,13 +22,7 @@ from secureps.policy.plan import load_plan
 from secureps.run import assemble
 from secureps.run.party_names import client_names, holder_names
 from tests.kits.engine_apps import initial, make_app, record, write_plan
-from tests.kits.flower_grid import Fault, LocalGrid, a_task
-
-
-@pytest.fixture(autouse=True)
-def task() -> Any:
-    with a_task():
-        yield
+from tests.kits.flower_grid import Fault, LocalGrid
 
 
 def play(folder: Path, cipher: str) -> Result:

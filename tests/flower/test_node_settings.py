@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.flower.node_settings import NodeSettings, objection, policy_of
+from secureps.flower.node_settings import NodeSettings, objection
 from secureps.roles.member.terms import NO_TERMS, Terms
 
 SIMULATED: dict[str, object] = {"partition-id": 2, "num-partitions": 12}
@@ -71,14 +71,3 @@ def test_an_app_is_given_what_its_site_allows(
     assert bool(said) == bool(own)
     assert own in said
     assert heard in told
-
-
-@pytest.mark.parametrize("more", ["network = false", f'scripts = ["{"0" * 64}"]'])
-def test_a_policy_that_nobody_can_keep_here_is_refused(tmp_path: Path, more: str) -> None:
-    site = tmp_path / "site.toml"
-    site.write_text(f"minimum = 2\n{more}\n")
-    with pytest.raises(ConfigError, match="inside Flower's engine the run ships the app"):
-        policy_of(site)
-    site.write_text("minimum = 2\n")
-    assert policy_of(site).terms.minimum == 2
-    assert policy_of(None).terms == NO_TERMS

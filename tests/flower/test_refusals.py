@@ -23,14 +23,7 @@ from secureps.store.keyring import load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
 from tests.flower.test_strategy import CLIENTS, CONFIG, play, record_dict, same, tensors
 from tests.kits.engine_apps import initial, make_app, record, train, write_plan
-from tests.kits.flower_grid import LocalGrid, Reply, a_task
-
-
-@pytest.fixture(autouse=True)
-def task() -> Any:
-    with a_task():
-        yield
-
+from tests.kits.flower_grid import LocalGrid, Reply
 
 OTHER_RUN = bytes(range(32))
 
@@ -230,7 +223,9 @@ def test_a_node_without_a_metric_takes_no_part(tmp_path: Path) -> None:
 
     trainer = AppTrainer(form, Message(record_dict(), 10, "train"), answers)
     parameters, config = trainer.parameters(0), FitConfig({"all": 0}, 1, {})
-    assert trainer.fit(parameters, config).parameters[TRAIN_METRICS].tolist() == [1.0]
+    for value, part in ((9.0, 1.0), (-9.0, -1.0), (-1.0, -0.5)):  # beyond its magnitude it is cut
+        told["far"] = value
+        assert trainer.fit(parameters, config).parameters[TRAIN_METRICS].tolist() == [part]
     del told["far"]
     with pytest.raises(ScriptFailed, match="train_metrics: far is nan, and must be a finite"):
         trainer.fit(parameters, config)

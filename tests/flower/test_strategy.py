@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +29,21 @@ from secureps.client.flower.trainer import FlowerTrainer
 from secureps.client.trainer import Setting
 from secureps.config.plan import SyncSection
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, NotReady, PlanRefused
-from secureps.flower import SecureFedAvg, post, secureps_mod, waves
+from secureps.errors import ConfigError, InternalError, NotReady, PlanRefused
+from secureps.flower import SecureFedAvg, aggregator, post, secureps_mod, waves
 from secureps.flower.federation import Founder
+from secureps.messages.requests import AskStatus, Submit
+from secureps.messages.submission import UPDATE
 from secureps.policy.plan import load_plan
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.shard.shard import Shard
 from secureps.run.export import export
 from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.service import one_wave
+from secureps.service.executor import Executor
+from secureps.store.journal import SqliteJournal, read_rows
 from tests.kits.engine_apps import (
     Tensors,
     evaluate,
@@ -47,12 +57,6 @@ from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
 
 SEED, CLIENTS = 5, 3
 CONFIG = ConfigRecord({"lr": 0.25})
-
-
-@pytest.fixture(autouse=True)
-def task() -> Any:
-    with a_task():
-        yield
 
 
 def play(
@@ -141,13 +145,6 @@ def test_a_run_is_called_as_its_plan_and_says_where_it_is(
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith(f"{load_plan(plan).section.name}-2")
     assert f"the run's folder is {run}" in caplog.text
-
-
-def test_one_wave_a_round_after_the_founding(tmp_path: Path) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
-    play(tmp_path, grid, rounds=3)
-    # hello, and one for each version
-    assert {len(node.seen) for node in grid.nodes.values()} == {1 + 3}
 
 
 # --- faults: the same bits, whatever is lost or lied ------------------------------
@@ -669,3 +666,84 @@ def test_a_node_that_was_away_is_asked_again_at_once(
     grid.faults[1, 1] = killed
     same(tensors(play(tmp_path, grid)), unharmed)
     assert len(grid.nodes[11].seen) == 1 + 1 + 2
+
+
+# --- servers that fail: the ServerApp ends at once, and says why -------------------
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Coordinator, "coordinator"), (Shard, r"shard-\d")])
+def test_a_server_that_fails_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, name: str
+) -> None:
+    handle, failed = kind.handle, []  # type: ignore[attr-defined]
+
+    def fails(self: Any, now: float, sender: str, event: Any) -> Any:
+        if sender == "client-01":
+            failed.append(time.monotonic())
+            raise OSError("the disk is gone")
+        return handle(self, now, sender, event)
+
+    monkeypatch.setattr(kind, "handle", fails)
+    with pytest.raises(InternalError, match=f"{name} failed at"):
+        play(tmp_path, LocalGrid.simulated(make_app(), CLIENTS))
+    assert time.monotonic() - failed[0] < 30
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Executor.request
+
+    def silent(self: Executor, sender: str, message: Any) -> Future[Any]:
+        if isinstance(message, AskStatus):
+            return Future()
+        return request(self, sender, message)
+
+    monkeypatch.setattr(Executor, "request", silent)
+    monkeypatch.setattr(aggregator, "ANSWER", 0.05)
+    monkeypatch.setattr(aggregator, "LOOK", 0.01)
+    with pytest.raises(NotReady, match="coordinator has not answered"):
+        play(tmp_path, LocalGrid.simulated(make_app(), CLIENTS))
+
+
+# --- journals of nodes, which every wave reads -------------------------------------
+
+
+def folded(run: Path) -> list[bool]:
+    """Whether each node's journal was ever compacted."""
+    found = []
+    for path in sorted((run / "kit" / "state").glob("client-*/journal.db")):
+        with closing(SqliteJournal(path)) as journal:
+            found.append(journal.fold is not None)
+    return found
+
+
+def test_a_node_that_compacts_in_every_wave_comes_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tensors(play(tmp_path / "whole", LocalGrid.simulated(make_app(), CLIENTS)))
+    assert folded(tmp_path / "whole" / "run") == [False] * CLIENTS
+    monkeypatch.setattr(one_wave, "LEAST", 1)
+    again = tensors(play(tmp_path / "again", LocalGrid.simulated(make_app(), CLIENTS)))
+    assert folded(tmp_path / "again" / "run") == [True] * CLIENTS
+    same(again, whole)
+
+
+# --- public numbers ----------------------------------------------------------------
+
+
+def test_a_node_publishes_its_sites_number_and_others_their_own(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text("records = 17\n")
+    configs = [{"partition-id": k, "num-partitions": CLIENTS} for k in range(CLIENTS)]
+    own: dict[str, int | str] = {
+        "secureps-kit": str(tmp_path / "run" / "kit"),
+        "secureps-name": "client-01",
+        "secureps-site": str(tmp_path / "site.toml"),
+        "secureps-unsafe-seed": SEED,
+    }
+    nodes = [{**config, **(own if k == 1 else {})} for k, config in enumerate(configs)]
+    play(tmp_path, LocalGrid(make_app(), nodes), 1, write_plan(tmp_path, clients=CLIENTS))
+    (journal,) = tmp_path.rglob("coordinator/journal.db")
+    receipts = [row.record.receipt for row in read_rows(journal) if isinstance(row.record, Submit)]
+    counted = {each.id.client: each.examples for each in receipts if each.purpose == UPDATE}
+    assert counted == {"client-00": 10, "client-01": 17, "client-02": 12}

@@ -27,15 +27,9 @@ from secureps.store.journal import read_rows
 from secureps.store.keyring import default_state, load_private
 from tests.kits.engine_apps import initial, make_app, record, train, write_plan
 from tests.kits.federations import small_plan
-from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
+from tests.kits.flower_grid import Fault, LocalGrid, Reply
 
 ROUNDS = 4
-
-
-@pytest.fixture(autouse=True)
-def task() -> Any:
-    with a_task():
-        yield
 
 
 class Marked(SecureFedAvg):

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.feedback import keep, load_kept
 from secureps.client.flower.records import FlowerModel, States
 from secureps.client.flower.served import Served, Told, read_served, write_served
 from secureps.client.local_tensors import LocalTensors
+from secureps.client.update import keep, load_kept
 from secureps.crypto.bfv import most_levels
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters
@@ -221,7 +221,7 @@ def _feedback(values: Any) -> Target:
         outbox.put(name, data)
         return data if load_kept("c", outbox, aim, 9) is None or data == honest else honest
 
-    return Target("feedback", ("client.feedback:load_kept",), (honest,), taken, cost=8)
+    return Target("feedback", ("client.update:load_kept",), (honest,), taken, cost=8)
 
 
 # --- what a data holder's own program says ------------------------------------------

@@ -38,8 +38,8 @@ PIPE = "a socket between two processes of one command, of which neither runs any
 TRUSTED: Mapping[str, tuple[str, ...]] = {
     OWN: (
         "buffers:Buffers._lent",
-        "client.fit_seeds:derived",
-        "client.fit_seeds:noise_generators",
+        "client.torch:derived",
+        "client.torch:noise_generators",
         "client.flower.records:to_plain",
         "client.flower.trainer:FlowerTrainer._node_id",
         "client.flower.trainer:bound_seed",
@@ -64,7 +64,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "service.tracing:trace_of",
     ),
     CHECKED: (
-        "client.pulled_block:published_block",
+        "client.worker:ClientWorker.keep",
         "flower.aggregator:Aggregator.model.values",
         "run.status_client:_values",
         "service.shard.worker:ShardWorker._block",

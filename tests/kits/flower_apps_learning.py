@@ -28,46 +28,6 @@ def load(partition):
     return x[own], y[own], x[1400:], y[1400:]
 """
 
-NUMPY_CLIENT = (
-    DIGITS
-    + """
-from flwr.client import NumPyClient
-from flwr.clientapp import ClientApp
-
-def softmax(x, weights, bias):
-    scores = x @ weights + bias
-    scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return scores / scores.sum(axis=1, keepdims=True)
-
-class Softmax(NumPyClient):
-    def __init__(self, partition):
-        self.x, self.y, self.held_out_x, self.held_out_y = load(partition)
-
-    def get_parameters(self, config):
-        return [np.zeros((64, 10)), np.zeros(10)]
-
-    def fit(self, parameters, config):
-        weights, bias = (each.copy() for each in parameters)
-        for _ in range(20):
-            error = softmax(self.x, weights, bias) - np.eye(10)[self.y]
-            weights -= 1.0 * self.x.T @ error / len(self.y)
-            bias -= 1.0 * error.mean(axis=0)
-        return [weights, bias], len(self.y), {}
-
-    def evaluate(self, parameters, config):
-        found = softmax(self.held_out_x, *parameters)
-        right = found[np.arange(len(found)), self.held_out_y]
-        accuracy = float((found.argmax(axis=1) == self.held_out_y).mean())
-        return float(-np.log(right + 1e-12).mean()), len(found), {"accuracy": accuracy}
-
-def client_fn(context):
-    return Softmax(context.node_config["partition-id"]).to_client()
-
-app = ClientApp(client_fn=client_fn)
-"""
-)
-"""Float64, as NumPy's authors leave it."""
-
 TORCH = (
     DIGITS
     + """
@@ -171,20 +131,6 @@ def main(grid, context):
     initial = ArrayRecord(travels(made()))
     FedAvg().start(grid, initial, train_config=ConfigRecord({"lr": 0.005}), num_rounds=6)
 """
-
-MESSAGE_API = (
-    TORCH
-    + """
-STRICT, EPOCHS = True, 2
-
-def made():
-    return nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-
-def travels(model):
-    return model.state_dict()
-"""
-    + MESSAGES
-)
 
 LORA = (
     TORCH
@@ -320,9 +266,7 @@ class Learning:
 
 
 APPS = {
-    "NumPyClient": Learning(NUMPY_CLIENT, 6, 0.9),
     "client_fn": Learning(CLIENT_FN, 6, 0.9),
-    "messages": Learning(MESSAGE_API, 6, 0.9),
     "sklearn": Learning(SKLEARN, 6, 0.93, "rlwe"),
     "BatchNorm": Learning(BATCH_NORM, 6, 0.9),
     "LoRA": Learning(LORA, 6, 0.85),

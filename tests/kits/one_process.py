@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from secureps.client.runner import make_member
-from secureps.client.site import Site
 from secureps.client.trainer import FitConfig, FitResult, Trainer
+from secureps.client.worker import Site
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, sign_roster
 from secureps.crypto.sampling import UnsafeSeed

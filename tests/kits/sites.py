@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secureps.client.runner import make_member
-from secureps.client.site import Site
+from secureps.client.worker import Site
 from secureps.messages.requests import AskStatus, Status
 from secureps.policy.plan import Plan
 from secureps.roles.member.terms import Terms

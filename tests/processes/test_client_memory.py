@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 
 from secureps.client import worker
-from secureps.client.site import Site
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.client.worker import ClientWorker
+from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import records

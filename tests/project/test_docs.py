@@ -340,7 +340,7 @@ def test_the_plans_reference_has_every_key_and_its_default() -> None:
 
 
 def test_the_plans_reference_has_all_training_options_of_torch() -> None:
-    from secureps.client.local_sgd import LocalSgd
+    from secureps.client.torch_sgd import LocalSgd
 
     page = (ROOT / "docs" / "plan.md").read_text()
     _, _, part = page.partition("\n## `[training]`, of a `TorchTrainer`\n")

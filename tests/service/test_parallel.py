@@ -13,7 +13,7 @@ import pytest
 
 from secureps.client.runner import Joining
 from secureps.client.sealing import OutboxSealer, draft, whole
-from secureps.client.site import Site
+from secureps.client.worker import Site
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
 from secureps.crypto.cipher import CipherParameters

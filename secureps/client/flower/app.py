@@ -1,13 +1,18 @@
-"""Finds a Flower app in a Python file, in a project's folder, or among a script's objects."""
+"""Finds a Flower app in a Python file, in a project's folder, or among a script's objects.
+
+It reads the app's settings, and refuses mods that do not work without Flower's server.
+"""
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -18,14 +23,15 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from secureps.client.flower.mods import check_mods, has_mods
-from secureps.client.flower.settings import texts_of
-from secureps.client.script_settings import flat
+from secureps.client.script_settings import flat, refuse_misspelt
 from secureps.client.trainer import Setting
-from secureps.config.sections import read_toml
+from secureps.config.sections import read_toml, toml_value
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.tracebacks import told
 from secureps.tracebacks import where as place_of
+from secureps.wording import meant
+
+log = logging.getLogger("secureps")
 
 NOTHING = (
     "neither ours, with make(settings), nor Flower's: needs a ClientApp, a client_fn(context), "
@@ -262,7 +268,6 @@ def _only(things: Mapping[str, Any], kind: str, where: str) -> Any:
 
 
 def _load(folder: Path, reference: str, where: str) -> Any:
-    """Imports the object "module:name" of a project."""
     module_name, _, name = reference.partition(":")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -280,3 +285,159 @@ def _load(folder: Path, reference: str, where: str) -> Any:
     if not hasattr(module, name):
         raise ConfigError(f"{where}: {module_name} has no {name!r}")
     return getattr(module, name)
+
+
+# --- settings ---------------------------------------------------------------------
+
+
+NODE = {"partition": "partition-id", "partitions": "num-partitions"}
+"""Settings of `up` and `simulate`, by their names in the node_config of Flower's simulations."""
+
+
+_NOT_ITS_OWN = ("site-packages", "venv", "node_modules")
+"""Folders in a project's folder with code that is not the project's."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Flower's node_config and run_config of a client, and our own `initial`, a path or URL."""
+
+    node: Mapping[str, Setting]
+    run: Mapping[str, Setting]
+    initial: str | None
+
+    @classmethod
+    def of(
+        cls,
+        declared: Mapping[str, Setting],
+        given: Mapping[str, Setting],
+        read: Callable[[], Collection[str]] = frozenset,
+    ) -> Settings:
+        """Merges `--set` with the defaults that the project's [tool.flwr.app.config] declares.
+
+        Declared names override run_config; `partition` and `partitions` become node_config's
+        partition-id and num-partitions. All others go to node_config and, if nothing is
+        declared, to run_config too. Where names are declared, one that the app's own code does not
+        contain is refused: it cannot ask node_config for it.
+
+        Args:
+            declared: names and defaults; given: `--set`.
+            read: finds every text in the code of a project that declares names.
+
+        Raises:
+            ConfigError: a value of another type than the default's, a partition that is no
+                whole number, or an unknown or misspelt name.
+        """
+        node: dict[str, Setting] = {}
+        run = dict(declared)
+        initial = None
+        for name, value in given.items():
+            if name in declared:
+                run[name] = _typed(name, value, type(declared[name]))
+            elif name == "initial":
+                initial = str(value)
+            elif name in NODE or name in NODE.values():
+                node[NODE.get(name, name)] = _typed(name, value, int)
+            elif declared and name not in read():
+                known = (*declared, *NODE, "initial")
+                raise ConfigError(f"setting {name!r} is not known; {meant(name, known)}")
+            else:
+                node[name] = value
+                if not declared:
+                    run[name] = node[name]
+        refuse_misspelt(node.keys() - NODE.values(), declared.keys() - given.keys())
+        return cls(node, run, initial)
+
+
+def texts_of(folder: Path) -> frozenset[str]:
+    """Every string in a project's Python files, and so every key that its code can ask for."""
+    found = set[str]()
+    for path in folder.rglob("*.py"):
+        inside = path.relative_to(folder).parts
+        if any(part.startswith(".") or part in _NOT_ITS_OWN for part in inside):
+            continue
+        with suppress(OSError, SyntaxError, ValueError):
+            tree = ast.parse(path.read_bytes())
+            constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+            found.update(value for value in constants if isinstance(value, str))
+    return frozenset(found)
+
+
+def _typed(name: str, value: Setting, kind: type) -> Setting:
+    if isinstance(value, str) and kind is not str:
+        value = toml_value(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise ConfigError(f"{name} must be of type {kind.__name__}, got {value!r}")
+    return value
+
+
+# --- mods -------------------------------------------------------------------------
+
+
+_SUMS = (
+    "needs Flower's own server; remove it: secureps encrypts every update and sums without "
+    "seeing one"
+)
+
+
+_CLIPS = (
+    "is one half of Flower's central privacy, and its server has the other; remove it: the plan's "
+    "`clip` bounds every update"
+)
+
+
+NEEDS_SERVER = {
+    "secagg_mod": _SUMS,
+    "secaggplus_mod": _SUMS,
+    "fixedclipping_mod": _CLIPS,
+    "adaptiveclipping_mod": _CLIPS,
+}
+"""Flower's mods that are refused, and why; and all others for its secure aggregation."""
+
+
+def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
+    """Refuses mods that cannot do their work here (ConfigError, which says why).
+
+    In a `legacy` app a client_fn answers, instead of functions that take messages.
+    """
+    for mod in {id(mod): mod for mod in _mods(app)}.values():
+        _refuse(where, mod, legacy)
+
+
+def has_mods(app: ClientApp) -> bool:
+    """Whether an app or one of its functions has a mod."""
+    return next(_mods(app), None) is not None
+
+
+def _mods(app: ClientApp) -> Iterator[Any]:
+    """Yields all mods of an app and of its functions, from outside in."""
+    yield from app._mods
+    functions: list[Any] = list(app._registered_funcs.values())
+    for function in functions:
+        while inspect.isfunction(function):
+            inside = inspect.getclosurevars(function).nonlocals
+            if "_mod" in inside:  # as flwr.client.mod.make_ffn names them
+                yield inside["_mod"]
+            function = inside.get("_ffn")
+
+
+def _refuse(where: str, mod: Any, legacy: bool) -> None:
+    while isinstance(mod, functools.partial):
+        mod = mod.func
+    kind = mod if hasattr(mod, "__name__") else type(mod)
+    name, module = kind.__name__, kind.__module__
+    sums = "secagg" in name.lower() or "secure_aggregation" in module
+    if why := NEEDS_SERVER.get(name, _SUMS if sums else ""):
+        raise ConfigError(f"{where}: mod {name} {why}")
+    if name != "LocalDpMod" or not module.startswith("flwr."):
+        return
+    if legacy != module.startswith("flwr.client."):
+        own, other = ("flwr.client", "client_fn") if legacy else ("flwr.clientapp", "@app.train()")
+        raise ConfigError(
+            f"{where}: mixes Flower's two APIs: an app of {other} takes LocalDpMod from {own}.mod"
+        )
+    log.warning(
+        "%s: LocalDpMod stays, but its noise is not accounted: no epsilon is claimed", where
+    )

@@ -136,7 +136,7 @@ def _array(values: NumpyArray) -> Array:
 
 
 def single_bytes(values: NumpyArray) -> memoryview:
-    """The bytes of an array in C's order, where they lie if they lie so."""
+    """The bytes of an array in C order; a copy only where it lies in another one."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
@@ -164,25 +164,13 @@ def _like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
     return cast
 
 
-EVALUATED = "-evaluated"
-"""The end of the name of a file that an evaluation left."""
+def _place(version: int, evaluated: bool) -> str:
+    """The name of the state that follows a version, or that an evaluation of it left; ascending."""
+    return f"state-{version:012d}{'-evaluated' * evaluated}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Place:
-    """The version that a state follows, and whether an evaluation of it left the state."""
-
-    version: int
-    evaluated: bool
-
-    @classmethod
-    def of(cls, path: Path) -> _Place:
-        number = path.stem.removeprefix("state-").removesuffix(EVALUATED)
-        return cls(int(number), path.stem.endswith(EVALUATED))
-
-    @property
-    def name(self) -> str:
-        return f"state-{self.version:012d}{EVALUATED * self.evaluated}.safetensors"
+def _version(place: str) -> int:
+    return int(place.split("-")[1])
 
 
 class States:
@@ -195,11 +183,11 @@ class States:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._memory: dict[_Place, tuple[Tensors, str]] = {}
+        self._memory: dict[str, tuple[Tensors, str]] = {}
 
     def before(self, version: int, evaluates: bool = False) -> RecordDict:
         """The state that a fit or evaluation at `version` starts from; may raise DamagedStore."""
-        newest = _Place(version, not evaluates)
+        newest = _place(version, not evaluates)
         return self._load([known for known in self._places() if known <= newest])
 
     def newest(self) -> RecordDict:
@@ -213,7 +201,7 @@ class States:
         """
         if not state and not self._places():
             return
-        place = _Place(version, True) if evaluated else _Place(version + 1, False)
+        place = _place(version, True) if evaluated else _place(version + 1, False)
         arrays, text = to_plain(state)
         if self._folder is None:
             self._memory[place] = arrays, text
@@ -221,17 +209,17 @@ class States:
             write_state(self._file(place), arrays, {"state": text})
         known = self._places()
         later = {other for other in known if other > place and not evaluated}
-        versions = sorted({other.version for other in known if other not in later})[-KEPT:]
+        versions = sorted({_version(other) for other in known if other not in later})[-KEPT:]
         for other in known:
-            if other in later or other.version < versions[0]:
+            if other in later or _version(other) < versions[0]:
                 self._drop(other)
 
-    def _places(self) -> list[_Place]:
+    def _places(self) -> list[str]:
         if self._folder is None:
             return sorted(self._memory)
-        return sorted(_Place.of(path) for path in self._folder.glob("state-*.safetensors"))
+        return sorted(path.stem for path in self._folder.glob("state-*.safetensors"))
 
-    def _load(self, places: list[_Place]) -> RecordDict:
+    def _load(self, places: list[str]) -> RecordDict:
         if not places:
             return RecordDict()
         if self._folder is None:
@@ -242,15 +230,15 @@ class States:
         except (KeyError, ValueError, TypeError) as error:
             raise DamagedStore(f"{self._file(places[-1])}: not a state: {error}") from None
 
-    def _drop(self, place: _Place) -> None:
+    def _drop(self, place: str) -> None:
         if self._folder is None:
             del self._memory[place]
         else:
             self._file(place).unlink()
 
-    def _file(self, place: _Place) -> Path:
+    def _file(self, place: str) -> Path:
         assert self._folder is not None
-        return self._folder / place.name
+        return self._folder / f"{place}.safetensors"
 
 
 def to_plain(state: RecordDict) -> tuple[Tensors, str]:

@@ -13,10 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from secureps.client.flower.pooled_evaluation import PooledEvaluation
-from secureps.client.flower.served import Founded, FoundingOrder, Served, Told
-from secureps.client.flower.settings import Settings
-from secureps.client.global_rng import seeded
+from secureps.client.evaluation import PooledEvaluation
+from secureps.client.flower.served import Founded, Served, Told
 from secureps.client.runner import run
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
@@ -30,10 +28,17 @@ try:
     from flwr.app import ConfigRecord, RecordDict
     from flwr.supercore import telemetry
 
-    from secureps.client.flower.app import FlowerApp, in_module, in_project, loading, of_object
+    from secureps.client.flower.app import (
+        FlowerApp,
+        Settings,
+        in_module,
+        in_project,
+        loading,
+        of_object,
+    )
     from secureps.client.flower.records import FlowerModel, to_plain
     from secureps.client.flower.server import optimizer_of, take
-    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, told
+    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, seeded, told
 except ImportError as missing:
     raise ConfigError(
         f"Flower apps need flwr 1.41 or 1.42: {command('flower')} ({missing})"
@@ -82,7 +87,9 @@ class FlowerScript:
         """Why the app must run in its clients alone; empty if anybody may run it."""
         return "the app has mods, which run in its clients alone" if self._app.has_mods else ""
 
-    def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
+    def found(
+        self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
+    ) -> Founded | None:
         """Runs the app's ServerApp, once for the whole run, and returns what is taken of it.
 
         If there is no ServerApp, it returns None; if that has no model, the client of `partition` 0
@@ -93,22 +100,22 @@ class FlowerScript:
         """
         where = self._app.where
         try:
-            with seeded(order.seed):
+            with seeded(seed):
                 server = self._app.server()
             if server is None:
                 return None
             given = Settings.of(self._app.config, settings, self._app.texts)
-            rounds = {ROUNDS: order.versions} if ROUNDS in self._app.config else {}
-            with seeded(order.seed):  # again: torch, if it was imported only now
-                taken = take(server, {**given.run, **rounds}, order.versions, order.clients)
+            rounds = {ROUNDS: versions} if ROUNDS in self._app.config else {}
+            with seeded(seed):  # again: torch, if it was imported only now
+                taken = take(server, {**given.run, **rounds}, versions, clients)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
         except Exception as error:
             raise ConfigError(f"{where}: its ServerApp failed: {told(error)}") from error
         if taken.arrays is None or "initial" in settings:
-            own: dict[str, Setting] = {"partition": 0, "partitions": order.clients, **settings}
+            own: dict[str, Setting] = {"partition": 0, "partitions": clients, **settings}
             trainer = self.make(own, None)
-            trainer.parameters(order.seed)
+            trainer.parameters(seed)
             model, ties = trainer.model, trainer.tied()
         else:
             model = FlowerModel.of_record(taken.arrays)

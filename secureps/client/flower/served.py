@@ -141,18 +141,6 @@ def _parsed(text: str) -> Served:
     return TypeAdapter(Served).validate_json(text, strict=True)
 
 
-# --- what a founding says ---------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FoundingOrder:
-    """The arguments with which a ServerApp is run: versions, a seed, and the number of clients."""
-
-    versions: int
-    seed: int
-    clients: int
-
-
 @dataclass(frozen=True, eq=False)
 class Founded:
     """A ServerApp's decisions that a plan can follow.

@@ -13,13 +13,18 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import random
+import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import (
     DEFAULT_TTL,
     ConfigRecord,
@@ -31,11 +36,9 @@ from flwr.app import (
 )
 from flwr.common import Code
 
-from secureps.client.flower.app import FlowerApp
+from secureps.client.flower.app import NODE, FlowerApp, Settings
 from secureps.client.flower.records import FlowerModel, States, from_plain, single_bytes
 from secureps.client.flower.served import Served, read_served
-from secureps.client.flower.settings import NODE, Settings
-from secureps.client.global_rng import seeded
 from secureps.client.returned import number, whole_number
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import (
@@ -79,7 +82,7 @@ class FlowerTrainer:
     """A `Trainer` that runs a Flower app.
 
     Args:
-        settings: see `client.flower.settings.Settings`.
+        settings: see `client.flower.app.Settings`.
         state: the folder that keeps `context.state`; None for memory.
         name: the client's; its node id follows from it.
 
@@ -298,7 +301,6 @@ class FlowerTrainer:
         return RecordDict({**said, served.arrays: arrays, served.config: settings})
 
     def _ask(self, kind: str, content: RecordDict, context: Context, seed: int) -> RecordDict:
-        """Sends the app a message, and returns the content of its answer."""
         where = f"{self._app.where}: {kind} failed"
         try:
             with seeded(seed):
@@ -348,7 +350,6 @@ class FlowerTrainer:
     def _evaluate(
         self, parameters: dict[str, Array], versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
-        """Sends an evaluate message; None if the app has no function for it."""
         kind = self._kind("evaluate")
         if not self._app.legacy and not self._app.has(kind):
             return None
@@ -406,7 +407,7 @@ def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
 
 
 def made(content: RecordDict, metadata: Metadata) -> Message:
-    """A message with metadata of our own: the constructor does it, and its signature says not."""
+    """Makes a message with our own metadata, which the constructor's signature does not show."""
     found: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
     return found
 
@@ -467,7 +468,6 @@ def told(error: Exception) -> str:
 
 
 def _lacks_partition(error: Exception) -> bool:
-    """Returns whether the app read its partition, and no setting gives one."""
     return isinstance(error, KeyError) and bool(error.args) and error.args[0] in NODE.values()
 
 
@@ -483,3 +483,25 @@ def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def example_count(count: Any, key: str, where: str) -> int:
     """A reply's number of examples; Malformed unless it is a whole number of 0 or more."""
     return whole_number(f"{where}: {key}", count)
+
+
+_TURNS = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds the global generators with 63 bits, and restores their state on exit.
+
+    They are global, so calls in one process take turns. torch is not imported for this: an app
+    that uses torch has imported it.
+    """
+    with _TURNS, ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        random.seed(seed)
+        np.random.seed(np.random.SeedSequence(seed).generate_state(8))
+        if "torch" in sys.modules:
+            from secureps.client.torch import seeded as torch_seeded
+
+            stack.enter_context(torch_seeded(seed))
+        yield

@@ -26,7 +26,7 @@ def block_key(digest: bytes) -> str:
 
 
 def kept_key(group: str, update: bytes) -> str:
-    """Where in the outbox lies what an update of this name did not carry (`client.feedback`)."""
+    """Where in the outbox lies what an update of this name did not carry (`client.update`)."""
     return f"kept/{group}/{update.hex()}"
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.flower.pooled_evaluation import PooledEvaluation
+from secureps.client.evaluation import PooledEvaluation
 from secureps.client.initial_model import schema_of, with_ties
 from secureps.client.returned import taken_evaluation, taken_tensors
 from secureps.client.runner import touched_rows

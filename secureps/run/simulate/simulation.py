@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.runner import machine_and_worker, make_member, member_settings
-from secureps.client.site import Site
 from secureps.client.trainer import Trainer
+from secureps.client.worker import Site
 from secureps.crypto.identity import Identity, Role
 from secureps.crypto.roster import certify, sign_roster
 from secureps.crypto.sampling import Seed

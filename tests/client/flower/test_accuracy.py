@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.clientapp import ClientApp
 
-from secureps.client.flower.served import FoundingOrder, write_served
+from secureps.client.flower.served import write_served
 from secureps.client.flower.trainer import message
 from secureps.client.script import Script
 from secureps.client.trainer import Setting, Trainer
@@ -43,7 +43,7 @@ def minimal(rounds: int, cipher: str) -> Plan:
 def holders(path: Path, rounds: int, folder: Path) -> dict[str, Trainer]:
     """A client for each; the ServerApp, if there is one, runs once."""
     script, own = Script(path), dict[str, Setting]()
-    founded = script.found({}, FoundingOrder(rounds, 7, CLIENTS))
+    founded = script.found({}, rounds, 7, CLIENTS)
     if founded is not None:
         initial = folder / "initial.safetensors"
         write_served(initial, founded.model, founded.served)

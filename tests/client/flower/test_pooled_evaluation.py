@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secureps.client.flower.pooled_evaluation import PooledEvaluation
+from secureps.client.evaluation import PooledEvaluation
 from secureps.client.trainer import Array, EvaluateResult
 from secureps.errors import WrongShape
 
@@ -27,8 +27,3 @@ def test_who_has_no_held_out_records_is_left_out() -> None:
     assert panel.evaluate({"w": np.array(2.5)}) == EvaluateResult(2.5, 3, {"accuracy": 1.0})
     with pytest.raises(WrongShape, match="no data holder has held-out records: each said 0"):
         PooledEvaluation([Judge(0), Judge(0)]).evaluate({"w": np.array(2.5)})
-
-
-def test_one_judge_is_a_panel() -> None:
-    told = PooledEvaluation([Judge(7, accuracy=0.3)]).evaluate({"w": np.array(1.0)})
-    assert told.metrics == pytest.approx({"accuracy": 0.3})

@@ -461,12 +461,12 @@ def refuse(*arguments, **more): raise SystemExit(f"dials out: {arguments}")
 for name in ("connect", "connect_ex", "sendto"): setattr(socket.socket, name, refuse)
 socket.getaddrinfo = socket.create_connection = refuse
 
-from secureps.client.flower.served import FoundingOrder, write_served
+from secureps.client.flower.served import write_served
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
 for path in sys.argv[1:]:
     script, settings = Script(pathlib.Path(path)), {"partition": 0}
-    founded = script.found({}, FoundingOrder(3, 1, 1))
+    founded = script.found({}, 3, 1, 1)
     if founded is not None:
         settings["initial"] = str(pathlib.Path(path) / "initial.safetensors")
         write_served(settings["initial"], founded.model, founded.served)

@@ -13,7 +13,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from secureps.client.flower.server import MEANS, Taken, optimizer_of, take
-from secureps.client.flower.trainer import message
 from secureps.errors import ConfigError
 from tests.kits.flower_grid import LocalGrid
 
@@ -261,10 +260,3 @@ def test_strategies_of_the_old_kind() -> None:
         components(OldFedAvg(fit_metrics_aggregation_fn=worst))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=OWN % "it has no main function"):
         take(ServerApp(), {}, 2, 5)
-
-
-def test_messages_can_be_answered() -> None:
-    asked = message(RecordDict({"arrays": MODEL}), "evaluate", 3)
-    answer = Message(RecordDict(), reply_to=asked)
-    assert answer.metadata.src_node_id == 3
-    assert answer.metadata.ttl > 0
