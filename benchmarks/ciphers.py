@@ -30,8 +30,8 @@ from secureps.crypto.cipher import CipherParameters, Opening, Place, Sealer
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import CIPHERS, cipher
 from secureps.policy.plan import load_plan
+from secureps.privacy.client_level import round_to_norm
 from secureps.privacy.mechanism import clip_l2
-from secureps.privacy.rounding import round_to_norm
 from secureps.privacy.skellam import Skellam
 
 VALUES = 1 << 18

@@ -26,7 +26,7 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.coordinator_records import CohortClosed, RoundGivenUp, RoundOpened
 from secureps.messages.run import COORDINATOR
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation

@@ -18,8 +18,7 @@ from pathlib import Path
 from benchmarks.large import LOOK, Large
 from benchmarks.report import Row, report
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.moves import Move
-from secureps.messages.requests import Status
+from secureps.messages.requests import Move, Status
 from secureps.store.issuing import issue
 
 SHARDS, CLIENTS, BLOCKS = 2, 5, 12

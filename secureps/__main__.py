@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from secureps.run.cli import main
-from secureps.run.processes.teardown import without_teardown
+from secureps.run.processes.signals import without_teardown
 
 
 def run() -> None:

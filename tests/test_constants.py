@@ -23,7 +23,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
 from secureps.messages.charge import Charge
 from secureps.messages.records import Incarnated
-from secureps.run.deploy.files import write_folders
+from secureps.run.deploy.deployment import write_folders
 from secureps.service.metrics import Metrics, exposed
 from secureps.service.wave_socket import answering
 from secureps.store.act_lines import ActLines

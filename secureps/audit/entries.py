@@ -46,7 +46,7 @@ from secureps.messages.requests import (
     Submit,
     Withdraw,
 )
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import (
     Cohort,
     Held,

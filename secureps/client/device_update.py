@@ -5,8 +5,8 @@
     make them
 
 Device memory: the trained model, the values of one group beside it, and what
-`device.norms.TOGETHER` values and one encoded block take. Where that is not there, all goes on on
-the host, with the same bits.
+`device.encoding.TOGETHER` values and one encoded block take. Where that is not there, all goes on
+on the host, with the same bits.
 """
 
 from __future__ import annotations
@@ -28,10 +28,19 @@ from secureps.codec.grid import Grid
 from secureps.codec.moving_range import MovingRange
 from secureps.crypto.sampling import Stream
 from secureps.device import bits
-from secureps.device.encoding import decode, encode, round_to_grid
+from secureps.device.encoding import (
+    TOGETHER,
+    clip_factor,
+    decode,
+    divisor,
+    encode,
+    furthest,
+    pieces,
+    round_to_grid,
+    shrink,
+    words,
+)
 from secureps.device.noise import DeviceRounding, DeviceSkellam
-from secureps.device.norms import TOGETHER, clip_factor, divisor, furthest, pieces, shrink
-from secureps.device.words import words
 from secureps.errors import NotFinite
 from secureps.messages.encoding import payload_hasher
 from secureps.messages.schema import TensorSpec

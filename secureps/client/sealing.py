@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from secureps.client.integers import BlockIntegers
 from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, Sealer
-from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
-from secureps.crypto.sharing import share
+from secureps.crypto.sharing import share, vector_bytes
 from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced

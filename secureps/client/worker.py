@@ -83,8 +83,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
-from secureps.policy.block_codes import block_codes
-from secureps.policy.block_deltas import block_delta
+from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.counting import (
     bound,
     by_public_number,
@@ -323,7 +322,8 @@ class ClientWorker(Worker):
             case Contribute():
                 if unsent := self._find_repeats(task):
                     return Contributed((), (), unsent)
-                if excess := self._excess(task):
+                pinned = self._machine.pinned
+                if excess := self._sealer.excess(pinned, self._site.name, task):
                     return Leave(excess)
                 if (resting := self._rest(task)) is not None:
                     return resting
@@ -408,9 +408,6 @@ class ClientWorker(Worker):
             return done
         self._sealing, self._left = sealing, time.perf_counter()
         return BlockSealed(block)
-
-    def _excess(self, task: Contribute | Evaluate) -> str:
-        return self._sealer.excess(self._machine.pinned, self._site.name, task)
 
     def _rest(self, task: Contribute) -> Resting | None:
         """Rests if the site lets no training begin now; one that was done before needs no leave."""
@@ -640,7 +637,7 @@ class ClientWorker(Worker):
         if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
             return Contributed((), (), (Unsent(task.aim, said),))
         try:
-            if excess := self._excess(task):
+            if excess := self._sealer.excess(pinned, site.name, task):
                 raise BudgetSpent(excess)
             self._sealer.afford(pinned, site.name, task)
             model = self._assemble(task, self._load_staying(task))

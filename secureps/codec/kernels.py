@@ -1,7 +1,13 @@
-"""Chooses the kernels of codecs: compiled by numba, or plain NumPy, with the same bits."""
+"""The kernels of codecs: compiled by numba here, or plain NumPy, with the same bits.
+
+`round_to_grid` works on a client's own values, before they are encrypted: it has no branch on a
+value, and its division takes longer for some operands on some processors; no promise is made about
+what its timing tells somebody on the same machine.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -9,7 +15,100 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.compiled import compiles
+from secureps.compiled import compiles, kernel
+
+BIAS = 128
+"""Of the byte that has the exponent: -127 or more is ever written."""
+
+
+@kernel
+def code(
+    exact: NDArray[np.float32],
+    published: NDArray[np.float32],
+    bits: int,
+    length: int,
+    out: NDArray[np.uint8],
+) -> None:
+    """What is exact less what is published, in pieces of one length; see `codec.delta.encode`."""
+    most, at = (1 << (bits - 1)) - 1, -(-exact.size // length)
+    codes = np.zeros(length, np.int64)
+    for piece in range(at):
+        first, last = piece * length, min((piece + 1) * length, exact.size)
+        top = 0.0
+        for k in range(first, last):
+            size = abs(np.float64(exact[k]) - np.float64(published[k]))
+            top = max(top, size if size < np.inf else 0.0)
+        exponent = math.frexp(top)[1] - (bits - 1)
+        exponent += int(top > most * math.ldexp(1.0, exponent))
+        exponent = min(max(exponent, 1 - BIAS), 129 - bits)
+        out[piece] = exponent + BIAS
+        unit, per = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent)
+        for k in range(first, last):
+            near = np.rint((np.float64(exact[k]) - np.float64(published[k])) * per)
+            near = min(max(near, np.float64(-most)), np.float64(most))
+            good = abs(exact[k]) < np.inf and abs(published[k] + np.float32(near * unit)) < np.inf
+            codes[k - first] = np.int64(near if good else 0.0) + (most + 1)
+        for k in range(last - first, length):
+            codes[k] = 0
+        for start in range(0, last - first, 8):
+            word = codes[start]
+            for k in range(1, 8):
+                word |= codes[start + k] << (bits * k)
+            for j in range(bits):
+                out[at] = (word >> (8 * j)) & 255
+                at += 1
+
+
+@kernel
+def add_codes(
+    values: NDArray[np.float32], codes: NDArray[np.uint8], bits: int, length: int
+) -> None:
+    """values += q 2^e, see `codec.delta.add`."""
+    middle, mask = 1 << (bits - 1), (1 << bits) - 1
+    at = -(-values.size // length)
+    for piece in range(at):
+        unit = np.ldexp(1.0, np.int64(codes[piece]) - BIAS)
+        last = min((piece + 1) * length, values.size)
+        for start in range(piece * length, last, 8):
+            word = np.int64(0)
+            for j in range(bits):
+                word |= np.int64(codes[at]) << (8 * j)
+                at += 1
+            for k in range(start, min(start + 8, last)):
+                q = ((word >> (bits * (k - start))) & mask) - middle
+                values[k] += np.float32(q * unit)
+
+
+_WORD = np.float64(2.0**32)
+
+
+@kernel
+def round_to_grid(
+    x: NDArray[np.float32] | NDArray[np.float64],
+    share: float,
+    words: NDArray[np.uint32],
+    reach: float,
+    most: float,
+    out: NDArray[np.int32],
+) -> bool:
+    """out = floor(y) + [word < frac(y) 2^32] + Z for y = share x / reach * Z, kept in [0, 2Z].
+
+    Args:
+        x: float32 or float64 (n,); words, out: (n,).
+        reach: the largest magnitude that is kept; most: Z.
+    Returns:
+        whether every share of a value is finite; `out` is of no use where not.
+    """
+    wrong = 0
+    for k in range(x.size):
+        value = np.float64(x[k]) * share
+        wrong += int(not abs(value) < np.inf)
+        value = np.float64(min(max(value, -reach), reach) / reach * most)
+        floor = np.floor(value)
+        up = np.float64(np.float64(words[k]) < (value - floor) * _WORD)
+        out[k] = np.int32(min(max(floor + up, -most), most) + most)
+    return wrong == 0
+
 
 F32 = NDArray[np.float32]
 Values = F32 | NDArray[np.float64]
@@ -17,7 +116,7 @@ U8 = NDArray[np.uint8]
 
 
 class Kernels(NamedTuple):
-    """Those of one kind; `codec.rounding` and `codec.delta_kernels` say what each does."""
+    """The kernels of one kind; the functions above say what each does."""
 
     round_to_grid: Callable[
         [Values, float, NDArray[np.uint32], float, float, NDArray[np.int32]], bool
@@ -34,13 +133,7 @@ def kernels() -> Kernels:
 @cache
 def by_numba() -> Kernels:
     """Compiled ones, where they are compiled."""
-    from secureps.codec import delta_kernels, rounding
-
-    return Kernels(
-        round_to_grid=rounding.round_to_grid,
-        code=delta_kernels.code,
-        add_codes=delta_kernels.add_codes,
-    )
+    return Kernels(round_to_grid=round_to_grid, code=code, add_codes=add_codes)
 
 
 @cache

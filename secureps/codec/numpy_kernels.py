@@ -1,11 +1,11 @@
-"""The kernels of `codec.rounding` and `codec.delta_kernels` in plain NumPy: the same bits."""
+"""The kernels of `codec.kernels` and `codec.kernels` in plain NumPy: the same bits."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.codec.delta_kernels import BIAS
+from secureps.codec.kernels import BIAS
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -25,7 +25,7 @@ def round_to_grid(
     most: float,
     out: NDArray[np.int32],
 ) -> bool:
-    """As `codec.rounding.round_to_grid`."""
+    """As `codec.kernels.round_to_grid`."""
     with np.errstate(over="ignore", invalid="ignore"):
         value = x.astype(np.float64) * share
     if not np.isfinite(value).all():
@@ -44,7 +44,7 @@ def round_to_grid(
 
 
 def code(exact: Floats, published: Floats, bits: int, length: int, out: Bytes) -> None:
-    """As `codec.delta_kernels.code`."""
+    """As `codec.kernels.code`."""
     at, step = -(-exact.size // length), TOGETHER * length
     with np.errstate(all="ignore"):
         for start in range(0, exact.size, step):
@@ -79,7 +79,7 @@ def _coded(exact: Floats, published: Floats, bits: int, length: int) -> tuple[By
 
 
 def add_codes(values: Floats, codes: Bytes, bits: int, length: int) -> None:
-    """As `codec.delta_kernels.add_codes`."""
+    """As `codec.kernels.add_codes`."""
     middle, mask = 1 << (bits - 1), np.uint64((1 << bits) - 1)
     at, step = -(-values.size // length), TOGETHER * length
     units = np.ldexp(1.0, codes[:at].astype(np.int64) - BIAS)

@@ -12,12 +12,110 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from secureps.config.codec import RotateSection, RoundSection, Stage, SupportSection
-from secureps.config.optimizer import OptimizerSection
-from secureps.config.scaling import ScalingSection, WorkSection
 from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
 from secureps.config.site import MESSAGE
 from secureps.wording import meant
+
+
+class SupportSection(Table):
+    """Of every `one_in` values one is sent, the same for all members, drawn anew each version.
+
+    Without rounds they are drawn anew `every` so many versions.
+    """
+
+    name: Literal["support"]
+    one_in: int = Field(ge=2, le=256)
+    every: int | None = Field(default=None, ge=1)
+
+
+class RotateSection(Table):
+    """What is sent goes through a randomised Hadamard transform (`codec.rotate`)."""
+
+    name: Literal["rotate"]
+
+
+class RoundSection(Table):
+    """The grid's range is so many standard deviations of a rotated update of one length.
+
+    `length` is which: the clip, or the mean norm of the updates of the cohort before, which moves
+    the range (`codec.moving_range`).
+    """
+
+    name: Literal["round"]
+    deviations: float = Field(default=3.0, ge=0.1, le=1000)
+    length: Literal["clip", "mean_norm"] = "clip"
+
+
+STAGES = ("support", "rotate", "round")
+"""In their order: what is not sent is not rotated, and what is rounded is not changed again."""
+
+
+def _stage(stage: Any) -> Any:
+    """`"rotate"` says no more than a name, which must be of a stage."""
+    table = {"name": stage} if isinstance(stage, str) else stage
+    name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
+    if name not in STAGES:
+        text = f"no such stage, {shown(name)}; {meant(name, STAGES)}"
+        raise PydanticCustomError("stage", "{text}", {"text": text})
+    return table
+
+
+Stage = Annotated[
+    Annotated[SupportSection | RotateSection | RoundSection, Field(discriminator="name")],
+    BeforeValidator(_stage),
+]
+
+
+class WorkSection(Table):
+    """Slow clients do less local work, so that they arrive in time (`policy.checks.local_work`).
+
+    `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
+    groups); `least` the smallest part of the work, a power of two.
+    """
+
+    target_seconds: float | None = Field(default=None, gt=0)
+    least: float = Field(default=0.125, gt=0, le=1)
+
+
+class ScalingSection(Table):
+    """How the servers follow the load while a run trains (`policy.scaling`).
+
+    `policy` decides on shards, deadlines and buffers, at most once in `every` seconds; with
+    `balance` row-blocks move from shards that have too much to do. Shards are never fewer than
+    `least_shards` and never more than `most_shards` (default: the plan's `shards`). Deadlines and
+    buffers are the plan's times a factor: from `least_deadline` to `most_deadline`, and from
+    `least_buffer` to 1; a buffer is never below the minimum cohort.
+    """
+
+    policy: Literal["fixed", "rule", "fitted"] = "fixed"
+    balance: bool = True
+    every: float = Field(default=60.0, gt=0, le=31_536_000)
+    least_shards: int = Field(default=1, ge=1, le=1024)
+    most_shards: int | None = Field(default=None, ge=1, le=1024)
+    least_deadline: float = Field(default=1.0, gt=0, le=1)
+    most_deadline: float = Field(default=1.0, ge=1, le=100)
+    least_buffer: float = Field(default=1.0, gt=0, le=1)
+
+
+class ScheduleSection(Table):
+    """The learning rate over the server's steps; names as in `model.optimizer`."""
+
+    name: str = "constant"
+    total_steps: int = Field(default=100, ge=1)
+    floor: float = Field(default=0.0, ge=0)
+    decay: float = Field(default=0.99, gt=0, le=1)
+    warmup_steps: int = Field(default=10, ge=1)
+
+
+class OptimizerSection(Table):
+    """The server's step on the averaged update; names as in `model.optimizer`."""
+
+    name: str = "sgd"
+    learning_rate: float = Field(default=1.0, gt=0)
+    schedule: ScheduleSection = ScheduleSection()
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    betas: tuple[float, float] = (0.9, 0.99)
+    tau: float = Field(default=1e-3, gt=0)
 
 
 def _scalar(value: Any) -> Any:

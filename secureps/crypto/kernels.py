@@ -23,8 +23,8 @@ Opens = Callable[[U64, U32, U32, Constants, Scale, I64], tuple[float, bool]]
 
 
 class Kernels(NamedTuple):
-    """Those of one kind; `crypto.words`, `public_kernels`, `rlwe_kernels` and `rlwe_open` say what
-    each does, without the arrays that are spoilt: numba's work in them, and get them here.
+    """The kernels of one kind. `crypto.rlwe_kernels` and `crypto.rlwe_open` say what each does,
+    without the arrays that are spoilt: numba's work in them, and get them here.
     """
 
     pack_words: Callable[[U64, U64], None]
@@ -51,7 +51,7 @@ def kernels() -> Kernels:
 @cache
 def by_numba() -> Kernels:
     """Compiled ones, where they are compiled."""
-    from secureps.crypto import public_kernels, rlwe_kernels, rlwe_open, words
+    from secureps.crypto import rlwe_kernels, rlwe_open
 
     def transform_small(small: I32, ring: Constants, out: U32) -> None:
         rlwe_kernels.transform_small(small, ring, np.empty((2, small.size), np.uint32), out)
@@ -74,11 +74,11 @@ def by_numba() -> Kernels:
         return opened
 
     return Kernels(
-        pack_words=words.pack_words,
-        add_words=words.add_words,
-        greatest_word=words.greatest_word,
-        reduce_words=words.reduce_words,
-        reduce_accepted=public_kernels.reduce_accepted,
+        pack_words=rlwe_kernels.pack_words,
+        add_words=rlwe_kernels.add_words,
+        greatest_word=rlwe_kernels.greatest_word,
+        reduce_words=rlwe_kernels.reduce_words,
+        reduce_accepted=rlwe_kernels.reduce_accepted,
         binomial=rlwe_kernels.binomial,
         transform_small=transform_small,
         seal_elements=seal_elements,
@@ -90,17 +90,17 @@ def by_numba() -> Kernels:
 @cache
 def by_numpy() -> Kernels:
     """Those that need nothing but NumPy."""
-    from secureps.crypto import numpy_open, numpy_seal, numpy_words
+    from secureps.crypto import numpy_kernels
 
     return Kernels(
-        pack_words=numpy_words.pack_words,
-        add_words=numpy_words.add_words,
-        greatest_word=numpy_words.greatest_word,
-        reduce_words=numpy_words.reduce_words,
-        reduce_accepted=numpy_words.reduce_accepted,
-        binomial=numpy_seal.binomial,
-        transform_small=numpy_seal.transform_small,
-        seal_elements=numpy_seal.seal_elements,
-        open_narrow=numpy_open.open_narrow,
-        open_wide=numpy_open.open_wide,
+        pack_words=numpy_kernels.pack_words,
+        add_words=numpy_kernels.add_words,
+        greatest_word=numpy_kernels.greatest_word,
+        reduce_words=numpy_kernels.reduce_words,
+        reduce_accepted=numpy_kernels.reduce_accepted,
+        binomial=numpy_kernels.binomial,
+        transform_small=numpy_kernels.transform_small,
+        seal_elements=numpy_kernels.seal_elements,
+        open_narrow=numpy_kernels.open_narrow,
+        open_wide=numpy_kernels.open_wide,
     )

@@ -1,6 +1,9 @@
-"""Sealing ring elements: the arithmetic of `rlwe` on secrets, element by element.
+"""The kernels of `rlwe` that seal ring elements, pack their words, and add the packed words.
 
     c = a s + e + Delta m, every word of it modulo its word modulus
+
+A word is a coefficient modulo a word modulus Q = p_low p_high < 2^53. On the wire 64 words are 53
+little-endian 64-bit integers, bit after bit, the least significant first.
 
 Elements travel transformed (`crypto.ntt`): the product a s is then value by value, and e + Delta m
 is transformed once.
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 
 from secureps.compiled import kernel, ones
 from secureps.crypto.ntt import U32, forward, once, shoup
-from secureps.crypto.ring import ETA
+from secureps.crypto.ring import ETA, WORD_BITS
 from secureps.crypto.rlwe_tables import INVERSE_BITS, Constants
 
 U64 = NDArray[np.uint64]
@@ -131,3 +134,102 @@ def seal_elements(
                 apart = once(_u32(_u32(upper[k] + high) - lower[k]), high)
                 quotient = once(shoup(apart, w, w2, high), high)
                 row_out[k] = _u64(lower[k]) + _u64(low) * _u64(quotient)
+
+
+TRIED = 16
+"""Words that are tried together; a window has whole runs."""
+
+
+@kernel
+def reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
+    """Fills `out` with the words below the limit modulo their primes; False if a window runs out.
+
+    A run of TRIED words is taken at once if all are below the limit, as most are.
+    """
+    size, end = out.shape[2], windows.shape[2]
+    for element in range(windows.shape[0]):
+        for index in range(primes.shape[0]):
+            prime, whole = primes[index, 0], primes[index, 1]
+            limit = np.uint32(whole * prime)
+            window, row = windows[element, index], out[element, index]
+            for k in range(end):
+                spare[k] = once(shoup(window[k], np.uint32(1), whole, prime), prime)
+            taken = 0
+            for at in range(0, end, TRIED):
+                most = np.uint32(0)
+                for k in range(TRIED):
+                    most = max(most, window[at + k])
+                if most < limit and taken + TRIED <= size:
+                    for k in range(TRIED):
+                        row[taken + k] = spare[at + k]
+                    taken += TRIED
+                else:
+                    for k in range(at, at + TRIED):
+                        if window[k] < limit and taken < size:
+                            row[taken] = spare[k]
+                            taken += 1
+            if taken < size:
+                return False
+    return True
+
+
+RUN = 64
+"""Words that fill whole 64-bit integers."""
+MASK = np.uint64((1 << WORD_BITS) - 1)
+"""Of one word."""
+
+
+@kernel
+def pack_words(words: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    """Packs `words` (64 n,), below 2^53, into `out` (53 n,)."""
+    for run in range(words.size // RUN):
+        base, to = run * RUN, run * WORD_BITS
+        for k in range(WORD_BITS):
+            out[to + k] = _u64(0)
+        for k in range(RUN):
+            at = k * WORD_BITS
+            word = words[base + k]
+            out[to + (at >> 6)] |= word << _u64(at & 63)
+            if (at & 63) + WORD_BITS > 64:
+                out[to + (at >> 6) + 1] |= word >> _u64(64 - (at & 63))
+
+
+@kernel
+def add_words(packed: NDArray[np.uint64], weight: np.uint64, sums: NDArray[np.uint64]) -> None:
+    """sums (64 n,) += weight * the words packed in (53 n,); the caller keeps them below 2^64."""
+    for run in range(sums.size // RUN):
+        base, source = run * RUN, run * WORD_BITS
+        for k in range(RUN):
+            at = k * WORD_BITS
+            word = packed[source + (at >> 6)] >> _u64(at & 63)
+            if (at & 63) + WORD_BITS > 64:
+                word |= packed[source + (at >> 6) + 1] << _u64(64 - (at & 63))
+            sums[base + k] += weight * (word & MASK)
+
+
+@kernel
+def greatest_word(packed: NDArray[np.uint64]) -> np.uint64:
+    """The greatest of the words packed in (53 n,)."""
+    most = np.zeros(RUN, np.uint64)  # by place in a run: one alone each word would wait for
+    for run in range(packed.size // WORD_BITS):
+        source = run * WORD_BITS
+        for k in range(RUN):
+            at = k * WORD_BITS
+            word = packed[source + (at >> 6)] >> _u64(at & 63)
+            if (at & 63) + WORD_BITS > 64:
+                word |= packed[source + (at >> 6) + 1] << _u64(64 - (at & 63))
+            most[k] = max(most[k], word & MASK)
+    return _u64(most.max())
+
+
+@kernel
+def reduce_words(sums: NDArray[np.uint64], modulus: np.uint64) -> None:
+    """sums modulo Q, in place, for any sums below 2^64.
+
+    floor(sum / Q) by a float64 is off by one at most, for the quotient is below 2^12.
+    """
+    inverse = 1.0 / np.float64(modulus)
+    for k in range(sums.size):
+        rest = sums[k] - _u64(np.float64(sums[k]) * inverse) * modulus
+        rest = min(rest, rest + modulus)  # was one too many: rest wrapped around
+        sums[k] = min(rest, rest - modulus)

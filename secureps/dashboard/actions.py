@@ -30,7 +30,7 @@ from secureps.run.export import export
 from secureps.run.status import StatusTarget
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.stop import stop
+from secureps.run.up.runs import stop
 from secureps.service.kit_watch import act_text
 from secureps.store.act_lines import ActLine, ActLines
 from secureps.store.budget import BudgetLedger

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from secureps.audit.entries import TOLD, Entry, entries
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated, Incarnated, RunPinned
-from secureps.messages.requests import OpenRefused
+from secureps.messages.requests import CohortSteps, OpenRefused
 from secureps.messages.run import RunInfo
-from secureps.messages.steps import CohortSteps
 from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
 from secureps.store.journal_rows import Row
 

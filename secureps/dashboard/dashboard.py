@@ -35,7 +35,7 @@ from secureps.dashboard.sources import (
 )
 from secureps.errors import ConfigError, KitError
 from secureps.messages.run import LOOPBACK, on_loopback
-from secureps.run.report.sinks import METRICS
+from secureps.run.run_lock import METRICS
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
 from secureps.service.metrics import host_names, server_context

@@ -11,10 +11,9 @@ from itertools import islice
 
 from secureps.audit.entries import Spending, date_of, entries
 from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
-from secureps.messages.outcome import Outcome
 from secureps.messages.records import Dated, ReceiptSummary, RunPinned, SealedBefore
 from secureps.messages.run import RunInfo
-from secureps.messages.submission import Receipt, SubmissionId
+from secureps.messages.submission import Outcome, Receipt, SubmissionId
 from secureps.policy.explain.visibility import collusion, sights
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency

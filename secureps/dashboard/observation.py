@@ -12,7 +12,7 @@ from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status as status_words
 from secureps.roles.coordinator.status import UP
-from secureps.run.report.totals import DOWN, SECONDS, Totals
+from secureps.run.report.version_metrics import DOWN, SECONDS, Totals
 
 KEPT = 40
 """Changes, and versions of a group, that are kept: the newest."""
@@ -164,6 +164,6 @@ class Observation:
 
 
 def cost_of(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:
-    """The cost of a version by its figures (`run.report.totals`), summed over the parties."""
+    """The cost of a version by its figures, summed over the parties."""
     seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
     return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), epsilon)

@@ -23,19 +23,19 @@ from secureps.dashboard.observation import (
     Seen,
 )
 from secureps.dashboard.scores import Report, ScoresView, costs_of, scores_view
-from secureps.messages.moves import Holding
 from secureps.messages.records import starts
 from secureps.messages.requests import (
+    CohortSteps,
     GroupStatus,
+    Holding,
     MemberStatus,
     ServerStatus,
     Status,
 )
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.messages.steps import CohortSteps
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
-from secureps.run.report.moves import told
+from secureps.run.report.bar import move_text
 from secureps.run.report.status_tables import STATES, ofwhat, spent
 from secureps.service.metrics import unnamed
 from secureps.wording import counted, named
@@ -202,7 +202,7 @@ def operator_view(
         burnt_in_all=0 if known is None else known.burnt_in_all,
         checkpoint=None if known is None else known.checkpoint,
         paused=hide(status.paused) if status is not None else "",
-        move=hide(told(status.move)) if status is not None and status.move is not None else "",
+        move=hide(move_text(status.move)) if status is not None and status.move is not None else "",
     )
 
 

@@ -15,10 +15,16 @@ import torch
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import public_stream
-from secureps.device.encoding import decode, encode, round_to_grid
+from secureps.device.encoding import (
+    clip_factor,
+    decode,
+    divisor,
+    encode,
+    round_to_grid,
+    shrink,
+    words,
+)
 from secureps.device.noise import DeviceSkellam
-from secureps.device.norms import clip_factor, divisor, shrink
-from secureps.device.words import words
 from secureps.privacy import mechanism
 from secureps.privacy.skellam import Skellam
 from secureps.wording import one_line

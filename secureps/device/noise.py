@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 
 from secureps.crypto.sampling import Stream
-from secureps.device.encoding import rounded
-from secureps.device.norms import TOGETHER, pieces
-from secureps.device.words import unsigned, words
+from secureps.device.encoding import TOGETHER, pieces, rounded, unsigned, words
 from secureps.errors import InternalError
-from secureps.privacy.client_level import ClientMechanism
-from secureps.privacy.rounding import MOST_TRIES
+from secureps.privacy.client_level import MOST_TRIES, ClientMechanism
 from secureps.privacy.skellam import Skellam
 
 _SQUARES = 1 << 14

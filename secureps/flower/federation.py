@@ -19,8 +19,13 @@ import numpy as np
 
 from secureps.client.flower.served import Served, write_served
 from secureps.client.trainer import Array
-from secureps.config.optimizer import OptimizerSection
-from secureps.config.plan import GroupSection, PlanSection, RecordPrivacySection, SyncSection
+from secureps.config.plan import (
+    GroupSection,
+    OptimizerSection,
+    PlanSection,
+    RecordPrivacySection,
+    SyncSection,
+)
 from secureps.config.sections import toml_tables
 from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Role

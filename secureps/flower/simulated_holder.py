@@ -13,7 +13,7 @@ from pathlib import Path
 
 from secureps.errors import SecurepsError, exit_status
 from secureps.exhaustion import no_core_dumps
-from secureps.run.processes.teardown import without_teardown
+from secureps.run.processes.signals import without_teardown
 from secureps.run.serve import serve
 from secureps.store import durability
 

@@ -24,7 +24,7 @@ from secureps.messages.requests import (
     Withdraw,
 )
 from secureps.messages.run import Placement, ShardAddress
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Held, SubmissionId
 
 

@@ -12,12 +12,10 @@ from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
 from secureps.messages.following import Follow, Rows, TakeOver
-from secureps.messages.moves import Holding, Move
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingStatus
 from secureps.messages.schema import Schema
-from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import (
     BlockHeader,
     Cohort,
@@ -31,6 +29,67 @@ if TYPE_CHECKING:
     Octets = bytes | memoryview
 else:  # what is read back is bytes
     Octets = bytes
+from typing import Final
+
+BALANCE: Final = "balance"
+"""Why blocks move that go from a shard with much to do to one with less (`Move.what`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a shard holds of the model: blocks, and bytes of their values as float32."""
+
+    shard: str
+    blocks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Blocks that move because a shard comes or goes, while they do.
+
+    Args:
+        what: the `ShardDeed`, or BALANCE; empty: copies are made again that were lost with a shard.
+        shard: whom it is of, if it is of one.
+        moved: copies of blocks that are whole at their new shard.
+        blocks: copies of blocks that move in all.
+        moved_bytes: of the values of those that are moved, as float32.
+        bytes: of the values of all that move.
+        reason: what it waits for now; empty: for nothing but the copying.
+    """
+
+    what: str
+    shard: str
+    moved: int
+    blocks: int
+    moved_bytes: int
+    bytes: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CohortSteps:
+    """When the steps of one cohort were done, in seconds of the run's clock; None: not yet.
+
+    Args:
+        version: that it makes; members: how many clients stand in it.
+        began: its round opened, or the version before was committed.
+        ended: in a word, where it made no version: burnt, spoilt or reopened; and why.
+    """
+
+    group: str
+    number: int
+    version: int
+    members: int
+    began: float
+    closed: float
+    held: float | None = None
+    opened: float | None = None
+    prepared: float | None = None
+    committed: float | None = None
+    ended: str = ""
+    why: str = ""
+
 
 # --- to the coordinator -----------------------------------------------------------
 

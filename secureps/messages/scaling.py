@@ -31,7 +31,7 @@ class ScalingStatus:
         deadline, buffer: factors of the plan's that are in force.
         steps: the newest decisions, oldest first.
         reward, lost: what was measured before the newest of them, as its record has it
-            (`messages.scaling_records`).
+            (`messages.scaling`).
     """
 
     policy: str
@@ -42,3 +42,38 @@ class ScalingStatus:
     steps: tuple[ScalingStep, ...]
     reward: float = 0.0
     lost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAssigned:
+    """A block goes from a shard to another one, for the load that was measured."""
+
+    group: str
+    block: int
+    giver: str
+    taker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecided:
+    """What follows from the load that was measured since the decision before, and why.
+
+    Args:
+        what: the `ShardDeed` that is to be done to `shard`; empty for none.
+        deadline, buffer: factors of the plan's, from now on.
+        blocks: that move between shards, if any do.
+        reward: what was measured (`policy.scaling.policies`), of which `lost` was the part of
+            what was asked for; shards: that held blocks then.
+        loads: what came to each of them.
+    """
+
+    what: str
+    shard: str
+    deadline: float
+    buffer: float
+    blocks: tuple[BlockAssigned, ...]
+    reward: float
+    shards: int
+    loads: tuple[ShardLoad, ...]
+    reason: str
+    lost: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 
 from secureps.messages.charge import Charge, Release
@@ -274,3 +275,31 @@ def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
 def model_digest(group: str, version: int, blocks: tuple[bytes, ...]) -> bytes:
     """Digest of one published version of a group, from its blocks' digests."""
     return digest("secureps-model", group.encode(), version.to_bytes(8, "little"), *blocks)
+
+
+class Outcome(StrEnum):
+    """What became of a submission whose receipt was accepted; a string everywhere.
+
+    `INCLUDED`: part of a version; `DURABLE`: of one that a checkpoint has; `DROPPED`: part of
+    none, ever; `LOST`: nobody has its bytes any more.
+
+    The words for what else may end without what it was for, and the records that say so:
+
+    submission   dropped (an `Outcome`); withdrawn: refused on its way (`SubmissionWithdrawn`)
+    cohort       reopened: nothing was opened, it closes anew (`CohortReopened`); burnt:
+                 charged, and never opened (`CohortBurnt`); spoilt: burnt for what a member of
+                 it sent
+    opening      refused: by one holder (`HolderRefused`); failed: with these answers, and
+                 others may do (`OpeningFailed`)
+    round        given up: nothing was opened (`RoundGivenUp`)
+    member       declined: takes no part in a round (`MemberDeclined`); passed over: nobody
+                 waits for it (`MemberPassed`); retired: leaves for good (`MemberRetired`);
+                 isolated: left out, it spoils cohorts (`ClientIsolated`)
+    evaluation   skipped (`EvaluationSkipped`)
+    row-block    resigned: it stays at its version (`GroupResigned`)
+    """
+
+    INCLUDED = "included"
+    DURABLE = "durable"
+    DROPPED = "dropped"
+    LOST = "lost"

@@ -21,7 +21,7 @@ from secureps.errors import PlanRefused, WrongShape
 from secureps.wording import meant
 
 if TYPE_CHECKING:  # a status is read without pydantic
-    from secureps.config.optimizer import OptimizerSection, ScheduleSection
+    from secureps.config.plan import OptimizerSection, ScheduleSection
 
 Values: TypeAlias = NDArray[np.float32]
 Schedule: TypeAlias = Callable[[int], float]

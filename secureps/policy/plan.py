@@ -3,6 +3,10 @@
 `config` parses single keys; here the whole is refused, with a reason, when it is
 unsound. Everything that a party computes from a plan is computed here, from the plan's
 canonical text alone, so that all parties agree.
+
+**Row-blocks.** Of a group with row-blocks a client touches few rows. Under a committee every
+row-block that a client sends is a submission with a key of its own, and envelopes for every holder:
+smaller than these it would cost more to protect than to send.
 """
 
 from __future__ import annotations
@@ -11,27 +15,29 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
-from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
+from secureps.config.plan import CipherSection, ClientPrivacySection, GroupSection, PlanSection
 from secureps.config.sections import parse, placed, read_toml
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
+from secureps.crypto.ring import choose
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
-from secureps.errors import ConfigError, PlanRefused, naming
+from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.files.objects import pinned
 from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
+from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.schema import Schema
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
 from secureps.model.optimizer import Optimizer, build_optimizer, keeping_exact
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
-from secureps.policy.checks.committee import refuse_crowded, refuse_holders
 from secureps.policy.checks.evaluation import (
     EvaluatedVersions,
     evaluated_versions,
@@ -47,13 +53,133 @@ from secureps.policy.checks.privacy import (
     refuse_rows,
     refuse_steps,
 )
-from secureps.policy.checks.row_blocks import refuse_small, touched
-from secureps.policy.checks.shards import refuse_replicas, refuse_unsound_scaling
 from secureps.policy.counting import refuse_unbounded
+from secureps.policy.envelope_size import envelope_bytes, order_bytes
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism
+
+
+def touched(sections: Sequence[GroupSection], rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+    """The groups that a client contributes to whose data touches these rows of sparse tensors.
+
+    Args:
+        rows: by the tensor's name; of a sparse tensor that is not there it touches all.
+    Raises:
+        Malformed: a sparse tensor has no such row, or none is left of the model.
+    """
+    patterns = [section.pattern for section in sections]
+    first = {name: next((p for p in patterns if fnmatchcase(name, p)), None) for name in rows}
+    found: list[str] = []
+    for section in sections:
+        cut = section.sparse
+        if cut is None:
+            found.append(section.name)
+            continue
+        names = cut.names(section.name)
+        known = [name for name, pattern in first.items() if pattern == section.pattern]
+        for name in known:
+            if unknown := [row for row in rows[name] if not 0 <= row < cut.rows]:
+                raise Malformed(f"{name} has rows 0 to {cut.rows - 1}, and no row {unknown[0]}")
+        own = {row // cut.block for name in known for row in rows[name]}
+        found += [names[k] for k in sorted(own)] if known else names
+    if not found:
+        raise Malformed("touches: no row of any group: this client has nothing to train")
+    return tuple(found)
+
+
+def refuse_small(
+    section: GroupSection,
+    groups: Sequence[GroupLayout],
+    parameters: CipherParameters,
+    committee: Committee,
+) -> None:
+    """Refuses row-blocks whose sealed values are fewer bytes than what their keys cost.
+
+    The last row-block has what rows are left, and may be smaller.
+
+    Args:
+        groups: the row-blocks of the section.
+    Raises:
+        PlanRefused: says how many rows suffice.
+    """
+    cut = section.sparse
+    assert cut is not None
+    most = max(group.sent for group in groups)
+    own = choose(parameters)
+    a_value = own.element_bytes / own.values
+    sealed = math.floor(most * a_value)
+    envelopes = envelope_bytes(committee, own.ring.degree)
+    if sealed < envelopes:
+        a_row = most / min(cut.block, cut.rows)
+        enough = math.ceil(envelopes / (a_row * a_value))
+        raise PlanRefused(
+            f"group {section.name}: sparse.block = {cut.block}: a row-block has {most} values, "
+            f"{sealed} bytes when sealed, and its envelopes for the key holders take {envelopes}: "
+            f"make it {enough} rows or more, or leave sparse out"
+        )
+
+
+def refuse_replicas(section: PlanSection) -> None:
+    """PlanRefused for more copies than shards, or a wait for shards that nobody has copies of."""
+    copies = section.replicas
+    if copies > section.shards:
+        raise PlanRefused(
+            f"replicas: {copies} copies of every block lie on as many shards, and there are "
+            f"{section.shards}: raise shards to {copies} or lower replicas"
+        )
+    if copies == 1 and section.shards_wait != PlanSection.model_fields["shards_wait"].default:
+        raise PlanRefused(
+            "shards_wait: without copies (replicas = 1) no shard is ever left out; remove it"
+        )
+
+
+def refuse_unsound_scaling(section: PlanSection) -> None:
+    """PlanRefused if the shards that a run begins with are not between the least and the most."""
+    own = section.scaling
+    if own is None:
+        return
+    if not own.least_shards <= section.shards <= section.most_shards:
+        mend = "lower it, or raise scaling.most_shards"
+        if section.shards < own.least_shards:
+            mend = "raise it, or lower scaling.least_shards"
+        raise PlanRefused(
+            f"scaling: a run begins with shards = {section.shards}, and they are to be "
+            f"{own.least_shards} to {section.most_shards}: {mend}"
+        )
+    if own.least_shards < section.replicas:
+        raise PlanRefused(
+            f"scaling.least_shards = {own.least_shards}: every block lies on {section.replicas} "
+            "shards, so there are as many at least"
+        )
+
+
+def refuse_holders(section: CipherSection, opening: Opening) -> None:
+    """PlanRefused for holders, or a threshold, where no committee opens sums."""
+    if opening is Opening.HOLDER and section.holders not in (None, 1):
+        raise PlanRefused(
+            f"cipher.holders: {section.name} has one holder of the whole secret key; "
+            f"{section.holders} were asked for"
+        )
+    if opening is not Opening.COMMITTEE and section.threshold is not None:
+        raise PlanRefused(
+            f"cipher.threshold: {section.name} has no committee; remove it, or take rlwe"
+        )
+
+
+def refuse_crowded(committee: Committee, bounds: Mapping[str, Bounds]) -> None:
+    """PlanRefused for cohorts of which a holder could not be told all members in one message."""
+    for group, own in bounds.items():
+        size, none = (order_bytes(committee, count, group) for count in (own.most, 0))
+        if size > MESSAGE_LIMIT:
+            fit = (MESSAGE_LIMIT - none) * own.most // (size - none)
+            raise PlanRefused(
+                f"cohorts of {group} have up to {own.most} members, whose envelopes for "
+                f"{len(committee.holders)} key holders may take {size} bytes, and no message to a "
+                f"holder has more than {MESSAGE_LIMIT}: let the rule take at most {fit} (most, "
+                "buffer, or cipher.capacity), or take fewer holders"
+            )
 
 
 @dataclass(frozen=True)
@@ -133,7 +259,7 @@ class Plan:
         return found
 
     def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-        """The groups that a client contributes to, see `policy.checks.row_blocks.touched`."""
+        """The groups that a client contributes to, see `policy.plan.touched`."""
         return touched(self.section.group, rows)
 
     def versions(self, group: str) -> int:

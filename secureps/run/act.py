@@ -1,28 +1,28 @@
 """`secureps act`: has a coordinator pause, go on, make a checkpoint, leave a client out.
 
+`secureps shards`: has it move blocks to a shard that comes, or from one that goes, and shows how
+far the move is; the coordinator moves them whether anybody looks or not.
+
 Errors go up to `run.cli`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from secureps.messages.acts import Act, Deed
-from secureps.run.options import (
-    AskingKit,
-    Insecure,
-    PassphraseFd,
-    Reason,
-    RunFolder,
-    Server,
-)
+from secureps.messages.acts import Act, Deed, ShardDeed
+from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from secureps.messages.requests import Move, Status
     from secureps.run.status_client import StatusClient
 
 SAID = {
@@ -98,3 +98,147 @@ def act(
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
         own.act(done := Act(what.value, client, reason))
     typer.echo(told(done))
+
+
+EVERY = 0.5
+"""Seconds between two looks at a move."""
+
+
+class RunOver(Exception):
+    """The run was over first, or is at its end: nobody's fault, and nothing to be done about."""
+
+
+def shards(
+    what: Annotated[Literal["add", "drain", "remove"], typer.Argument(help="What to do.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The shard, as on the roster.")],
+    run: RunFolder = None,
+    server: Server = None,
+    kit: AskingKit = None,
+    reason: Reason = "",
+    insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Move blocks to a shard that comes, or from one that goes, while a run trains.
+
+    add gives its share to a shard that is on the roster, and was started; drain
+    moves all that a shard holds to the others, and remove has it leave the run
+    besides. The model is the same, but for noise that shards add, and for who is
+    in a cohort under buffered. Ctrl-C ends the looking, and not the move.
+    Give RUN, in which add starts a shard of a new name too, or --server and the
+    coordinator's own --kit.
+    """
+    from rich.console import Console
+
+    from secureps.errors import ConfigError, UnknownParty
+
+    deed = ShardDeed(f"{what}-shard")
+    if run is not None and deed is ShardDeed.REMOVE:
+        raise ConfigError(
+            f"`secureps resume` starts all shards of {run}, also one that has left: drain it "
+            f"instead, secureps shards drain {name} {run}"
+        )
+    with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
+        act = Act(deed.value, name, reason)
+        try:
+            try:
+                _say(own, act)
+            except UnknownParty:
+                if run is None or deed is not ShardDeed.ADD:
+                    raise
+                from secureps.run.up.further_shards import bring
+
+                _demand_going(own.status())
+                typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")
+                _demand_going(bring(run, name))
+                _say(own, act)
+            typer.echo(follow(own.status, act, Console()))
+        except RunOver as over:
+            typer.echo(f"{over}: nothing came of it, {name} is as it was", err=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            typer.echo("the move goes on without this: secureps status shows it", err=True)
+            raise
+
+
+def _say(own: StatusClient, act: Act) -> None:
+    """Says it to the coordinator; RunOver if that is why it is refused."""
+    from secureps.errors import Refused
+
+    try:
+        own.act(act)
+    except Refused:
+        _demand_going(own.status())
+        raise
+
+
+def _demand_going(status: Status) -> None:
+    """RunOver if a run makes no more versions."""
+    from secureps.wording import printable
+
+    if status.finished:
+        raise RunOver(f"the run is over ({printable(status.finished)})")
+    if status.groups and all(group.step == "done" for group in status.groups):
+        raise RunOver(f"the run is at its end ({printable(status.groups[0].reason)})")
+
+
+def follow(
+    ask: Callable[[], Status],
+    act: Act,
+    console: Console,
+    pause: Callable[[float], None] = time.sleep,
+) -> str:
+    """Shows the move that follows an act until it is over; what came of it, in a line.
+
+    Args:
+        ask: for the next status; raises PeerError while there is no answer.
+        pause: between two looks, for EVERY seconds.
+
+    Raises:
+        OperatorError: it was given up.
+        RunOver: the run was over first.
+    """
+    from secureps.errors import PeerError
+    from secureps.run.report.bar import show_moves
+
+    last: Move | None = None
+    began, silent = time.monotonic(), False
+    with show_moves(console) as show:
+        while True:
+            try:
+                status, silent = ask(), False
+            except PeerError as error:  # it may be started again, and then goes on
+                if not silent:
+                    text = f"no answer: {error}; this goes on asking, Ctrl-C ends it"
+                    console.print(text, soft_wrap=True, markup=False, highlight=False)
+                silent = True
+            else:
+                move = status.move
+                if move is None or (move.what, move.shard) != (act.what, act.party):
+                    return _outcome(act, status, last, time.monotonic() - began)
+                show(move)
+                last = move
+            pause(EVERY)
+
+
+def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
+    from secureps.errors import OperatorError
+    from secureps.wording import counted, duration, size
+
+    name, moved = act.party, ""
+    held = next((h for h in status.holdings if h.shard == name), None)
+    here = name in [each.name for each in status.shards]
+    if last is not None:
+        moved = f"; {counted(last.blocks, 'block')} moved, {size(last.bytes)}, within "
+        moved += duration(seconds)
+    if act.what == ShardDeed.ADD and held is not None and not held.blocks:
+        count = counted(sum(each.blocks for each in status.holdings), "block")
+        return f"{name} holds nothing: {count} are too few for it; a plan's block_size has more"
+    if act.what == ShardDeed.ADD and held is not None:
+        own = counted(held.blocks, "block")
+        return f"{name} holds {own}, {size(held.bytes)} of the model{moved}"
+    if act.what == ShardDeed.DRAIN and (held is None or not held.blocks):
+        return f"{name} holds nothing: it may be stopped, and added again later{moved}"
+    if act.what == ShardDeed.REMOVE and not here:
+        return f"{name} has left the run, and its process ends{moved}"
+    _demand_going(status)
+    raise OperatorError(f"nothing came of it: {name} is as it was; the coordinator's log says why")

@@ -41,16 +41,23 @@ from secureps.policy.explain.explanation import (
     GroupCost,
     Link,
     Price,
+    RuleText,
     explain,
+    row_block_words,
+    touched_by_few,
 )
 from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.privacy_choice import Choice, choose, refuse_epsilon
-from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
-from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
-from secureps.run.initial_schema import founding_schema, initial_schema
-from secureps.run.model_size import Values, every_size, read_schema, sizes_of
+from secureps.run.initial_schema import (
+    Values,
+    every_size,
+    founding_schema,
+    initial_schema,
+    read_schema,
+    sizes_of,
+)
 from secureps.run.party_names import shard_names
 from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process

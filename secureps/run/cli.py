@@ -21,7 +21,7 @@ from secureps.dashboard.command import dashboard, own_beside, showing
 from secureps.errors import SecurepsError, exit_status
 from secureps.exhaustion import no_core_dumps
 from secureps.run import commands
-from secureps.run.act import act
+from secureps.run.act import act, shards
 from secureps.run.options import (
     Copies,
     Fetch,
@@ -39,12 +39,11 @@ from secureps.run.options import (
     Standby,
     TensorBoard,
     Threads,
+    Tool,
     UnsafeSeed,
     Values,
     settle_environment,
 )
-from secureps.run.shards import shards
-from secureps.run.tool import Tool
 from secureps.service.logs import ignore_output_errors
 from secureps.wording import one_line
 
@@ -176,7 +175,7 @@ def check(
     from secureps.policy.explain.explanation import Link
     from secureps.run.check import Permit, record, tables
     from secureps.run.check import check as examine
-    from secureps.run.model_size import read_values
+    from secureps.run.initial_schema import read_values
     from secureps.run.site_check import accepted, held_against, runs_nothing
     from secureps.run.site_check import record as site_record
     from secureps.run.site_check import tables as site_tables
@@ -317,7 +316,7 @@ def keys(context: typer.Context) -> None:
 @_forwarding
 def roster(context: typer.Context) -> None:
     """Change who takes part in a run while it trains: add, revoke, renew."""
-    from secureps.run.roster import roster as tool
+    from secureps.run.keys import roster as tool
 
     _forward(context, tool)
 

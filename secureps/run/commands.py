@@ -182,7 +182,7 @@ def takeover(
 
     It does so at once, or says why not; the coordinator, if it is there, ends.
     """
-    from secureps.run.takeover import take_over
+    from secureps.run.health import take_over
 
     take_over(config, passphrase_fd)
     typer.echo(
@@ -220,7 +220,7 @@ def stop(
 
     As Ctrl-C there does: nothing is lost, and `secureps resume` goes on with it.
     """
-    from secureps.run.up.stop import stop as end
+    from secureps.run.up.runs import stop as end
 
     typer.echo(end(run))
 

@@ -1,6 +1,8 @@
-"""`secureps health`: whether a server's process on this machine can work, for probes in its pod.
+"""`secureps health` and `secureps takeover`: ask a server on this machine.
 
-It is asked as others ask it, over mutual TLS; kubelet's own probes show no certificate.
+`health` asks whether it can work, for probes in its pod: over mutual TLS, as others ask it, because
+kubelet's own probes show no certificate. `takeover` has a standby take over from its coordinator:
+whoever has the coordinator's kit may order it.
 """
 
 from __future__ import annotations
@@ -11,9 +13,13 @@ from pathlib import Path
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.errors import OperatorError, Unreachable
-from secureps.messages.run import on_loopback
+from secureps.messages.following import TakeOver
+from secureps.messages.run import COORDINATOR, on_loopback
 from secureps.service.process import link_of
-from secureps.store.keyring import load_public
+from secureps.store.keyring import load_private, load_public
+from secureps.store.kit_files import Passphrases
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.health import ask
 
 PATIENCE = 10.0
@@ -32,9 +38,7 @@ def health(config: Path) -> bool:
         ConfigError, KitError: the file or its kit is not good.
         OperatorError: nobody answers.
     """
-    section = parse(ServeSection, read_toml(config), str(config))
-    base = config.parent.resolve()
-    kit, state = (base / section.kit).resolve(), (base / section.state).resolve()
+    section, kit, state = _configured(config)
     public = load_public(kit, section.ca_fingerprint)
     if public.roster.find(section.name).role == "holder":
         return _READY in _metrics(section, state)
@@ -45,6 +49,12 @@ def health(config: Path) -> bool:
             return ask(channel, PATIENCE)
         except Unreachable as error:
             raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
+
+
+def _configured(config: Path) -> tuple[ServeSection, Path, Path]:
+    """A server's file, and the folders of its kit and its state that the file names."""
+    section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
+    return section, (base / section.kit).resolve(), (base / section.state).resolve()
 
 
 def _metrics(section: ServeSection, state: Path) -> str:
@@ -76,3 +86,30 @@ def local(address: str) -> str:
     return (
         f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}" if host == "[::]" else address
     )
+
+
+def take_over(config: Path, passphrase_fd: int | None = None) -> None:
+    """Asks the standby that a file configures to take over; it does so at once, or says why not.
+
+    Args:
+        passphrase_fd: an open file whose first line is the passphrase of its private keys.
+
+    Raises:
+        ConfigError, KitError: the file or its kit is not good.
+        Refused: it does not have all that was acknowledged, or is the coordinator already.
+        Unreachable: nobody answers.
+    """
+    section, kit, state = _configured(config)
+    public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
+    identity = load_private(kit, section.name, passphrases)
+    transport = GrpcTransport(
+        link_of(kit, section.name, public.ca, section.insecure, passphrases),
+        section.name,
+        lambda request: identity.sign(REQUEST_DOMAIN, request),
+        {COORDINATOR: local(written(state / "address"))},
+        PATIENCE,
+    )
+    try:
+        transport.call(COORDINATOR, TakeOver()).result()
+    finally:
+        transport.close()

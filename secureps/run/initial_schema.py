@@ -1,8 +1,13 @@
-"""Reads what a plan's file of version 0 is: its tensors, and whether a run can begin from them."""
+"""Reads a model's tensors and sizes: from a plan's file of version 0, from a file of shapes,
+or from the numbers of values on the command line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +17,10 @@ from secureps.client.initial_model import read_initial, schema_of
 from secureps.client.local_tensors import digests_of
 from secureps.errors import ConfigError, WrongShape
 from secureps.files.objects import initial_path, shown
-from secureps.messages.schema import Schema
+from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
+from secureps.wording import meant, named
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -73,3 +79,84 @@ def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:
             group.refuse_inexact(tensors)
         except WrongShape as error:
             raise ConfigError(f"initial: {file}: {error}") from None
+
+
+Values = int | Mapping[str, int]
+"""How many values a model has: of its one group, or of each group of the plan's file."""
+
+
+def every_size(plan: Plan) -> str:
+    """What to type for the sizes of all groups."""
+    names = [group.name for group in plan.section.group]
+    return "--values N" if len(names) == 1 else " ".join(f"--values {each}=N" for each in names)
+
+
+def read_values(texts: Iterable[str]) -> Values | None:
+    """The number of values that `--values` gives, or of each group; None if it gives none.
+
+    Raises:
+        ConfigError: it is neither N nor GROUP=N.
+    """
+    given: dict[str, int] = {}
+    for text in texts:
+        group, _, number = text.rpartition("=")
+        if group in given or not re.fullmatch("[1-9][0-9]{0,14}", number):
+            raise ConfigError(
+                f"--values: {text!r} is no number of values from 1 on, or GROUP=N once of a group"
+            )
+        given[group] = int(number)
+    if "" not in given:
+        return given or None
+    if len(given) > 1:
+        raise ConfigError("--values: give one number for all of the model, or GROUP=N of each")
+    return given[""]
+
+
+def sizes_of(plan: Plan, values: Values) -> dict[str, int]:
+    """How many values each group has, a table's row-blocks one by one.
+
+    Raises:
+        ConfigError: it is not said of every group, or there is no such group, or a table's values
+            are not so many for each row.
+    """
+    sections = {group.name: group for group in plan.section.group}
+    if isinstance(values, int):
+        if len(sections) > 1:
+            raise ConfigError(f"--values: the plan has {len(sections)} groups: {every_size(plan)}")
+        values = dict.fromkeys(sections, values)
+    if lacking := [name for name in sections if name not in values]:
+        raise ConfigError(f"--values: says nothing of {named(lacking)}: {every_size(plan)}")
+    sizes: dict[str, int] = {}
+    for name, count in values.items():
+        if (section := sections.get(name)) is None:
+            raise ConfigError(f"--values: no group is called {name!r}; {meant(name, sections)}")
+        if (cut := section.sparse) is None:
+            sizes[name] = count + section.scaled
+            continue
+        width, rest = divmod(count, cut.rows)
+        if rest:
+            raise ConfigError(
+                f"--values: {name} has {cut.rows} rows, and {count} values are not as many for each"
+            )
+        for number, block in enumerate(cut.names(name)):
+            sizes[block] = width * min(cut.block, cut.rows - number * cut.block) + section.scaled
+    return sizes
+
+
+def read_schema(path: Path) -> Schema:
+    """The tensors of a model, by a JSON file of their names and shapes: {"weight": [10, 64]}.
+
+    Raises:
+        ConfigError: the file is none.
+    """
+    try:
+        told = json.loads(path.read_bytes())
+        shapes = {str(name): tuple(shape) for name, shape in told.items()}
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        shapes = {}
+    sound = all(type(n) is int and n >= 0 for shape in shapes.values() for n in shape)
+    if not shapes or not sound:
+        raise ConfigError(f'{path}: no shapes of a model\'s tensors, as {{"weight": [10, 64]}}')
+    return Schema(tuple(TensorSpec(name, shapes[name], "float32") for name in sorted(shapes)))

@@ -1,5 +1,8 @@
 """`secureps keys`: each party makes its own keys, the issuer certifies them and shows who is in.
 
+`secureps roster` changes who takes part in a run while it trains: a run follows the roster in its
+coordinator's kit, which `secureps keys` signs.
+
 Errors go up to `run.cli`.
 """
 
@@ -10,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from secureps.run.options import PassphraseFd
-from secureps.run.tool import Tool
+from secureps.run.options import PassphraseFd, Tool
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
@@ -213,8 +215,8 @@ def show(
 
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
-    roster = kit.roster
-    typer.echo(f"roster {roster.number}, {roster.holds}: {roster.digest.hex()}")
+    now = kit.roster
+    typer.echo(f"roster {now.number}, {now.holds}: {now.digest.hex()}")
     for certificate in kit.roster.certificates:
         cipher = "  with a cipher key" if certificate.cipher_key_digest else ""
         end = certificate_end(directory, certificate.name)
@@ -238,3 +240,68 @@ def _ask(directory: Path, asked: KeyRequest) -> None:
     typer.echo(f"fingerprint {asked.fingerprint}")
     typer.echo("next: send the request to whoever issues keys, tell them the fingerprint over")
     typer.echo(f"another channel, and put the public/ that they give you into {directory}")
+
+
+HoursOnce = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=MOST_HOURS,
+        help="How long it holds from now; 0: always. Default: as `keys init` was told.",
+    ),
+]
+
+roster = Tool(
+    help="Who takes part in a run, while it trains: at whoever issues keys.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+roster.command(
+    "add", help="Certify parties' keys and put them on the roster, as `keys approve` does."
+)(approve)
+roster.command(
+    "revoke", help="Take parties off the roster, and out of runs that train, as `keys revoke` does."
+)(revoke)
+
+
+@roster.command("replace-holder")
+def replace_holder(
+    directory: Kit,
+    old: Annotated[str, typer.Argument(metavar="NAME", help="The key holder that is lost.")],
+    request: Annotated[
+        Path, typer.Argument(metavar="REQUEST", help="What the new one has sent, of a new name.")
+    ],
+    fingerprint: Annotated[
+        str | None, typer.Option(metavar="HEX", help="What it has told you of its request.")
+    ] = None,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Put another key holder in the place of one that is lost, while a run trains."""
+    from secureps.store import issuing
+    from secureps.store.keyring import read_fingerprint
+    from secureps.store.kit_files import Passphrases
+
+    asked = issuing.read_request(request)
+    if fingerprint:
+        source = "as `secureps keys request` printed it"
+        issuing.check_fingerprints([asked], [read_fingerprint(fingerprint, "request", source)])
+    issuing.replace_holder(directory, old, asked, Passphrases(passphrase_fd))
+    typer.echo(f"holder {asked.name} in place of {old}; fingerprint {asked.fingerprint}")
+    if not fingerprint:
+        typer.echo("ask it, over another channel, whether its fingerprint is this one")
+    typer.echo(f"give {asked.name} and the coordinator {directory / 'public'}: a run that trains")
+    typer.echo("seals its next versions for the new one")
+
+
+@roster.command("renew")
+def renew_roster(
+    directory: Kit, hours: HoursOnce = None, passphrase_fd: PassphraseFd = None
+) -> None:
+    """Sign the roster anew before it expires; nobody seals or opens by one that has."""
+    from secureps.store.issuing import renew_roster as sign_anew
+    from secureps.store.kit_files import Passphrases
+
+    signed = sign_anew(directory, hours, Passphrases(passphrase_fd))
+    typer.echo(f"roster {signed.number}, {signed.holds}")
+    typer.echo(f"give the coordinator {directory / 'public'}: a run that trains tells the others")

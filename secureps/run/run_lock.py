@@ -12,10 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
-from secureps.run.report.sinks import METRICS
 from secureps.store import file_lock
 
-ORIGIN, STUDY = "origin.json", "study.json"
+ORIGIN, STUDY, METRICS = "origin.json", "study.json", "metrics.jsonl"
 
 HOLDS = {
     ORIGIN: "a run of `secureps up`, which `secureps resume {}` goes on with",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
 from secureps.extras import from_extras
-from secureps.scenario.seeds import seeded
+from secureps.scenario.partition import seeded
 
 HELD_OUT_SHARE = 0.2
 

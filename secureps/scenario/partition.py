@@ -1,6 +1,6 @@
 """Splits the records of one data set over the parties of a simulation.
 
-Pure functions of their arguments.
+Pure functions of their arguments; `seeded` derives the random numbers of all scenario data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
-from secureps.scenario.seeds import seeded
+
+
+def seeded(seed: int, *key: int) -> np.random.Generator:
+    """Makes a PCG64 generator from a seed and the purpose of its numbers.
+
+    Raises:
+        ConfigError: the seed is negative.
+    """
+    if seed < 0:
+        raise ConfigError(f"the seed of a data set must be at least 0, got {seed}")
+    return np.random.Generator(np.random.PCG64([seed, *key]))
+
 
 REDRAWS = 1000
 """The most draws of `dirichlet` that leave a party below the minimum, before it gives up."""

@@ -11,10 +11,9 @@ import time
 
 from secureps.crypto import envelope
 from secureps.crypto.cipher import Opener
-from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.secret import Secret
-from secureps.crypto.sharing import HolderShare, answer
+from secureps.crypto.sharing import HolderShare, answer, vector_bytes
 from secureps.errors import ClientError, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes

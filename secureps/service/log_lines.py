@@ -13,7 +13,7 @@ from secureps.messages import coordinator_records, holder_records, records, shar
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
 from secureps.messages.requests import FAILED, Examined, OpenRefused, Retire, Submit, Withdraw
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Record

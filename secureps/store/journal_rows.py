@@ -34,7 +34,7 @@ from secureps.messages.requests import (
     Submit,
     Withdraw,
 )
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Held
 from secureps.store.journal_height import Mark, full
 

@@ -30,8 +30,7 @@ from secureps.messages.submission import (
     cohort_digest,
 )
 from secureps.model.layout import GroupLayout
-from secureps.policy.block_codes import block_codes
-from secureps.policy.block_deltas import block_delta
+from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact

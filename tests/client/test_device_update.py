@@ -26,7 +26,7 @@ from secureps.client.trainer import HeldTensor
 from secureps.client.update import Trained, Update
 from secureps.client.worker import ClientWorker, trained_update
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.device import bits, norms
+from secureps.device import bits, encoding
 from secureps.errors import NotFinite
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
@@ -262,7 +262,7 @@ def test_tensors_of_every_kind_and_of_many_pieces(
     clip: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Statistics are not clipped; what lies on the host anyway is subtracted there."""
-    for module in (device_update, norms):
+    for module in (device_update, encoding):
         monkeypatch.setattr(module, "TOGETHER", PIECE)
     plan = make_plan(block_size=50_000, group=[{"rule": RULE, "clip": clip}])
     layout = plan.layout(LARGE).group("all")

@@ -25,8 +25,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import Figure, GetBlock
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
-from secureps.policy.block_codes import block_codes
-from secureps.policy.block_deltas import block_delta
+from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST

@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from secureps.crypto.hardness import ML_KEM_768, core_svp
-from secureps.crypto.ring import RINGS, SIGMA, Ring
+from secureps.crypto.ring import ML_KEM_768, RINGS, SIGMA, Ring, core_svp
 from tests.kits.nursery import ROOT
 
 

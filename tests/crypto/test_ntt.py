@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from secureps import compiled
 from secureps.crypto import ntt as by_numba
-from secureps.crypto import numpy_ntt as by_numpy
+from secureps.crypto import numpy_kernels as by_numpy
 from secureps.crypto.ntt import WIDTH, companion, root_of_unity, tables
 from secureps.crypto.ring import RINGS
 from tests.kits.rlwe_kit import exponents, product, transformed

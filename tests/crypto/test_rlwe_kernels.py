@@ -18,9 +18,8 @@ from secureps.crypto.kernels import kernels
 from secureps.crypto.ntt import companion
 from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import ETA, RINGS, SIGMA, Ring, choose
-from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
+from secureps.crypto.rlwe_kernels import binomial, pack_words, seal_elements, transform_small
 from secureps.crypto.rlwe_tables import constants, scale
-from secureps.crypto.words import pack_words
 from tests.kits.llvm_kit import complaints, functions
 from tests.kits.rlwe_kit import binomials, edge_words, misfit, place, transformed
 

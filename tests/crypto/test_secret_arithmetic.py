@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from secureps.crypto import sharing
-from secureps.crypto.field import Vector, combination, reduced, vector_bytes
 from secureps.crypto.sampling import Stream
-from secureps.crypto.sharing import Committee, HolderShare, share, weighted_sum
+from secureps.crypto.sharing import (
+    Committee,
+    HolderShare,
+    Vector,
+    combination,
+    reduced,
+    share,
+    vector_bytes,
+    weighted_sum,
+)
 from tests.kits.watched import Watched, bare, secret
 
 US = Committee(("a", "b", "c", "d"), 3)

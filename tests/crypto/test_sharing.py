@@ -12,13 +12,14 @@ import numpy.typing as npt
 import pytest
 
 from secureps.crypto import sharing
-from secureps.crypto.field import P, Vector
 from secureps.crypto.sharing import (
     KEY_BOUND,
     MOST_WEIGHT,
     Committee,
     HolderShare,
+    P,
     SharedKey,
+    Vector,
     answer,
     interpolate,
     judge,

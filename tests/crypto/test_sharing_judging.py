@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.crypto.field import P, Vector
-from secureps.crypto.sharing import Committee, interpolate, judge
+from secureps.crypto.sharing import Committee, P, Vector, interpolate, judge
 from secureps.errors import InternalError
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from secureps.crypto.cipher import WEIGHTS
 from secureps.crypto.kernels import kernels
 from secureps.crypto.ring import RINGS
-from secureps.crypto.words import RUN
+from secureps.crypto.rlwe_kernels import RUN
 
 pytestmark = pytest.mark.usefixtures("kernel_kind")
 TOP = (1 << 53) - 1

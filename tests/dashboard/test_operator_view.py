@@ -18,9 +18,15 @@ from secureps.dashboard.operator_view import (
     blocking,
     operator_view,
 )
-from secureps.messages.moves import Move
-from secureps.messages.requests import Figure, MemberStatus, ServerStatus, Status, Telemetry
-from secureps.messages.steps import CohortSteps
+from secureps.messages.requests import (
+    CohortSteps,
+    Figure,
+    MemberStatus,
+    Move,
+    ServerStatus,
+    Status,
+    Telemetry,
+)
 from secureps.roles.coordinator.group import Phase
 from tests.kits.dashboards import CLIENTS, STATUS, without
 from tests.kits.federations import small_plan

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from secureps.device.norms import (
+from secureps.device.encoding import (
     clip_factor,
     divisor,
     furthest,

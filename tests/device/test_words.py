@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.crypto.sampling import Stream, UnsafeSeed
-from secureps.device.words import rotated_left, unsigned, words
+from secureps.device.encoding import rotated_left, unsigned, words
 from secureps.errors import InternalError
 from tests.kits.torch_device import DEVICE, back
 

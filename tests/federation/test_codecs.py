@@ -11,7 +11,7 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.model.layout import GroupLayout
-from secureps.policy.block_codes import block_codes
+from secureps.policy.block_deltas import block_codes
 from secureps.policy.plan import Plan
 from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism

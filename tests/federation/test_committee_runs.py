@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.crypto.field import P
+from secureps.crypto.sharing import P
 from secureps.crypto.suite import key_length
 from secureps.errors import Conflict, Malformed, Oversized, UnknownParty
 from secureps.messages import coordinator_records, orders, requests

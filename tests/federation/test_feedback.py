@@ -9,7 +9,7 @@ import numpy as np
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
-from secureps.messages.outcome import Outcome
+from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.ledger import KEPT

@@ -229,7 +229,7 @@ MOMENTS: list[Callable[[Simulation, str], bool]] = [
 ]
 
 
-@pytest.mark.parametrize("killed", [("holder-1",), ("holder-1", "coordinator"), HOLDERS])
+@pytest.mark.parametrize("killed", [("holder-1", "coordinator"), HOLDERS])
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda m: m.__name__)
 def test_kills_between_announcing_and_erasing(
     moment: Callable[[Simulation, str], bool], killed: tuple[str, ...], tmp_path: Path

@@ -11,9 +11,8 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
-from secureps.messages.outcome import Outcome
 from secureps.messages.requests import OpenRefused, Submit
-from secureps.messages.submission import UPDATE
+from secureps.messages.submission import UPDATE, Outcome
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation

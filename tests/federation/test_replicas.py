@@ -94,7 +94,7 @@ def test_without_a_shard_that_never_comes_back_the_run_goes_on(cipher: str, tmp_
     whole = few_doubled(cipher, tmp_path / "whole")
     first = versions_from(whole)
     events = first + events_of(whole)
-    losses = {"plain": 12, "rlwe": 3}[cipher]
+    losses = {"plain": 8, "rlwe": 3}[cipher]
     for number, moment in enumerate(range(first, events - 1, (events - first) // losses)):
         party = f"shard-{number % 3}"
         simulation = few_doubled(cipher, tmp_path / str(moment))
@@ -143,7 +143,7 @@ def test_noise_is_drawn_once_for_all_copies(tmp_path: Path) -> None:
 def test_noise_that_is_lost_is_never_drawn_again(tmp_path: Path) -> None:
     """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
     events = events_of(small_federation(noised("plain"), tmp_path / "whole"))
-    for number, moment in enumerate(range(events // 3, events, events // 12)):
+    for number, moment in enumerate(range(events // 3, events, events // 8)):
         simulation = small_federation(noised("plain"), tmp_path / str(moment))
         party = f"shard-{number % 3}"
 

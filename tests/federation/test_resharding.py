@@ -131,7 +131,7 @@ def test_blocks_move_at_any_event_and_the_model_is_the_same(
     expected = expected_model()
     shard = NEW if what is ShardDeed.ADD else "shard-1"
     first, events = moments(sharded, cipher)
-    moves, moved = {"plain": 8, "rlwe": 3}[cipher], 0
+    moves, moved = {"plain": 5, "rlwe": 3}[cipher], 0
     for moment in range(first, events - 1, (events - first) // moves):
         play = federation(sharded(cipher), tmp_path / str(moment))
         acted(play, what, shard, moment)

@@ -9,8 +9,8 @@ import pytest
 
 from secureps.errors import Refused
 from secureps.messages import coordinator_records as records
-from secureps.messages.outcome import Outcome
 from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import REVOKED

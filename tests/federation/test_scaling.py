@@ -18,7 +18,7 @@ from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import AskStatus, Figure, Status, Submit, Telemetry
 from secureps.messages.run import COORDINATOR
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.load import Load

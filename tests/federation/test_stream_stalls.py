@@ -8,8 +8,7 @@ import pytest
 
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.orders import KeyCommittee
-from secureps.messages.outcome import Outcome
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Outcome, SubmissionId
 from secureps.policy.rules import rule as base_rule
 from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.group import Phase

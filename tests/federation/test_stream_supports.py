@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.messages import coordinator_records, member_records
-from secureps.messages.outcome import Outcome
+from secureps.messages.submission import Outcome
 from secureps.model.layout import GroupLayout
-from secureps.policy.block_codes import block_code
+from secureps.policy.block_deltas import block_code
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.federations import Tensors, same

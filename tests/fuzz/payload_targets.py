@@ -19,7 +19,7 @@ from secureps.client.update import keep, load_kept
 from secureps.crypto.bfv import most_levels
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.field import parse_vector, vector_bytes
+from secureps.crypto.sharing import parse_vector, vector_bytes
 from secureps.crypto.suite import cipher, key_length
 from secureps.flower.trainer import ModelForm
 from secureps.messages.orders import GroupVersion
@@ -63,7 +63,7 @@ def _ciphers() -> list[Target]:
     made.append(
         Target(
             "vector",
-            ("crypto.field:parse_vector",),
+            ("crypto.sharing:parse_vector",),
             (vector,),
             lambda data: vector_bytes(parse_vector(data, 64)),
         )

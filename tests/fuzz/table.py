@@ -48,7 +48,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "crypto.bfv_seal:_Ring.save",
         "crypto.cipher:Adder.zero",
         "crypto.identity:check_identity_key",  # 32 bytes, in parsers that are tried
-        "run.model_size:read_schema",  # a file that who types the command names
+        "run.initial_schema:read_schema",  # a file that who types the command names
         "crypto.sampling:Stream.state",
         "crypto.tls:",
         "crypto.tls:_signed_by",
@@ -81,7 +81,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.study.study:_claim",
         "run.study.study:_read",
         "run.up.folder:Origin.read",
-        "run.up.resume_state:ResumeState.read",
+        "run.up.watch:ResumeState.read",
         "run.up.runs:_summary",
         "run.up.up:resume",
     ),

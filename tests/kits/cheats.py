@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from secureps.client.worker import ClientWorker
-from secureps.crypto.field import P, lagrange, parse_vector, vector_bytes
+from secureps.crypto.sharing import P, lagrange, parse_vector, vector_bytes
 from secureps.messages.submission import Receipt
 from secureps.roles.coordinator.group import Phase
 from secureps.run.simulate.simulation import Simulation

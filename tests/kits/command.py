@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secureps.run import cli
-from secureps.run.tool import Tool
+from secureps.run.options import Tool
 from tests.kits.nursery import ROOT
 
 INSECURE = "--insecure-for-tests"

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.crypto.field import P, combination, parse_vector
-from secureps.crypto.sharing import Committee, Subset, _pseudorandom, key_sum
+from secureps.crypto.sharing import (
+    Committee,
+    P,
+    Subset,
+    _pseudorandom,
+    combination,
+    key_sum,
+    parse_vector,
+)
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests

@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from secureps.messages.moves import Holding
 from secureps.messages.requests import (
     Figure,
     GroupStatus,
+    Holding,
     MemberStatus,
     ServerStatus,
     Status,
     Telemetry,
 )
 from secureps.messages.run import ShardAddress
-from secureps.run.report.sinks import METRICS
-from secureps.run.run_lock import ORIGIN
+from secureps.run.run_lock import METRICS, ORIGIN
 from secureps.run.up.folder import RunFolder
 from secureps.store.issuing import issue
 

@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from secureps.crypto.field import P, Vector, lagrange, parse_vector, vector_bytes
+from secureps.crypto.sharing import P, Vector, lagrange, parse_vector, vector_bytes
 from secureps.messages.coordinator_records import VersionCommitted
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.records import RunPinned

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.messages.encoding import payload_digest
 from secureps.messages.member_records import Sealed, SubmissionSettled
-from secureps.messages.outcome import Outcome
-from secureps.messages.submission import Receipt
-from secureps.policy.block_codes import block_code
+from secureps.messages.submission import Outcome, Receipt
+from secureps.policy.block_deltas import block_code
 from secureps.policy.scales import moved
 from secureps.privacy.mechanism import clip_l2
 from secureps.run.simulate.simulation import Simulation

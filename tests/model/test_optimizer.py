@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.config.optimizer import OptimizerSection, ScheduleSection
+from secureps.config.plan import OptimizerSection, ScheduleSection
 from secureps.config.sections import Section, parse
 from secureps.errors import ConfigError, PlanRefused, WrongShape
 from secureps.model.optimizer import (

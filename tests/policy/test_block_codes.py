@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from secureps.model.layout import GroupLayout
-from secureps.policy.block_codes import block_code, block_codes
+from secureps.policy.block_deltas import block_code, block_codes
 from secureps.policy.plan import Plan
 from tests.kits.federations import small_plan
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from secureps.errors import Malformed
 from secureps.messages.encoding import payload_digest
 from secureps.model.layout import SCALE, GroupLayout
-from secureps.policy.block_codes import block_code
-from secureps.policy.block_deltas import BlockDelta, block_delta, bytes_down
+from secureps.policy.block_deltas import BlockDelta, block_code, block_delta, bytes_down
 from secureps.policy.plan import Plan
 from tests.kits.privacy_kit import adaptive_plan, group
 from tests.kits.roles_kit import make_plan

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from secureps.errors import InternalError, Malformed, NotFinite, PlanRefused, WrongShape
-from secureps.privacy.rounding import MOST_BOUND, norm_limit, round_to_norm
+from secureps.privacy.client_level import MOST_BOUND, norm_limit, round_to_norm
 from tests.kits.skellam_kit import Replay, stream
 
 

@@ -15,9 +15,16 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.crypto import envelope
-from secureps.crypto.field import P, combination, lagrange, parse_vector, vector_bytes
 from secureps.crypto.identity import Identity
-from secureps.crypto.sharing import Subset, key_sum
+from secureps.crypto.sharing import (
+    P,
+    Subset,
+    combination,
+    key_sum,
+    lagrange,
+    parse_vector,
+    vector_bytes,
+)
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, Refused
 from secureps.messages import orders, requests

@@ -13,7 +13,7 @@ from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import CohortBurnt
 from secureps.messages.requests import ServerStatus, Status
-from secureps.run.shards import follow
+from secureps.run.act import follow
 from tests.kits.federations import same, unharmed
 from tests.kits.own_keys import secureps
 from tests.kits.party_kits import give

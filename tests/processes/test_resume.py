@@ -25,9 +25,9 @@ from secureps.run.party_names import client_names
 from secureps.run.run_lock import claimed, is_claimed
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
+from secureps.run.up.watch import ResumeState
 from tests.kits.command import INSECURE, said
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.nursery import ROOT

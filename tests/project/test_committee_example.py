@@ -9,8 +9,7 @@ import pytest
 
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.field import vector_bytes
-from secureps.crypto.sharing import Committee, HolderShare, answer, key_sum, share
+from secureps.crypto.sharing import Committee, HolderShare, answer, key_sum, share, vector_bytes
 from secureps.messages.encoding import file_digest
 from tests.crypto.test_envelope import opened_slowly, schedule
 from tests.kits.nursery import ROOT

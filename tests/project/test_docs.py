@@ -14,7 +14,7 @@ import click
 import pytest
 from pydantic.fields import FieldInfo
 
-from secureps.config import codec, optimizer, plan, scaling, sections
+from secureps.config import plan, sections
 from secureps.config.profile import ProfileSection, ProfilesSection
 from secureps.config.scenario import (
     ScenarioSection,
@@ -284,19 +284,19 @@ SECTIONS: dict[str, type[sections.Section]] = {
     "The plan": plan.PlanSection,
     "`[cipher]`": plan.CipherSection,
     "`[[group]]`": plan.GroupSection,
-    '`[[group.codec]]`, name = "support"': codec.SupportSection,
-    '`[[group.codec]]`, name = "rotate"': codec.RotateSection,
-    '`[[group.codec]]`, name = "round"': codec.RoundSection,
+    '`[[group.codec]]`, name = "support"': plan.SupportSection,
+    '`[[group.codec]]`, name = "rotate"': plan.RotateSection,
+    '`[[group.codec]]`, name = "round"': plan.RoundSection,
     '`[group.rule]`, name = "sync"': plan.SyncSection,
     '`[group.rule]`, name = "ssp"': plan.SspSection,
     '`[group.rule]`, name = "buffered"': plan.BufferedSection,
     '`[group.rule]`, name = "async"': plan.AsyncSection,
     '`[group.rule]`, name = "priority"': plan.PrioritySection,
     "`[group.rule]`, a class of your own": plan.OwnRuleSection,
-    "`[work]`": scaling.WorkSection,
-    "`[scaling]`": scaling.ScalingSection,
-    "`[group.optimizer]`": optimizer.OptimizerSection,
-    "`[group.optimizer.schedule]`": optimizer.ScheduleSection,
+    "`[work]`": plan.WorkSection,
+    "`[scaling]`": plan.ScalingSection,
+    "`[group.optimizer]`": plan.OptimizerSection,
+    "`[group.optimizer.schedule]`": plan.ScheduleSection,
     "`[group.sparse]`": plan.SparseSection,
     "`[group.adaptive]`": plan.AdaptiveSection,
     '`[privacy]`, unit = "record"': plan.RecordPrivacySection,

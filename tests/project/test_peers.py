@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -16,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.peers import environments, flare, meter, table
-from benchmarks.peers.__main__ import PAGE, listed, machine, parser, size
+from benchmarks.peers.__main__ import PAGE
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.meter import CLIENTS, SERVERS, Process, Sample, Traffic
 from benchmarks.peers.ours import thin_plan
@@ -96,14 +95,6 @@ def test_what_was_not_counted_has_no_figure() -> None:
         meter.figures(samples, [], [1.0], 10, 5, None)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0712, "0.0712"), (3.0, "3.00"), (58.6, "58.6"), (1234.5, "1,234"), (None, "not counted")],
-)
-def test_numbers_have_three_digits(value: float | None, text: str) -> None:
-    assert table.number(value) == text
-
-
 def test_a_table_has_a_row_for_whoever_failed_too() -> None:
     assert table.cells(GOOD)[:5] == ["ours", "0.712", "1.50", "12.0", "3.36"]
     assert table.cells(BAD)[:2] == ["theirs", "out of memory: more than 19.0 GB"]
@@ -130,32 +121,6 @@ def test_a_page_gets_the_tables_in_their_place() -> None:
     filled(PAGE.read_text(), "peers", text)
 
 
-def test_a_chart_has_a_bar_or_a_reason_for_every_peer_and_size() -> None:
-    rows = table.bars([GOOD, BAD, LARGE], lambda figures: figures.up)
-    assert rows == [
-        ("ours", {1000: 3.36, 10_000: 3.36}),
-        ("theirs", {1000: OUT_OF_MEMORY, 10_000: ""}),
-    ]
-    assert table.bars([GOOD], lambda figures: figures.down) == [("ours", {1000: ""})]
-
-
-@pytest.mark.parametrize(("text", "values"), [("1M", 1_000_000), ("2.5k", 2500), ("300", 300)])
-def test_a_size_is_read(text: str, values: int) -> None:
-    assert size(text) == values
-
-
-def test_options_name_peers_that_there_are() -> None:
-    assert listed("grpc,gloo") == ["grpc", "gloo"]
-    with pytest.raises(argparse.ArgumentTypeError, match="no peer horovod"):
-        listed("grpc,horovod")
-    found = parser().parse_args(["--sizes", "1k,2k", "--only", "grpc"])
-    assert (found.sizes, found.only) == ([1000, 2000], ["grpc"])
-    assert parser().parse_args([]).only == list(PEERS)
-    for words in (["--rounds", "1"], ["--sizes", "0"], ["--only", "nobody"]):
-        with pytest.raises(SystemExit):
-            parser().parse_args(words)
-
-
 def test_every_peer_has_its_environment_and_two_rounds_at_least() -> None:
     for peer in PEERS.values():
         assert peer.environment in {"", *environments.PACKAGES}
@@ -172,11 +137,6 @@ def test_a_thin_update_is_that_of_its_policy() -> None:
     (group,), (theirs,) = made.group, own.group
     assert group.model_copy(update={"rule": theirs.rule}) == theirs
     assert (group.rule.name, group.rule.minimum) == ("sync", 3)
-
-
-def test_this_project_is_told_with_its_version_and_the_machine() -> None:
-    assert environments.versions("", ["secureps"]).startswith("secureps 0.")
-    assert f"{os.cpu_count()} cores" in machine()
 
 
 def test_what_cannot_be_installed_is_said_in_a_line(

@@ -19,9 +19,8 @@ from secureps.client.runner import Joining
 from secureps.errors import Unreachable
 from secureps.run import cli
 from secureps.run.deploy.commands import deploy
-from secureps.run.keys import keys
+from secureps.run.keys import keys, roster
 from secureps.run.report.trackers import Extras
-from secureps.run.roster import roster
 from secureps.run.up.programs import Order
 from tests.kits.command import run
 from tests.kits.party_kits import descriptor, phrase

@@ -8,7 +8,7 @@ import pytest
 
 from secureps.errors import ConfigError
 from secureps.run.check import check
-from secureps.run.model_size import read_values
+from secureps.run.initial_schema import read_values
 from tests.run.test_check import PLAN, write
 
 TWO = PLAN.replace("[[group]]\n", '[[group]]\nname = "a"\npattern = "a*"\n')

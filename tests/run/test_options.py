@@ -29,7 +29,7 @@ OWN = {
     "policy/explain/privacy_choice.py": ("check",),
     "run/check.py": ("check",),
     "run/site_check.py": ("check",),
-    "run/model_size.py": ("check",),
+    "run/initial_schema.py": ("check",),
     "run/run_lock.py": ("up",),
     "run/export.py": ("export",),
     "run/keys.py": ("keys request",),

@@ -8,8 +8,7 @@ import pytest
 
 from secureps.crypto.roster import Roster
 from secureps.errors import KitError
-from secureps.run.keys import keys
-from secureps.run.roster import roster
+from secureps.run.keys import keys, roster
 from secureps.store.keyring import load_public
 from tests.kits.command import said
 

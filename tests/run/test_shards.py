@@ -13,12 +13,10 @@ from rich.console import Console
 
 from secureps.errors import OperatorError, Refused, UnknownParty, Unreachable
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.moves import Holding, Move
-from secureps.messages.requests import GroupStatus, Status
+from secureps.messages.requests import GroupStatus, Holding, Move, Status
 from secureps.messages.run import ShardAddress
-from secureps.run import shards
+from secureps.run.act import EVERY, RunOver, follow
 from secureps.run.run_lock import ORIGIN, claimed
-from secureps.run.shards import RunOver, follow
 from secureps.run.status_client import StatusClient
 from secureps.run.up import further_shards
 from secureps.run.up.folder import RunFolder
@@ -51,7 +49,7 @@ def followed(act: Act, *answers: Status | Exception) -> tuple[str, list[str]]:
     """What came of it, and the lines before."""
     out, waited = io.StringIO(), list[float]()
     told = follow(asks(*answers), act, Console(file=out, width=200), waited.append)
-    assert waited == [shards.EVERY] * (len(answers) - 1)
+    assert waited == [EVERY] * (len(answers) - 1)
     return told, out.getvalue().splitlines()
 
 

@@ -19,9 +19,8 @@ from secureps.crypto.identity import Role
 from secureps.policy.plan import load_plan
 from secureps.run import cli
 from secureps.run.deploy.commands import deploy
-from secureps.run.keys import keys
-from secureps.run.roster import roster
-from secureps.run.tool import Tool
+from secureps.run.keys import keys, roster
+from secureps.run.options import Tool
 from secureps.store.issuing import create_kit, issue
 from tests.kits.nursery import ROOT, spawn
 

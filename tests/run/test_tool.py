@@ -7,8 +7,8 @@ import pkgutil
 import typer
 
 from secureps.run import cli
-from secureps.run.tool import Tool
-from secureps.run.up.preloads import of_all
+from secureps.run.options import Tool
+from secureps.run.up.programs import of_all
 from tests.kits.command import said
 from tests.kits.federations import small_plan
 

@@ -96,7 +96,7 @@ def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
 
 def test_a_client_seals_the_same_bits_with_any_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    monkeypatch.setattr("secureps.crypto.elements.os.urandom", lambda n: bytes(range(n)))
+    monkeypatch.setattr("secureps.crypto.rlwe.os.urandom", lambda n: bytes(range(n)))
     alone = payloads(bench, 1)
     assert len(set(alone)) == 4
     assert payloads(bench, 2) == payloads(bench, 3) == alone

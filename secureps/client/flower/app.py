@@ -105,8 +105,8 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """Whether the app has mods."""
-        return has_mods(self.client)
+        """Whether the app or one of its functions has a mod."""
+        return next(_mods(self.client), None) is not None
 
 
 # --- where it may be --------------------------------------------------------------
@@ -404,11 +404,6 @@ def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
     """
     for mod in {id(mod): mod for mod in _mods(app)}.values():
         _refuse(where, mod, legacy)
-
-
-def has_mods(app: ClientApp) -> bool:
-    """Whether an app or one of its functions has a mod."""
-    return next(_mods(app), None) is not None
 
 
 def _mods(app: ClientApp) -> Iterator[Any]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from secureps.config.codec import STAGES
-from secureps.config.plan import ClientPrivacySection, GroupSection, SspSection
+from secureps.config.plan import STAGES, ClientPrivacySection, GroupSection, SspSection
 from secureps.errors import PlanRefused
 from secureps.policy.checks.privacy import Privacy
 

@@ -20,11 +20,11 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.config.optimizer import OptimizerSection
 from secureps.config.plan import (
     ClientPrivacySection,
     EvaluationSection,
     GroupSection,
+    OptimizerSection,
     PlanSection,
     RecordPrivacySection,
     SyncSection,

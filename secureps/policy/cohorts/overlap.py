@@ -2,7 +2,7 @@
 
 Two opened sums that share a client's update from one base version tell their difference to
 whoever sees both. `may_both_open` allows two cohorts that meet in a (client, base) only if one is a
-set of the other's tree of halves (`policy.cohorts.halving`), for the same version, with the same
+set of the other's tree of halves (`policy.cohorts.suspicion`), for the same version, with the same
 updates and weights. Pairs are enough: sets of which any two are disjoint or nested are laminar, all
 that meet a largest one are sets of its tree, and so every combination of the opened sums is a
 combination of sums over whole leaves of trees. A leaf has `least` clients or more, whose weights
@@ -17,7 +17,7 @@ from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import Refused
 from secureps.messages.submission import Cohort, Member
 from secureps.policy.base import Base
-from secureps.policy.cohorts.halving import leaves, within
+from secureps.policy.cohorts.suspicion import leaves, within
 
 Place = tuple[int, Base, bytes]
 """What a client adds to a sum: its weight, what its update was trained from, and its name."""

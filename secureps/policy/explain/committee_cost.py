@@ -12,8 +12,14 @@ from dataclasses import dataclass, replace
 from secureps.codec.grid import MOST_BITS, levels
 from secureps.config.plan import MOST_CAPACITY
 from secureps.crypto.cipher import CipherParameters, Opening
-from secureps.crypto.hardness import ML_KEM_768, core_svp
-from secureps.crypto.ring import COEFFICIENT_BYTES, GUIDELINES_LOG_Q, HINTED_SIGMA, choose
+from secureps.crypto.ring import (
+    COEFFICIENT_BYTES,
+    GUIDELINES_LOG_Q,
+    HINTED_SIGMA,
+    ML_KEM_768,
+    choose,
+    core_svp,
+)
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
 from secureps.policy.envelope_size import envelope_bytes, value_bytes
@@ -37,7 +43,7 @@ class CommitteeCost:
         withstood: corrupt holders that a malicious aggregator gains nothing by.
         degree: N; modulus_bits: of q, and most_modulus_bits: what `source` allows for
             `security_bits` against classical attacks. core_svp: bits of the primal attack on a key
-            of which a sum was opened, classical and quantum (`crypto.hardness`). envelope:
+            of which a sum was opened, classical and quantum (`crypto.ring`). envelope:
             likewise, of the ML-KEM-768 in envelopes and in TLS.
         digits: values in a coefficient.
         bits: the most that values could have, and capacity: the largest, at the same bytes a

@@ -2,30 +2,44 @@
 
 Computed from the plan and the number of values in each group, by the same code that the
 parties run.
+
+Of the row-blocks that no cohort will ever be made of, their number and their table are said: which
+client touches which row-block stays where it is known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 
-from secureps.config.plan import ClientPrivacySection, PlanSection, RecordPrivacySection
+from secureps.config.plan import (
+    AsyncSection,
+    BufferedSection,
+    ClientPrivacySection,
+    GroupSection,
+    OwnRuleSection,
+    PlanSection,
+    PrioritySection,
+    RecordPrivacySection,
+    RuleSection,
+    SspSection,
+    SyncSection,
+)
 from secureps.config.serve import ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
-from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
+from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
 from secureps.policy.envelope_size import bytes_up
-from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.privacy_choice import Choice
-from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
@@ -36,8 +50,207 @@ from secureps.policy.explain.visibility import (
     withstood,
 )
 from secureps.policy.plan import LARGE_BLOCK, Plan
+from secureps.policy.rules.rule import Bounds
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
 from secureps.wording import counted
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """One group's rule.
+
+    Args:
+        group: its name; of a table that is cut, of all its row-blocks.
+        rule: when members train and versions are made.
+        behind: how old the version may be that an update was trained from.
+        weights: that the rule gives members, what they take of the cipher's capacity, and what
+            else members count by.
+        charged: what a client is charged, at most, in the whole run.
+        seen: what the coordinator sees of a client besides who takes part and sizes.
+    """
+
+    group: str
+    rule: str
+    behind: str
+    weights: str
+    charged: str
+    seen: str
+
+
+def rule_words(plan: Plan) -> tuple[RuleText, ...]:
+    """Of every group of the plan's file, in its order."""
+    return tuple(_words(plan, section) for section in plan.section.group)
+
+
+def _words(plan: Plan, section: GroupSection) -> RuleText:
+    cut = section.sparse
+    name = section.name if cut is None else cut.names(section.name)[0]
+    own = plan.bounds(name)
+    return RuleText(
+        group=section.name,
+        rule=_rule(section.rule, own),
+        behind=f"up to {own.stale} versions" if own.stale else "none: all train from the newest",
+        weights=_weights(plan, own) + _counted(plan, section),
+        charged=_charged(plan, section.rule, name, own),
+        seen=_seen(section),
+    )
+
+
+def _rule(section: RuleSection, own: Bounds) -> str:
+    match section:
+        case SyncSection():
+            invited = f"up to {own.most} members"
+            if section.fraction < 1:
+                part = f"{section.fraction:g} of the live members"
+                invited = f"{part}, at most {own.most}, drawn for each version"
+            return (
+                f"rounds of {invited}, once {own.start} are live; one closes when "
+                f"all have sent, or after {section.deadline:g} s with {section.quorum}"
+            )
+        case SspSection(slack=slack):
+            return (
+                f"nobody runs more than {slack} updates ahead of the slowest live member, who is "
+                f"waited for {section.deadline:g} s; a version is made when all have sent"
+            )
+        case BufferedSection():
+            return (
+                f"a version of the first {section.buffer} updates, whoever sends them; after "
+                f"{section.deadline:g} s {own.minimum} suffice"
+            )
+        case PrioritySection():
+            return (
+                f"a version of the best {section.buffer} of {section.waiting} waiting updates by "
+                f"{section.score}; {section.ageing:g} s of waiting count as much as 1 of it"
+            )
+        case AsyncSection():
+            return "every update is a version"
+        case OwnRuleSection(name=name):
+            return (
+                f"{name} decides, code that the coordinator alone imports, about cohorts of "
+                f"{own.minimum} to {own.most}"
+            )
+
+
+def _weights(plan: Plan, own: Bounds) -> str:
+    noise = " and 1 of the shards' noise" if plan.noisy_shards else ""
+    used = f"{own.total}{noise} of the capacity of {plan.section.cipher.capacity}"
+    if own.most_weight == 1:
+        return f"all 1; {used}"
+    text = f"1 to {own.most_weight}, less for what is stale; {used}"
+    if own.most == own.minimum and plan.opening is not Opening.NOTHING:
+        text += (
+            f"; cohorts of {own.most} must weigh alike, for each weight is that of {own.minimum} "
+            "members or more: power = 0 would take a quarter"
+        )
+    return text
+
+
+def _counted(plan: Plan, section: GroupSection) -> str:
+    """What a member's update counts by, besides the rule's weight: a number in its receipt."""
+    if section.weighting == "uniform":
+        return ""
+    if by_public_number(plan.section):
+        return "; besides, each counts by a public number, its own or privacy.records"
+    return "; besides, each counts by its number of records, which is public then"
+
+
+def _charged(plan: Plan, section: RuleSection, name: str, own: Bounds) -> str:
+    privacy = plan.section.privacy
+    if privacy is None:
+        return "nothing: nothing is private"
+    most = plan.versions(name) + own.ahead
+    whole = isinstance(privacy, ClientPrivacySection)
+    each = "one release" if whole else "its steps"
+    if isinstance(section, OwnRuleSection):
+        return f"{each} for every update that the rule asks of it, until its budget ends it"
+    ahead = f", {own.ahead} of them ahead of the others" if own.ahead else ""
+    return (
+        f"{each} for each of up to {most} updates{ahead}, summed or not; that only some of all "
+        "clients are summed makes none cheaper"
+    )
+
+
+def _seen(section: GroupSection) -> str:
+    found = []
+    cut = section.sparse
+    if cut is not None:
+        found.append(
+            f"which of {len(cut.names(section.name))} row-blocks of {cut.block} rows it touches, "
+            "and the shards see it too"
+        )
+    if isinstance(section.rule, PrioritySection) and section.rule.score == "magnitude":
+        found.append("how large each update is, in 16 classes of half an octave")
+    return "; ".join([*found, "how long it takes for each update"])
+
+
+LOUD = 0.5
+"""Noise of rounding in a mean, as long as this much of an update, is too much for any codec."""
+
+
+def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
+    """What to know of a group's codec and feedback; nothing where it has neither.
+
+    Args:
+        head: what each begins with.
+    """
+    section = plan.group(group.name)
+    if section.codec:
+        grid = plan.grid(group.name, group.sent)
+        rotated = ", rotated," if section.rotates else ""
+        yield (
+            f"{head}of {group.size:,} values an update sends {group.sent:,}{rotated} each as one "
+            f"of {grid.levels + 1:,} integers within +-{grid.range:.3g}"
+        )
+    if section.follows_norms:
+        yield (
+            f"{head}the range is that of version 0, and follows the mean norm of the updates of "
+            "each cohort, which is sent encrypted and opened with the sum: everybody learns it, "
+            "as the mean"
+        )
+    yield from _rounding(plan, group, head)
+    if section.feedback:
+        kept = FLOAT_BYTES * group.size
+        yield (
+            f"{head}what an update does not carry its client adds to the next one, and keeps until "
+            f"then in its state folder, in the clear: {kept:,} bytes"
+        )
+    elif section.one_in is not None:
+        yield (
+            f"{head}each value that is sent stands for {section.one_in}, noise and rounding with "
+            "it: feedback = true sends the others later instead"
+        )
+    delta = block_delta(plan, group, 0)
+    if delta is not None:
+        whole, each = FLOAT_BYTES * group.size, bytes_down(plan, group)
+        yield (
+            f"{head}clients pull what changed since the version that they have, {each:,} bytes a "
+            f"version, and the whole, {whole:,} bytes, when they begin or are {delta.behind + 1} "
+            "versions behind or more; a shard keeps what was rounded off for the next version"
+        )
+
+
+def _rounding(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
+    """How much noise rounding adds to an update as long as a clip that the plan states.
+
+    Of a normal value of deviation s, on a grid of step t s, the variance is s^2 t^2 / 6 on average
+    where t is small, and s t E|x| = 0.8 s^2 t where most values lie within a step of zero.
+    """
+    section = plan.group(group.name)
+    if plan.mechanism(group.name, group.sent) or "clip" not in section.model_fields_set:
+        return
+    value = section.clip / math.sqrt(group.size)
+    steps = plan.grid(group.name, group.sent).step / value
+    alone = math.sqrt(min(steps**2 / 6, math.sqrt(2 / math.pi) * steps))
+    members = section.rule.minimum
+    mean = alone / math.sqrt(members)
+    if not section.codec and mean < LOUD:
+        return
+    much = "" if mean < LOUD else ": take more bits, or rotate and round, which narrow the range"
+    yield (
+        f"{head}rounding adds noise {alone:.0%} as long as an update of the clip's length, "
+        f"{mean:.0%} in the mean of {members}{much}"
+    )
+
 
 CLIENT_NANOSECONDS = {"plain": 31, "bfv": 170, "rlwe": 40}
 SERVER_NANOSECONDS = {"plain": 22, "bfv": 35, "rlwe": 25}
@@ -689,3 +902,25 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
             f"{plan.head(group.name)}{group.sent:,} values do not fill a ciphertext: "
             f"{up / group.sent:.0f} bytes a value, where large models need {best:.0f}"
         )
+
+
+def touched_by_few(plan: Plan, touching: Mapping[str, int]) -> frozenset[str]:
+    """The row-blocks that fewer clients touch than a version waits for.
+
+    Args:
+        touching: how many clients touch each; those that none touches may be left out.
+    """
+    blocks = chain.from_iterable(plan.section.tables.values())
+    return frozenset(each for each in blocks if touching.get(each, 0) < plan.bounds(each).start)
+
+
+def row_block_words(plan: Plan, few: Collection[str]) -> Iterator[str]:
+    """Says of each table how many of its row-blocks are among these, if any is."""
+    for table, blocks in plan.section.tables.items():
+        if number := len(set(few).intersection(blocks)):
+            yield (
+                f"{number} of {len(blocks)} row-blocks of {table} are touched by fewer than "
+                f"{plan.bounds(blocks[0]).start} clients, without whom no version is made: they "
+                "stay as they began; make the block of [group.sparse] larger, or the rule's "
+                "minimum, and what else a version waits for, smaller"
+            )

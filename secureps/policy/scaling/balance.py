@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from secureps.messages.scaling_records import BlockAssigned
+from secureps.messages.scaling import BlockAssigned
 from secureps.wording import counted, named
 
 UNEVEN = 1.25

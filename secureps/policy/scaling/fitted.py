@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, linear_regression
 
 from secureps.messages.acts import ShardDeed
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.policy.scaling.policies import (
     Action,
     Limits,

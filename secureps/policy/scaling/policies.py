@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from secureps.messages.acts import ShardDeed
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 
 KEPT = 5
 """Decisions that a policy looks back at, and a status shows: the newest."""

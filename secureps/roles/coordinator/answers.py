@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.crypto.cipher import Opening
-from secureps.crypto.field import parse_vector
+from secureps.crypto.sharing import parse_vector
 from secureps.errors import Conflict, Malformed
 from secureps.messages.coordinator_records import CohortReopened, OpeningFailed
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest

@@ -15,9 +15,8 @@ from dataclasses import replace
 
 from secureps.messages import coordinator_records as records
 from secureps.messages import orders
-from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared
-from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
+from secureps.messages.submission import Cohort, Member, Outcome, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase

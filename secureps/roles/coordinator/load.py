@@ -14,9 +14,8 @@ from statistics import fmean, median
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Submit, Telemetry
+from secureps.messages.requests import CohortSteps, Submit, Telemetry
 from secureps.messages.scaling import ShardLoad
-from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import UPDATE, Cohort, Held
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.policies import Observation, Round, Waits

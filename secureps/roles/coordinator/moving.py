@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import MovingRecord, PlacementMoved, ShardLeft
-from secureps.messages.moves import BALANCE
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import BALANCE
 from secureps.messages.run import Placement
-from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
+from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.policy.groups import waiting_with
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import (

@@ -23,8 +23,16 @@ import numpy.typing as npt
 from secureps.config.plan import SyncSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopePublicKey
-from secureps.crypto.field import Vector, parse_vector
-from secureps.crypto.sharing import KEY_BOUND, Committee, Verdict, interpolate, judge, key_sum
+from secureps.crypto.sharing import (
+    KEY_BOUND,
+    Committee,
+    Vector,
+    Verdict,
+    interpolate,
+    judge,
+    key_sum,
+    parse_vector,
+)
 from secureps.errors import WrongVersion
 from secureps.messages.coordinator_records import CommitteeFormed
 from secureps.messages.encoding import file_digest

@@ -20,9 +20,16 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.submission import Member, Receipt
 from secureps.policy.base import Base
-from secureps.policy.cohorts.halving import Clients, halves
 from secureps.policy.cohorts.overlap import base_of, check_weights
-from secureps.policy.cohorts.suspicion import Choice, Cut, Suspicion, choose, closing
+from secureps.policy.cohorts.suspicion import (
+    Choice,
+    Clients,
+    Cut,
+    Suspicion,
+    choose,
+    closing,
+    halves,
+)
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
 from secureps.roles.coordinator import evaluation, opening, termination
 from secureps.roles.coordinator.group import GroupState

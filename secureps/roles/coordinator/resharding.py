@@ -18,11 +18,10 @@ from collections.abc import Collection, Sequence
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import PlacementMoved
-from secureps.messages.moves import BALANCE, Move
 from secureps.messages.orders import Finish
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import BALANCE, Move, Prepared
 from secureps.messages.run import Placement
-from secureps.messages.scaling_records import BlockAssigned
+from secureps.messages.scaling import BlockAssigned
 from secureps.model.placement import move_copies
 from secureps.policy.groups import waiting_with
 from secureps.roles.coordinator import checkpointing, departures

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.policy.scaling.policies import KEPT
 
 BY_ITSELF = "scaling: "

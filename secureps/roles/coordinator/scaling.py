@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from secureps.config.plan import BufferedSection, PrioritySection, SyncSection
-from secureps.config.scaling import ScalingSection
+from secureps.config.plan import BufferedSection, PrioritySection, ScalingSection, SyncSection
 from secureps.errors import ConfigError, Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.scaling import ScalingStatus, ScalingStep
-from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
+from secureps.messages.scaling import BlockAssigned, ScalingDecided, ScalingStatus, ScalingStep
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.balance import balance
 from secureps.policy.scaling.fitted import Fitted

@@ -30,10 +30,10 @@ from secureps.messages.evaluation import (
     evaluated_digest,
 )
 from secureps.messages.orders import GroupVersion, KeyCommittee
-from secureps.messages.outcome import Outcome
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import (
     Checkpointed,
+    CohortSteps,
     Examined,
     KeyShare,
     OpenRefused,
@@ -43,9 +43,8 @@ from secureps.messages.requests import (
     Withdraw,
 )
 from secureps.messages.run import Placement, RunInfo, ShardAddress
-from secureps.messages.scaling_records import ScalingDecided
-from secureps.messages.steps import CohortSteps
-from secureps.messages.submission import Held, Receipt, SubmissionId, receipt_digest
+from secureps.messages.scaling import ScalingDecided
+from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
     OPENS,

@@ -18,8 +18,7 @@ from secureps.errors import Malformed
 from secureps.messages import requests
 from secureps.messages.coordinator_records import CohortClosed, VersionCommitted
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
-from secureps.messages.moves import Holding
-from secureps.messages.requests import Figure, Submit, Telemetry
+from secureps.messages.requests import Figure, Holding, Submit, Telemetry
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE, Receipt
 from secureps.model.layout import Layout

@@ -12,8 +12,8 @@ from __future__ import annotations
 from secureps.config.plan import PrioritySection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
-from secureps.crypto.field import parse_vector
 from secureps.crypto.roster import Roster
+from secureps.crypto.sharing import parse_vector
 from secureps.errors import Conflict, Malformed, Oversized, Refused, WrongRun, WrongVersion
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.requests import Submit

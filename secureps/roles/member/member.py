@@ -23,11 +23,10 @@ from secureps.messages.orders import (
     SendAgain,
     Settled,
 )
-from secureps.messages.outcome import Outcome
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import PutBlock, Welcome
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, UPDATE, BlockHeader, SubmissionId
+from secureps.messages.submission import FOUNDING, UPDATE, BlockHeader, Outcome, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
 from secureps.roles.machine import (

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from secureps.run.options import Fetch, RunScript, Values
-from secureps.run.tool import Tool
+from secureps.run.options import Fetch, RunScript, Tool, Values
 
 deploy = Tool(
     help="Files that run the parties of a kit on a cluster. Starts nothing.",
@@ -190,11 +189,10 @@ def kubernetes(
     Example: secureps deploy kubernetes plan.toml --kit kit --out manifests --domain ps.example
     """
     from secureps.run.check import Permit
-    from secureps.run.deploy.deployment import Request, kubernetes_files, notes
-    from secureps.run.deploy.files import write_folders
+    from secureps.run.deploy.deployment import Request, kubernetes_files, notes, write_folders
     from secureps.run.deploy.kubernetes import SERVERS, Cluster
     from secureps.run.deploy.stores import store_of
-    from secureps.run.model_size import read_values
+    from secureps.run.initial_schema import read_values
 
     of_model = (read_values(values or ()), Permit(run_script, fetch))
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
@@ -257,10 +255,9 @@ def slurm(
     Example: secureps deploy slurm plan.toml --kit kit --out /shared/run --script client.py
     """
     from secureps.run.check import Permit
-    from secureps.run.deploy.deployment import Request, notes, slurm_files
-    from secureps.run.deploy.files import write_folders
+    from secureps.run.deploy.deployment import Request, notes, slurm_files, write_folders
     from secureps.run.deploy.slurm import ADDRESS, SERVERS
-    from secureps.run.model_size import read_values
+    from secureps.run.initial_schema import read_values
 
     of_model = (read_values(values or ()), Permit(run_script, fetch))
     of_clients = (script, tuple(settings or ()), budget, threshold, site)

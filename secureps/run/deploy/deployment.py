@@ -1,15 +1,16 @@
-"""What a plan and a kit on this disk come to, as files for a cluster."""
+"""What a plan and a kit on this disk come to, as files for a cluster; writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from secureps.client.runner import read_settings
 from secureps.client.site_policy import read_site
 from secureps.config.sections import read_toml
-from secureps.errors import ConfigError, naming
+from secureps.errors import ConfigError, OperatorError, naming
 from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.memory import FILED, MemoryUse
 from secureps.policy.plan import Plan, load_plan
@@ -19,8 +20,8 @@ from secureps.run.deploy.parties import LocalPath, PartyKit, local_path, party_k
 from secureps.run.deploy.pods import DATA, Needs
 from secureps.run.deploy.slurm import Batch, Joining, batch_files
 from secureps.run.deploy.stores import Store, refuse_meaningless, refuse_unreachable
-from secureps.run.deploy.yaml_text import yaml_text
-from secureps.run.model_size import Values
+from secureps.run.initial_schema import Values
+from secureps.store.atomic_file import make_directory, replace_text
 from secureps.wording import named
 
 MOST_CONFIG = 900_000
@@ -293,3 +294,62 @@ def slurm_files(
     batch = Batch(out.resolve(), request.kit.resolve(), *of)
     roles = {kit.name: kit.role for kit in kits}
     return batch_files(plan, request.plan.resolve(), roles, batch, needs, joining)
+
+
+_SOMETHING_ELSE = re.compile(
+    r"y|n|yes|no|on|off|true|false|null|[-+]?\.(inf|nan)|[-+.]?[0-9].*|[~=]|<<|", re.I | re.S
+)
+"""Texts that a reader of YAML 1.1 or 1.2 takes, or may take, for something else than a text."""
+
+
+def yaml_text(documents: Iterable[object]) -> str:
+    """One document after another.
+
+    Args:
+        documents: of dicts with texts as keys, lists, texts, numbers and booleans.
+    """
+    import yaml  # 13 ms, for manifests alone
+
+    def represent(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+        quotes = '"' if _SOMETHING_ELSE.fullmatch(text) else None
+        return dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, "|" if "\n" in text else quotes
+        )
+
+    own = {
+        "ignore_aliases": lambda dumper, value: True,
+        "yaml_representers": {**yaml.SafeDumper.yaml_representers, str: represent},
+    }
+    kind = type("Dumper", (yaml.SafeDumper,), own)
+    options = {"sort_keys": False, "explicit_start": True, "allow_unicode": True, "width": 1 << 20}
+    return str(yaml.dump_all(documents, Dumper=kind, **options))
+
+
+OWN = (".yaml", ".sbatch")
+"""Endings of files that somebody applies or submits with all that lie beside them."""
+
+
+def write_folders(out: Path, folders: Mapping[str, Mapping[str, str]]) -> list[Path]:
+    """Writes texts by folder and file, and returns the folders.
+
+    Raises:
+        ConfigError: a folder is there and has files that this has not: of other parties, perhaps.
+        OperatorError: the disk refuses.
+    """
+    for name, files in folders.items():
+        folder = out / name
+        there = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+        there = {name for name in there if name.endswith(OWN)}
+        if others := sorted(there - set(files)):
+            raise ConfigError(
+                f"{folder} has {others[0]}, which is no part of this: name another folder, or "
+                "remove that one"
+            )
+    try:
+        for name, files in folders.items():
+            make_directory(out / name, 0o700)
+            for file, text in files.items():
+                replace_text(out / name / file, text, 0o600)
+    except OSError as error:
+        raise OperatorError(f"{error.filename or out}: {error.strerror}") from None
+    return [out / name for name in folders]

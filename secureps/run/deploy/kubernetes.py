@@ -15,27 +15,28 @@ from secureps.errors import ConfigError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.run.deploy.monitoring import alerts, prometheus_rule, service_monitor
-from secureps.run.deploy.network import GRPC, METRICS, policy, services
 from secureps.run.deploy.parties import PartyKit, own_options
 from secureps.run.deploy.pods import (
     CONFIG,
     DATA,
+    GRPC,
     KIT,
+    METRICS,
     Manifest,
     Needs,
     Pod,
     config_map,
-    secret,
-    shared_maps,
-)
-from secureps.run.deploy.stores import Store
-from secureps.run.deploy.workloads import (
     disruption_budget,
     job,
+    policy,
     probes,
+    secret,
+    services,
+    shared_maps,
     stateful_set,
     until_over,
 )
+from secureps.run.deploy.stores import Store
 
 Folder = dict[str, list[Manifest]]
 """Files of a folder, by name."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from secureps.crypto.credentials import tls_name
 from secureps.crypto.identity import Role
 from secureps.policy.plan import Plan
-from secureps.run.deploy.pods import Manifest
-from secureps.run.deploy.workloads import labels
+from secureps.run.deploy.pods import Manifest, labels
 
 _API = "monitoring.coreos.com/v1"
 

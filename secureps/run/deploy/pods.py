@@ -4,7 +4,12 @@ What a pod is given are files: a Secret of its private keys, ConfigMaps of the k
 of its configuration, and a volume of its own that outlives it. Its root file system is read-only
 and its user nobody.
 
-References: Kubernetes API v1, Pod Security Standards ("restricted").
+Each party has a StatefulSet or Job of its own, of one pod, so that each has its own Secret: pods of
+one template would share one. A server is dialled from anywhere, because whoever says anything there
+shows a certificate of the kit; nobody dials a key holder or a client.
+
+References: Kubernetes API v1, apps/v1, batch/v1, policy/v1, networking.k8s.io/v1, Pod Security
+Standards ("restricted").
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from secureps.crypto.identity import Role
+from secureps.errors import MISCONFIGURED
 from secureps.run.deploy.parties import PartyKit
 
 Manifest = dict[str, object]
@@ -274,3 +281,209 @@ def _prepare(pod: Pod) -> str:
         "run": pod.run,
     }
     return "".join(f"{name}={place}\n" for name, place in places.items()) + _PREPARE
+
+
+TERMINATED = 143
+"""The exit status of a client's pod that was told to end before the run was over."""
+
+_UNTIL_OVER = f"""\
+"$@" & party=$!
+trap 'kill -TERM $party; wait $party; exit {TERMINATED}' TERM
+wait $party
+"""
+"""Ends as the client does, but for one that a signal ended: its run is not over."""
+
+RETRIES = 100
+"""Failures of a client after which its Job is given up; evictions count for nothing."""
+
+
+def labels(name: str, component: str) -> dict[str, str]:
+    """Of all that belongs to a party; `component` is its role."""
+    own = "app.kubernetes.io"
+    return {f"{own}/name": "secureps", f"{own}/component": component, f"{own}/instance": name}
+
+
+def selector(name: str) -> dict[str, str]:
+    """The labels by which a party's pod is found."""
+    own = "app.kubernetes.io"
+    return {f"{own}/name": "secureps", f"{own}/instance": name}
+
+
+def probes(file: str) -> Manifest:
+    """Those of a server: kubelet's own gRPC probes show no certificate, so the server is asked by
+    a command in its pod.
+
+    Args:
+        file: of the server's configuration, in CONFIG.
+    """
+    alive = ["secureps", "health", f"{CONFIG}/{file}", "--alive"]
+    ready = {"exec": {"command": alive[:-1]}}
+    return {
+        "startupProbe": {"exec": {"command": alive}, "periodSeconds": 10, "failureThreshold": 90}
+        | {"timeoutSeconds": 15},
+        "livenessProbe": {"exec": {"command": alive}, "periodSeconds": 60, "failureThreshold": 5}
+        | {"timeoutSeconds": 30},
+        "readinessProbe": ready | {"periodSeconds": 20, "timeoutSeconds": 15},
+    }
+
+
+def stateful_set(pod: Pod, storage: str, storage_class: str | None) -> Manifest:
+    """One pod that comes back with its volume, under its own name."""
+    own = labels(pod.name, pod.kit.role)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": pod.name, "labels": own},
+        "spec": {
+            "serviceName": pod.name,
+            "replicas": 1,
+            "selector": {"matchLabels": selector(pod.name)},
+            "template": template(pod, own),
+            "volumeClaimTemplates": [claim("data", storage, storage_class)],
+        },
+    }
+
+
+def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
+    """A client's Job, and what it claims: the pod is made anew until the client's run is over.
+
+    A client that no restart mends fails the Job at once.
+    """
+    own = labels(pod.name, pod.kit.role)
+    volume: Manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+    volume |= claim(f"{pod.name}-data", storage, storage_class)
+
+    def on(action: str, status: int) -> Manifest:
+        codes: Mapping[str, object] = {
+            "containerName": pod.kit.role,
+            "operator": "In",
+            "values": [status],
+        }
+        return {"action": action, "onExitCodes": dict(codes)}
+
+    evicted: Manifest = {
+        "action": "Ignore",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
+    return [
+        volume,
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": pod.name, "labels": own},
+            "spec": {
+                "backoffLimit": RETRIES,
+                "podReplacementPolicy": "Failed",  # never two on one state
+                "podFailurePolicy": {
+                    "rules": [on("FailJob", MISCONFIGURED), evicted, on("Ignore", TERMINATED)]
+                },
+                "template": template(pod, own, restartPolicy="Never"),
+            },
+        },
+    ]
+
+
+def until_over(*command: str) -> list[str]:
+    """A client's command, which ends with TERMINATED where a signal ended it."""
+    return ["sh", "-c", _UNTIL_OVER, "client", *command]
+
+
+def disruption_budget(name: str) -> Manifest:
+    """One server at a time: whoever empties a node waits until the last one is back."""
+    component = {"key": "app.kubernetes.io/component", "operator": "In"}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name},
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {
+                "matchLabels": {"app.kubernetes.io/name": "secureps"},
+                "matchExpressions": [component | {"values": ["coordinator", "shard"]}],
+            },
+        },
+    }
+
+
+GRPC, METRICS = 7600, 7700
+"""Ports, the same at every server: each has an address of its own."""
+
+_DNS: Manifest = {
+    "ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")],
+}
+
+
+def services(name: str, role: Role, metrics: bool, outside: str | None) -> list[Manifest]:
+    """A server's name in the cluster, and where it is dialled from elsewhere.
+
+    A pod is found before it is ready: no shard is ready before all have found each other.
+
+    Args:
+        metrics: whether it shows them.
+        outside: its host name for other clusters; None: it has none.
+    """
+    ports = [_service_port("grpc", GRPC), *([_service_port("metrics", METRICS)] if metrics else [])]
+    made = [_service(name, role, {"clusterIP": "None", "ports": ports})]
+    if outside is not None:
+        public = _service(name, role, {"type": "LoadBalancer", "ports": ports[:1]})
+        note = {"external-dns.alpha.kubernetes.io/hostname": outside}
+        public["metadata"] = {
+            "name": f"{name}-outside",
+            "labels": labels(name, role),
+            "annotations": note,
+        }
+        made.append(public)
+    return made
+
+
+def policy(
+    name: str,
+    role: Role,
+    scraped_from: str | None,
+    dials: Sequence[str],
+    beside: Sequence[Manifest] = (),
+) -> Manifest:
+    """What a party's pod may be asked, and whom it may ask; all else is cut off.
+
+    Args:
+        scraped_from: the namespace that Prometheus is in; None: nobody reads metrics.
+        dials: parties of this cluster that it asks, alone; none: whoever has a server's port.
+        beside: rules for whom it asks that is no party.
+    """
+    serves = role in ("coordinator", "shard")
+    incoming: list[Manifest] = [{"ports": [_allowed(GRPC)]}] if serves else []
+    if serves and scraped_from is not None:
+        space = {"matchLabels": {"kubernetes.io/metadata.name": scraped_from}}
+        incoming.append({"from": [{"namespaceSelector": space}], "ports": [_allowed(METRICS)]})
+    to = [{"podSelector": {"matchLabels": selector(each)}} for each in dials]
+    parties: Manifest = ({"to": to} if to else {}) | {"ports": [_allowed(GRPC)]}
+    asked = [*([] if role == "coordinator" and not dials else [parties]), *beside]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "labels": labels(name, role)},
+        "spec": {
+            "podSelector": {"matchLabels": selector(name)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": incoming,
+            "egress": [_DNS, *asked] if asked else [],
+        },
+    }
+
+
+def _service(name: str, role: Role, more: Manifest) -> Manifest:
+    spec: Manifest = {"selector": selector(name), "publishNotReadyAddresses": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "labels": labels(name, role)},
+        "spec": spec | more,
+    }
+
+
+def _service_port(name: str, number: int) -> Manifest:
+    return {"name": name, "port": number, "targetPort": name}
+
+
+def _allowed(port: int) -> Manifest:
+    return {"protocol": "TCP", "port": port}

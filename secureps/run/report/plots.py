@@ -19,8 +19,7 @@ from secureps.errors import ConfigError
 from secureps.extras import from_extras
 from secureps.roles.coordinator.status import UP
 from secureps.run.report.group_labels import fold, runs
-from secureps.run.report.totals import DOWN, Wait
-from secureps.run.report.version_metrics import Line
+from secureps.run.report.version_metrics import DOWN, Line, Wait
 
 CURVES, WAITING, STUDY = "curves.png", "waiting.png", "study.png"
 """The files in a report's folder."""

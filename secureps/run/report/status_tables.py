@@ -17,10 +17,10 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
-from secureps.messages.moves import Holding
 from secureps.messages.records import starts
 from secureps.messages.requests import (
     GroupStatus,
+    Holding,
     MemberStatus,
     ServerStatus,
     Status,
@@ -29,8 +29,8 @@ from secureps.messages.run import STANDBY
 from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import accusations
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
+from secureps.run.report.bar import move_text
 from secureps.run.report.group_labels import line, table
-from secureps.run.report.moves import told
 from secureps.run.report.tables import filled
 from secureps.wording import finite, named, printable, size
 
@@ -160,7 +160,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         list(_clients(status.members, clients)),
     )
     if status.move is not None:
-        yield Text(told(status.move), "cyan")
+        yield Text(move_text(status.move), "cyan")
     if status.scaling is not None:
         yield Text("\n".join(scaling(status.scaling)))
     yield from _servers(status, used)

@@ -16,9 +16,7 @@ from typing import Any
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
 from secureps.extras import command
-from secureps.run.report.sinks import JsonLines, Record, Sink
-from secureps.run.report.totals import At
-from secureps.run.report.version_metrics import Line
+from secureps.run.report.version_metrics import At, JsonLines, Line, Record, Sink
 
 METRICS_AT_A_TIME, PARAMETERS_AT_A_TIME = 1000, 100
 """The most metrics that MLflow takes in one batch."""

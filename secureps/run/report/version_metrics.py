@@ -1,20 +1,165 @@
 """Gathers the metrics of every version, for metrics.jsonl, charts and tables.
 
-A line is known when its version is published; its score and late figures come afterwards.
+`Totals` adds up the parties' reports: a status has only a window of them. A figure is known by
+(group, version, party, step, name), so a report that two statuses show is counted once, and an
+update that a restarted party made again replaces what it had said. `Metrics` makes a line of each
+version: it is known when the version is published; its score and late figures come afterwards.
+`Sinks` write the lines while the run goes.
 """
 
 from __future__ import annotations
 
+import json
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.requests import Telemetry
-from secureps.roles.coordinator.status import CLIP
-from secureps.run.report.totals import FIGURES, At, Known, Totals, Wait
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator.status import ARRIVED, CLIP, PUBLISHED, SPENT, UP, WAITED
 from secureps.wording import finite
+
+SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
+"""The phases of a version, in the order of an update; their figures are NAME_seconds."""
+
+DOWN = "bytes_down"
+
+FIGURES = (UP, DOWN, *(f"{stage}_seconds" for stage in SECONDS))
+"""The figures that are summed over the parties; a party may report others besides."""
+
+MOST_FIGURES = 1024
+"""Of one party for a version: what it says besides is passed over, so that nobody fills a memory
+with steps and names of figures."""
+
+At = tuple[str, int]
+"""A group and its version."""
+
+Known = tuple[str, int, str, int, str, float]
+"""Group, version, party, step, name, value: a figure of a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The wait for a client, from the opening of a round to its update, or to the round's end."""
+
+    seconds: float
+    arrived: bool
+
+
+class Totals:
+    """All figures of a run so far; `figures` are those of earlier totals to continue from."""
+
+    def __init__(self, figures: Iterable[Known] = ()) -> None:
+        self._said = Counter[tuple[At, str]]()
+        self._figures: defaultdict[At, dict[tuple[str, int, str], float]] = defaultdict(dict)
+        for group, version, party, step, name, value in figures:
+            self._figures[group, version][party, step, name] = value
+            self._said[(group, version), party] += 1
+
+    def figures(self) -> tuple[Known, ...]:
+        """The figures from which other totals can continue."""
+        return tuple(
+            (*at, *key, value)
+            for at, figures in self._figures.items()
+            for key, value in figures.items()
+        )
+
+    def add(self, reports: Iterable[Telemetry]) -> set[At]:
+        """Takes a status' window of reports; known ones change nothing.
+
+        Returns:
+            the versions that have new figures.
+        """
+        changed: set[At] = set()
+        for report in reports:
+            at = (report.group, report.version)
+            figures = self._figures[at]
+            for figure in report.figures:
+                key = (report.party, report.step, figure.name)
+                if key not in figures:
+                    if self._said[at, report.party] == MOST_FIGURES:
+                        continue
+                    self._said[at, report.party] += 1
+                if figures.get(key) != figure.value:
+                    figures[key] = figure.value
+                    changed.add(at)
+        return changed
+
+    def total(self, name: str) -> float:
+        """One figure, summed over all parties, groups and versions."""
+        return math.fsum(
+            value
+            for figures in self._figures.values()
+            for (_, _, at_name), value in figures.items()
+            if at_name == name
+        )
+
+    def of_version(self, group: str, version: int) -> dict[str, float]:
+        """Seconds and bytes of one version of a group, summed over the parties."""
+        sums: dict[str, float] = {}
+        for (_, _, name), value in sorted(self._figures.get((group, version), {}).items()):
+            if name in FIGURES:
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
+
+    def published(self, group: str, version: int) -> float | None:
+        """Seconds of the run's clock when a version was published; None if it is not known."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, PUBLISHED))
+
+    def clip(self, group: str, version: int) -> float | None:
+        """The adaptive clip of a version; None if it stays, or a restarted coordinator forgot."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, CLIP))
+
+    def spent(self, group: str, version: int) -> float | None:
+        """The largest epsilon when a version was published; None if there is no such figure."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, SPENT))
+
+    def waits(self, group: str, version: int) -> dict[str, Wait]:
+        """The waits of a version's round for each client that it invited, by name.
+
+        Empty for version 0, and for rounds of which a restarted coordinator forgot the reports.
+        """
+        figures = self._figures.get((group, version), {})
+        return {
+            party: Wait(value, bool(figures.get((party, 0, ARRIVED), 0.0)))
+            for (party, _, name), value in sorted(figures.items())
+            if name == WAITED
+        }
+
+    def updates(self) -> Counter[str]:
+        """How many updates of the model arrived, by group."""
+        return Counter(
+            group
+            for (group, _), figures in self._figures.items()
+            for _, _, name in figures
+            if name == UP and group != EVALUATION
+        )
+
+    def updates_by_party(self) -> Counter[str]:
+        """How many updates of the model arrived, by client."""
+        return Counter(
+            party
+            for (group, _), figures in self._figures.items()
+            for party, _, name in figures
+            if name == UP and group != EVALUATION
+        )
+
+    def ratio(self, name: str, sizes: Mapping[str, int]) -> float | None:
+        """Bytes per update against the same values as plain fp32; None before any update.
+
+        Args:
+            name: UP or DOWN.
+            sizes: values by group.
+        """
+        plain = sum(4 * sizes[group] * count for group, count in self.updates().items())
+        return self.total(name) / plain if plain else None
+
 
 _OWN = frozenset(
     {"group", "version", "elapsed", "epsilon", "privacy", "clients", "gone", CLIP, *FIGURES}
@@ -242,3 +387,87 @@ class Metrics:
             waits=self.totals.waits(*line.at),
             federated=self._federated.get(line.at, {}),
         )
+
+
+Record = Mapping[str, Any]
+
+
+class Sink(Protocol):
+    """Takes the lines of one run."""
+
+    def add(self, line: Line) -> None:
+        """Takes the line of a published version.
+
+        It may come again with more values: unknown values are added; known ones are replaced
+        if the sink can do so, and stay otherwise.
+        """
+
+    def close(self, summary: Record | None) -> None:
+        """Takes the run's summary, or None if the run broke off, and closes."""
+
+
+class JsonLines:
+    """A file with one line for every version of every group, in the order of publishing.
+
+    A file of an earlier play of the run is replaced: its lines come again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[At, str] = {}
+
+    def add(self, line: Line) -> None:
+        """Appends the line of a new version, or rewrites the file with a changed one."""
+        append = line.at not in self._lines and (bool(self._lines) or not self._path.exists())
+        self._lines[line.at] = json.dumps(line.record()) + "\n"
+        if append:
+            with self._path.open("a") as file:
+                file.write(self._lines[line.at])
+            return
+        beside = self._path.with_suffix(".new")  # so that nobody reads half a file
+        beside.write_text("".join(self._lines.values()))
+        beside.replace(self._path)
+
+    def close(self, summary: Record | None) -> None:
+        """Does nothing: every line is written already."""
+
+
+class Sinks:
+    """The sinks of a run, in a `with`; one that fails is left out, and the run goes on.
+
+    Args:
+        warn: hears which one broke, and why.
+    """
+
+    def __init__(self, sinks: tuple[Sink, ...], warn: Callable[[str], None]) -> None:
+        self._open = list(sinks)
+        self._warn = warn
+
+    def __enter__(self) -> Sinks:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None)
+
+    def add(self, line: Line) -> None:
+        """Adds a line to all sinks."""
+        self._each(lambda sink: sink.add(line))
+
+    def close(self, summary: Record | None) -> None:
+        """Closes the sinks that are open."""
+        self._each(lambda sink: sink.close(summary))
+        self._open.clear()
+
+    def _each(self, do: Callable[[Sink], None]) -> None:
+        for sink in tuple(self._open):
+            try:
+                do(sink)
+            except Exception as error:  # whatever a package, a disk or a server comes up with
+                self._open.remove(sink)
+                what = f"{type(error).__name__}: {error}"
+                self._warn(f"{type(sink).__name__} gets no more lines of this run: {what}")

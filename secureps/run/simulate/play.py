@@ -14,10 +14,10 @@ from typing import Any
 from secureps.client.local_tensors import LocalTensors
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, ScriptFailed, naming
-from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared, Reply, Request
 from secureps.messages.run import COORDINATOR
-from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
+from secureps.messages.submission import Outcome
+from secureps.policy.explain.explanation import row_block_words, touched_by_few
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
@@ -25,15 +25,13 @@ from secureps.roles.coordinator.status import UP
 from secureps.roles.machine import Machine
 from secureps.run.initial_schema import founding_schema
 from secureps.run.report.group_labels import folded
-from secureps.run.report.totals import DOWN
-from secureps.run.report.version_metrics import Metrics, Tell
+from secureps.run.report.version_metrics import DOWN, Metrics, Tell
 from secureps.run.script.scoring import Judge, Look, Score
 from secureps.run.simulate.garbage import seldom_collected
 from secureps.run.simulate.ray_cluster import Spread, here
 from secureps.run.simulate.scenario_file import Scenario
-from secureps.run.simulate.sealed_bytes import sealed_bytes
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.scenario.links import Links, message_bytes
+from secureps.scenario.links import Links, message_bytes, sealed_bytes
 from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.service.environment import Meter
 from secureps.wording import together

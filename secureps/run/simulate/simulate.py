@@ -27,9 +27,9 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.spending import adjacency
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
-from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.trackers import Extras, Heading, open_sinks
-from secureps.run.run_lock import new_folder
+from secureps.run.report.version_metrics import Sinks
+from secureps.run.run_lock import METRICS, new_folder
 from secureps.run.simulate.last_words import last_words
 from secureps.run.simulate.play import Play, Say
 from secureps.run.simulate.ray_cluster import Spread, here, ray_cluster, spread_over

@@ -8,19 +8,25 @@
 Tuning is the same for every rule: all its candidates under one seed, one after another, each
 given up once it is later than the best before it; then the soonest under seeds that tuning has
 not seen.
+
+Workers are processes that play the trials; none outlives the process that began it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import threading
+import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, MutableSequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +40,6 @@ from secureps.run.report.plots import draw_study, undrawable
 from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.script.scoring import Look
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
-from secureps.run.simulate.sealed_bytes import sealed_bytes
 from secureps.run.study.results import Row, StudyResults, markdown, table
 from secureps.run.study.trial import (
     ENDLESS,
@@ -47,10 +52,11 @@ from secureps.run.study.trial import (
     altered,
     charged,
     compared,
+    play,
     section_of,
 )
-from secureps.run.study.workers import BEGINS, Places, begin, none_left_over, play_at
 from secureps.run.warm import warm_once
+from secureps.scenario.links import sealed_bytes
 from secureps.store.atomic_file import replace_text
 from secureps.wording import counted, meant
 
@@ -355,3 +361,65 @@ def _readable(path: Path, advice: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}; {advice}") from None
+
+
+GRACE = 5.0
+"""Seconds for a worker to remove its trial's temporary files."""
+
+Places = MutableSequence[float]
+"""Two numbers for each trial that is played now: its virtual seconds, and its version."""
+
+BEGINS = -1.0
+"""The version of a trial that has not said anything."""
+
+_places: list[Places] = []
+"""In a worker: what it has in common with the main process."""
+
+
+def begin(kernels: Path, places: Places) -> None:
+    """Sets a worker up to ignore Ctrl-C: it ends its trial, and the main process decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _places.append(places)
+    from secureps.compiled import keep_in
+
+    keep_in(kernels)
+
+
+def play_at(path: Path, job: Trial | Comparison, place: int) -> Outcome | Likeness:
+    """Plays a job in a worker, and says at its place how far it is; SIGTERM ends the worker."""
+
+    def tell(seconds: float, version: int) -> None:
+        _places[0][2 * place], _places[0][2 * place + 1] = seconds, version
+
+    try:
+        with terminable(Terminated):
+            return play(path, job, tell)
+    except Terminated as ended:  # else the pool would send it as a result, and go on
+        os._exit(128 + int(ended.args[0]))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+@contextmanager
+def none_left_over() -> Iterator[None]:
+    """Ends all workers where a signal ends the block, and with them what they play."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        workers = active_children()
+        for worker in workers:
+            worker.terminate()
+        until = time.monotonic() + GRACE
+        for worker in workers:
+            worker.join(max(0.0, until - time.monotonic()))
+            if worker.is_alive():
+                worker.kill()
+        raise

@@ -1,12 +1,14 @@
-"""The programs of a run's processes, and the order in which they start."""
+"""The programs of a run's processes: the order in which they start, what they import, who died."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from secureps.client.runner import LOCAL
@@ -14,16 +16,17 @@ from secureps.client.script import speaks_flower
 from secureps.client.trainer import Setting
 from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_text
+from secureps.crypto.cipher import Opening
 from secureps.errors import InternalError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.reports import IDLE
+from secureps.run.processes.fork_server import ForkServers, can_fork
 from secureps.run.processes.spawning import Program, Spawner, Subprocesses
-from secureps.run.processes.supervisor import Supervisor
+from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.trackers import Extras
 from secureps.run.script.process import Assignment
-from secureps.run.up.deaths import Deaths
 from secureps.run.up.folder import (
     LISTEN,
     Cast,
@@ -33,6 +36,7 @@ from secureps.run.up.folder import (
     write_servers,
 )
 from secureps.service.process import settled
+from secureps.wording import named, numberless
 
 START_SECONDS = 60.0
 """Seconds until the coordinator must listen."""
@@ -258,3 +262,98 @@ class Programs:
         environment = {**self.order.processes, "OMP_NUM_THREADS": "1"}
         own = (name, tuple(arguments), environment)
         return Program(*own, may_finish=True, preloaded=True, may_fail=True)
+
+
+class Deaths:
+    """Tells which processes died, and why: the last lines of a log once for all who died alike."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._told: dict[tuple[str, ...], str] = {}
+
+    def tell(self, news: Iterable[Finished | Died]) -> None:
+        """Tells of those who are started again."""
+        alike: dict[str, list[Died]] = {}
+        for each in news:
+            if not isinstance(each, Died):
+                continue
+            # names, times, ports and lines of a log are their own
+            said = tuple(map(numberless, (each.how, *each.tail)))
+            if each.tail and said in self._told:
+                alike.setdefault(self._told[said], []).append(each)
+                continue
+            self._told[said] = each.name
+            for line in each.tail:
+                self._progress.say(f"  {each.name}: {line}", "dim")
+            text = f"it is started again, restart {each.restarts}"
+            self._progress.say(f"{each.name} died ({each.how}); {text}", "yellow")
+        for first, others in alike.items():
+            names = named([each.name for each in others])
+            text = f"{names} died as {first} did ({others[0].how}); started again"
+            self._progress.say(text, "yellow")
+
+
+_SERVERS = (
+    *("secureps.run.cli", "secureps.run.cli:app.commands", "secureps.run.serve"),
+    *("secureps.run.join", "grpc.experimental"),
+)
+_KERNELS = ("secureps.codec.rounding", "secureps.compiled:load_kernels")
+_OPENING = {
+    Opening.NOTHING: _KERNELS,
+    Opening.HOLDER: ("secureps.crypto.bfv_seal", *_KERNELS),
+    Opening.COMMITTEE: ("secureps.crypto.rlwe", *_KERNELS),
+}
+_SCRIPTS = {
+    "sklearn": ("sklearn.datasets",),
+    "torch": ("secureps.client.torch", "torch._dynamo"),  # which the first optimizer imports
+    "opacus": (
+        "opacus.grad_sample",
+        "opacus.optimizers",
+        "opacus.utils.fast_gradient_clipping_utils",
+        "opacus.validators",
+    ),
+}
+"""For a package what is imported of it: none of these starts a thread, or does more than import."""
+
+
+def spawner(
+    plan: Plan, script: Path, environment: Mapping[str, str]
+) -> AbstractContextManager[Spawner]:
+    """Starts a run's processes as forks, or from their beginning where these cannot be had.
+
+    Args:
+        plan: of the run.
+        script: the file or the folder of the data holders' code; it is read, and not run.
+        environment: of all processes, but for a few values.
+    """
+    if not can_fork(environment):
+        return nullcontext(Subprocesses())
+    try:
+        return ForkServers(tuple(of_all(plan)), tuple(of_script(plan, script)), environment)
+    except OSError:  # the path of its socket is too long under this TMPDIR
+        return nullcontext(Subprocesses())
+
+
+def of_all(plan: Plan) -> Iterator[str]:
+    """What every party imports, servers too."""
+    yield from (*_SERVERS, *_OPENING[plan.opening])
+    if plan.section.privacy is not None:
+        yield "secureps.privacy.accountant"
+
+
+def of_script(plan: Plan, script: Path) -> Iterator[str]:
+    """What the data holders' code imports besides, as far as its words tell."""
+    private = plan.section.privacy is not None
+    named = _words(script)
+    for package, modules in _SCRIPTS.items():
+        wanted = package in named or (package == "opacus" and private and "torch" in named)
+        if wanted and find_spec(package) is not None:
+            yield from modules
+
+
+def _words(script: Path) -> set[str]:
+    """All words of the code: a package that is not named in it is not imported by it itself."""
+    files = sorted(script.glob("**/*.py")) if script.is_dir() else [script]
+    text = "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
+    found = set(re.findall(r"\w+", text))
+    return found | ({"torch"} if "TorchTrainer" in found else set())

@@ -8,10 +8,12 @@ how the run goes, and ends with what the run came to against training alone and 
 from __future__ import annotations
 
 import json
+import logging
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,14 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import refuse_misplaced
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
-from secureps.errors import ConfigError, PlanRefused, SecurepsError, from_wire, naming
+from secureps.errors import (
+    ConfigError,
+    OperatorError,
+    PlanRefused,
+    SecurepsError,
+    from_wire,
+    naming,
+)
 from secureps.files.objects import ObjectStore
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
@@ -35,13 +44,11 @@ from secureps.run.export import export
 from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import terminable
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
-from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import Progress
-from secureps.run.report.totals import DOWN, SECONDS
 from secureps.run.report.trackers import Extras, Heading, open_sinks
-from secureps.run.report.version_metrics import Line, Metrics
-from secureps.run.run_lock import claimed
+from secureps.run.report.version_metrics import DOWN, SECONDS, Line, Metrics, Sinks
+from secureps.run.run_lock import METRICS, claimed
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.process import ScriptProcess, script_process
 from secureps.run.server_app import found
@@ -52,19 +59,13 @@ from secureps.run.up.folder import (
     default_root,
     make_folder,
 )
-from secureps.run.up.interruption import (
-    full_disk_named,
-    noted,
-    told_how_to_go_on,
-    told_that_it_stops,
-)
-from secureps.run.up.preloads import spawner
-from secureps.run.up.programs import NOTHING_ELSE, Order, Programs
-from secureps.run.up.resume_state import ResumeState
-from secureps.run.up.watch import Outcome, Watch, Watched, version_0
+from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, spawner
+from secureps.run.up.watch import Outcome, ResumeState, Watch, Watched, version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
+from secureps.store.journal_height import NO_SPACE
+from secureps.wording import one_line
 
 
 def up(order: Order, console: Console) -> Path:
@@ -401,3 +402,59 @@ def _lost(outcome: Outcome) -> tuple[str, ...]:
     """A note if figures, which nobody journals, went with a process that ended."""
     lost = sum(_updates(outcome).values()) - outcome.totals.updates().total()
     return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()
+
+
+@contextmanager
+def told_how_to_go_on(root: Path, options: Sequence[str], console: Console) -> Iterator[None]:
+    """Prints, after Ctrl-C or SIGTERM, the command that goes on with the run."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        words = ["secureps", "resume", str(root), *options]
+        text = f"stopped; this goes on with it: {shlex.join(words)}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        raise
+
+
+@contextmanager
+def noted(folder: RunFolder) -> Iterator[None]:
+    """Writes down the error of a play that fails, for `secureps runs` and for `secureps log`."""
+    folder.failed.unlink(missing_ok=True)
+    try:
+        yield
+    except SecurepsError as error:
+        with suppress(OSError):  # the disk may be what failed
+            replace_text(folder.failed, one_line(error))
+            folder.logs.mkdir(exist_ok=True)
+            with (folder.logs / "up.log").open("a") as log:
+                stamp = logging.Formatter().formatTime(logging.makeLogRecord({}))
+                log.write(f"{stamp} up: failed: {one_line(error)} ({error.fault} fault)\n")
+        raise
+
+
+@contextmanager
+def full_disk_named(root: Path, then: str) -> Iterator[None]:
+    """Says of a disk that is full what to do, and that the run is not lost (OperatorError).
+
+    Args:
+        root: the run's folder; then: what to do once there is space.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        where = error.filename or root
+        raise OperatorError(
+            f"{where}: {error.strerror}: make room on the disk, and {then}"
+        ) from None
+
+
+@contextmanager
+def told_that_it_stops(progress: Progress) -> Iterator[None]:
+    """Prints at once that the run stops, since its processes take a while to end."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        progress.say("stopping ...")
+        raise

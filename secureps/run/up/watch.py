@@ -1,22 +1,30 @@
 """Watches a run to its end: processes, status, telemetry, and the newest model's score.
 
 It only looks: the run goes on, or not, without it.
+
+Clients' own terminals say what they send nothing for, and which clips or ranges cut most of an
+update off; no noise covers the latter, so a client tells them to its own terminal alone. Under `up`
+all clients are one user's, whose terminal this is: the first such line is repeated here with the
+client's name, and the furthest one under the final tables.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from secureps.errors import PeerError, SecurepsError, TooFew
+from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.requests import FAILED, GroupStatus, MemberStatus, Status
-from secureps.policy.explain.row_block_text import row_block_words
+from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.status import UP
@@ -25,17 +33,151 @@ from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.group_labels import folded
 from secureps.run.report.terminal import Progress, View
-from secureps.run.report.totals import DOWN, Totals
-from secureps.run.report.version_metrics import Metrics
+from secureps.run.report.version_metrics import DOWN, Gathered, Metrics, Totals
 from secureps.run.script.process import ScriptProcess
 from secureps.run.script.scoring import Score
 from secureps.run.status_client import StatusClient
-from secureps.run.up.client_warnings import ClientWarnings
-from secureps.run.up.deaths import Deaths
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.resume_state import ResumeState
+from secureps.run.up.party_logs import LogReader
+from secureps.run.up.programs import Deaths
+from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import checkpoint_path
-from secureps.wording import together
+from secureps.tracebacks import TEXT_LIMIT
+from secureps.wording import by_reason, counted, numberless, together
+
+
+@dataclass(frozen=True)
+class ResumeState:
+    """The seconds of a run so far, and the metrics of its versions."""
+
+    seconds: float = 0.0
+    gathered: Gathered = field(default_factory=Gathered)
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> ResumeState:
+        """Reads the file, if there is one; ConfigError if it cannot be read."""
+        path = folder.report / "sofar.json"
+        try:
+            record = json.loads(path.read_text())
+            known = record["gathered"]
+            gathered = Gathered(
+                tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
+                tuple((g, v, scores) for g, v, scores in known["scores"]),
+                tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
+            )
+            return cls(record["seconds"], gathered)
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+    def write(self, folder: RunFolder) -> None:
+        """Writes the file, as JSON with Infinity for an epsilon, which only `read` has to read."""
+        replace_text(folder.report / "sofar.json", json.dumps(asdict(self)) + "\n")
+
+
+MOST_LEFT = 50.0
+"""Percent of an update: a cut that leaves more of it is not repeated."""
+
+PIECE = 1 << 16
+"""The most bytes of a log that are read at a time."""
+
+LONGEST = 4 * TEXT_LIMIT
+"""Characters of a line that are looked at: a script may write lines of any length."""
+
+_NOTHING_SENT = re.compile(r"sends no (update|evaluation)\b.*")
+
+_NUMBER = r"\d+(\.\d+)?(e[+-]?\d+)?"
+
+_KINDS = {
+    "clip": re.compile(rf"update norm \S+, clip \S+: cut to (?P<left>{_NUMBER}) %"),
+    "range": re.compile(
+        r"[\d,]+ of the update's [\d,]+ values are beyond range \S+: cut to it.*"
+        rf"; the largest is (?P<largest>{_NUMBER}): .*"
+    ),
+}
+
+
+@dataclass
+class _Cuts:
+    """Those of one kind: how many there were, of whom, and the furthest with its line."""
+
+    times: int = 0
+    clients: set[str] = field(default_factory=set)
+    furthest: tuple[float, str] = (-math.inf, "")
+
+
+class ClientWarnings:
+    """Follows the logs of clients, finds the first far cut of each kind, and counts them.
+
+    Args:
+        logs: the folder; that of client NAME is NAME.log.
+    """
+
+    def __init__(self, logs: Path, clients: Iterable[str]) -> None:
+        self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
+        self._cuts = {kind: _Cuts() for kind in _KINDS}
+        self._silent: dict[str, dict[str, str]] = {}
+        self._told = set[tuple[str, str]]()
+
+    def news(self) -> Iterator[str]:
+        """Yields a line for each kind that was not told before.
+
+        Who sends nothing is told when no other client has said the same since the last call.
+        """
+        before = {kind: len(said) for kind, said in self._silent.items()}
+        for client, log in self._logs.items():
+            with suppress(OSError):  # it has none yet
+                for _, line in log.news(True, PIECE):
+                    self._hear_silence(client, line)
+                    yield from self._new_cut(client, line)
+        quiet = [kind for kind, said in self._silent.items() if len(said) == before.get(kind)]
+        yield from (by_reason(self._silent.pop(kind)) for kind in quiet)
+
+    def rest(self) -> Iterator[str]:
+        """Yields the lines that waited for other clients, at the end of a run."""
+        yield from map(by_reason, self._silent.values())
+        self._silent.clear()
+
+    def notes(self) -> tuple[str, ...]:
+        """What there was until now, in one line: how often of each kind, and the furthest cuts."""
+        done = {"clip": "to half or less", "range": "in single values"}
+        often = [
+            f"{kind} cut {counted(cuts.times, 'update')} of "
+            f"{counted(len(cuts.clients), 'client')} {done[kind]}"
+            for kind, cuts in self._cuts.items()
+            if cuts.times
+        ]
+        said = dict.fromkeys(cuts.furthest[1] for cuts in self._cuts.values() if cuts.times)
+        return (f"{', '.join(often)}; the furthest: {'; '.join(said)}",) if often else ()
+
+    def _hear_silence(self, client: str, line: str) -> None:
+        if (found := _NOTHING_SENT.search(line[:LONGEST])) is None:
+            return
+        kind = numberless(found.group())
+        if (kind, client) not in self._told:
+            self._told.add((kind, client))
+            said = self._silent.setdefault(kind, {})
+            said[client] = next(iter(said.values()), found.group())
+
+    def _new_cut(self, client: str, line: str) -> Iterator[str]:
+        own = line[line.find(f"{client}: ") + len(client) + 2 :]
+        said, first = f"{client} says: {own[: 2 * TEXT_LIMIT]}", False
+        for kind, pattern in _KINDS.items():
+            if (found := pattern.search(line[:LONGEST])) is None:
+                continue
+            number = {name: float(text) for name, text in found.groupdict().items()}
+            if number.get("left", 0) > MOST_LEFT:
+                continue
+            far = number["largest"] if kind == "range" else -number["left"]
+            cuts = self._cuts[kind]
+            cuts.times += 1
+            cuts.clients.add(client)
+            cuts.furthest = max(cuts.furthest, (far, said))
+            first = first or cuts.times == 1
+        if first:
+            yield f"{said} (its log has every such line, this is said once)"
+
 
 POLL = 0.25
 """Seconds between two requests for the status."""

@@ -22,8 +22,7 @@ from secureps.model.optimizer import (
     OptimizerState,
     Values,
 )
-from secureps.policy.block_codes import block_code
-from secureps.policy.block_deltas import Codes, block_delta
+from secureps.policy.block_deltas import Codes, block_code, block_delta
 from secureps.policy.counting import shares_in
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version

@@ -24,7 +24,7 @@ REQUEST_DOMAIN = b"secureps-request"
 
 _PARTY = "secureps-party"
 _TO = "secureps-to"
-FORMAT_KEY = "secureps-format"
+_FORMAT = "secureps-format"
 _RUN = "secureps-run-bin"
 _DIGEST = "secureps-digest-bin"
 _SIGNATURE = "secureps-signature-bin"
@@ -81,7 +81,7 @@ def sign_request(
     return (
         (_PARTY, party),
         (_TO, to),
-        (FORMAT_KEY, str(FORMAT)),
+        (_FORMAT, str(FORMAT)),
         (_RUN, run),
         (_DIGEST, claim.digest),
         (_SIGNATURE, sign(claim.signed(method))),
@@ -109,7 +109,7 @@ def claim_of(metadata: Iterable[Any] | None) -> Claim:
         raise Malformed(f"a request's digest has {len(digest)} bytes, not {DIGEST_BYTES}")
     if len(run) not in (0, DIGEST_BYTES):
         raise Malformed(f"the id of a request's run has {len(run)} bytes, not {DIGEST_BYTES}")
-    format = found.get(FORMAT_KEY, str(UNNUMBERED))
+    format = found.get(_FORMAT, str(UNNUMBERED))
     if not isinstance(format, str) or _FORMAT_NUMBER.fullmatch(format) is None:
         raise Malformed(f"{format!r:.80} is no number of a format")
     check_name(party)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -54,7 +54,7 @@ from secureps.messages.requests import (
     Refusal,
     Subscribe,
 )
-from secureps.wire.grpc.authentication import FORMAT_KEY, Claim, Metadata
+from secureps.wire.grpc.authentication import Claim, Metadata
 from secureps.wire.grpc.pacing import LONGEST, Pace
 from secureps.wire.msgpack import decode, encode
 from secureps.wording import printable
@@ -95,7 +95,6 @@ RETRY_LIMIT = 3600.0
 """Seconds: nobody is asked to wait longer."""
 
 _REFUSAL = "secureps-refusal-bin"
-_FORMAT_OF_PROTOBUF = "4"
 _ANOTHER_CA = "who is there is certified by another CA; check kit and address"
 _TLS_FAILED = {
     "Hostname Verification": ("who is there is certified as another party; check it", False),
@@ -280,29 +279,10 @@ class Collected:
 # --- errors -----------------------------------------------------------------------
 
 
-def refuse(
-    error: SecurepsError, asked: Iterable[Any] = ()
-) -> tuple[grpc.StatusCode, str, Metadata]:
-    """(status, details, trailing metadata) that bring an error back as itself.
-
-    Args:
-        asked: the metadata of the request. A party of version 0.2 reads protobuf alone, and is to
-            hear why it is refused.
-    """
-    name = type(error).__name__
-    of_protobuf = dict(asked).get(FORMAT_KEY) == _FORMAT_OF_PROTOBUF
-    told = _protobuf(name, _text(error)) if of_protobuf else refusal(error)
-    return grpc.StatusCode[type(error).status], name, ((_REFUSAL, told),)
-
-
-def _protobuf(error: str, text: str) -> bytes:
-    """A Refusal as version 0.2 sent it: fields 1 and 2, within field 23 of an Envelope."""
-
-    def field(tag: bytes, data: bytes) -> bytes:
-        size = len(data)
-        return tag + (bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])) + data
-
-    return field(b"\xba\x01", field(b"\x0a", error.encode()) + field(b"\x12", text.encode()))
+def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
+    """(status, details, trailing metadata) that bring an error back as itself."""
+    status = grpc.StatusCode[type(error).status]
+    return status, type(error).__name__, ((_REFUSAL, refusal(error)),)
 
 
 def _text(error: SecurepsError) -> str:

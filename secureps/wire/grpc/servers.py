@@ -482,7 +482,7 @@ def _refusing(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awa
         try:
             return await handle(context)
         except Exception as error:
-            refusal = framing.refuse(told(error), context.invocation_metadata() or ())
+            refusal = framing.refuse(told(error))
         await context.abort(*refusal)
         raise AssertionError("abort returned")
 

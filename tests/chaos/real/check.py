@@ -18,11 +18,10 @@ from secureps.errors import DamagedStore, SecurepsError
 from secureps.messages.coordinator_records import CohortClosed, PlacementMoved, ShardLeft
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed, SubmissionSettled, UpdateReleased
-from secureps.messages.outcome import Outcome
 from secureps.messages.records import REIGN, RunPinned
 from secureps.messages.requests import Submit
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.messages.submission import FOUNDING, UPDATE, Receipt
+from secureps.messages.submission import FOUNDING, UPDATE, Outcome, Receipt
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import CoordinatorState

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.run.health import take_over
 from secureps.run.status_client import StatusClient
-from secureps.run.takeover import take_over
 from tests.chaos.operator import AGAINST
 from tests.chaos.real.schedule import ADDED, DRAINED, REMOVED, TAKEOVERS, Fault
 from tests.chaos.real.takeover import taken_over

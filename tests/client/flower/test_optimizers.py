@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
 from secureps.client.flower.trainer import message
-from secureps.config.optimizer import OptimizerSection
+from secureps.config.plan import OptimizerSection
 from secureps.model.optimizer import build_optimizer
 
 ADAPTIVE: dict[str, Any] = {"eta": 0.05, "tau": 0.01}

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.policy.cohorts.halving import Clients, halves, within
+from secureps.policy.cohorts.suspicion import Clients, halves, within
 
 RUN = b"r" * 32
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import Refused
 from secureps.messages.submission import Cohort, Member, SubmissionId
-from secureps.policy.cohorts.halving import halves, leaves
 from secureps.policy.cohorts.overlap import check_weights, may_both_open
+from secureps.policy.cohorts.suspicion import halves, leaves
 
 RUN = b"r" * 32
 LEAST = 3

@@ -10,8 +10,16 @@ from math import ceil, log2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.policy.cohorts.halving import Clients, halves, within
-from secureps.policy.cohorts.suspicion import MOST_TRIED, Choice, Suspicion, choose, closing
+from secureps.policy.cohorts.suspicion import (
+    MOST_TRIED,
+    Choice,
+    Clients,
+    Suspicion,
+    choose,
+    closing,
+    halves,
+    within,
+)
 
 RUN = b"r" * 32
 MOST = 100

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.codec_text import codec_words
-from secureps.policy.explain.explanation import explain
+from secureps.policy.explain.explanation import codec_words, explain
 from tests.kits.explained import SERVICE
 from tests.kits.federations import small_plan
 

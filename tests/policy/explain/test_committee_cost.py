@@ -11,10 +11,8 @@ from secureps.config.plan import MOST_CAPACITY, PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import OVERHEAD, EnvelopeKey, seal
-from secureps.crypto.field import vector_bytes
-from secureps.crypto.hardness import core_svp
-from secureps.crypto.ring import GUIDELINES_LOG_Q, HINTED_SIGMA, choose
-from secureps.crypto.sharing import share
+from secureps.crypto.ring import GUIDELINES_LOG_Q, HINTED_SIGMA, choose, core_svp
+from secureps.crypto.sharing import share, vector_bytes
 from secureps.crypto.suite import cipher
 from secureps.messages.charge import Charge
 from secureps.messages.orders import Examine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
+from secureps.policy.explain.explanation import row_block_words, touched_by_few
 from tests.kits.federations import small_plan
 from tests.kits.shoppers import BUFFERED, TASTES, sparse_plan
 

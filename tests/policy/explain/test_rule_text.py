@@ -8,7 +8,7 @@ import pytest
 
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.policy.explain.rule_text import RuleText, rule_words
+from secureps.policy.explain.explanation import RuleText, rule_words
 from secureps.policy.explain.visibility import sights
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import check, tables

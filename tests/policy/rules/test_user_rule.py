@@ -16,8 +16,8 @@ from secureps.config.plan import OwnRuleSection
 from secureps.config.sections import parse
 from secureps.errors import PlanRefused, RuleFailed
 from secureps.messages.submission import Member, SubmissionId
-from secureps.policy.cohorts.weights import evened, faded
 from secureps.policy.plan import Plan
+from secureps.policy.rules.buffered import evened, faded
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
     Admit,

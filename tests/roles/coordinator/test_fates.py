@@ -9,9 +9,8 @@ import pytest
 
 from secureps.errors import Conflict
 from secureps.messages.orders import Settled
-from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Submit
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Outcome, SubmissionId
 from secureps.roles.coordinator.state import KEPT_FATES, OVER, Fate, Fates, joined
 from secureps.roles.machine import Order
 from secureps.run.simulate.simulation import Simulation

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.outcome import Outcome
-from secureps.messages.submission import SubmissionId, ciphertext_root
+from secureps.messages.submission import Outcome, SubmissionId, ciphertext_root
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Tick
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, holding, make_plan, orders_of

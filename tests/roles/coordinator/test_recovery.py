@@ -17,7 +17,7 @@ from secureps.errors import Refused
 from secureps.messages import coordinator_records, member_records, records, requests
 from secureps.messages.requests import OpenRefused
 from secureps.messages.submission import Cohort, signing_bytes
-from secureps.policy.cohorts.halving import within
+from secureps.policy.cohorts.suspicion import within
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import Phase

@@ -11,10 +11,9 @@ from secureps.errors import NotReady, Refused, SecurepsError, UnknownParty
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.encoding import digest
-from secureps.messages.moves import Move
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import AskStatus, Noted, Prepared, Register, Status, Subscribe
+from secureps.messages.requests import AskStatus, Move, Noted, Prepared, Register, Status, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing, resharding

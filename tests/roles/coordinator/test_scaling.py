@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from secureps.messages.scaling_records import BlockAssigned
+from secureps.messages.scaling import BlockAssigned
 from secureps.policy.plan import Plan
 from secureps.policy.scaling.balance import Balance
 from secureps.roles.coordinator import scaling

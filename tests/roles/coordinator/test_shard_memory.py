@@ -10,7 +10,7 @@ import pytest
 
 from secureps.errors import ConfigError
 from secureps.messages.requests import Figure, Telemetry
-from secureps.messages.scaling_records import BlockAssigned
+from secureps.messages.scaling import BlockAssigned
 from secureps.policy.plan import Plan
 from secureps.policy.scaling.balance import Balance
 from secureps.policy.tiers import room_to_make

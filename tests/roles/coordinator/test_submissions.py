@@ -19,9 +19,9 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.charge import Charge, Release
-from secureps.messages.outcome import Outcome
 from secureps.messages.submission import (
     FOUNDING,
+    Outcome,
     Receipt,
     SubmissionId,
     ciphertext_root,

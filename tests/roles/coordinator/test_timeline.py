@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from secureps.messages import coordinator_records as records
-from secureps.messages.requests import Status
-from secureps.messages.steps import CohortSteps
+from secureps.messages.requests import CohortSteps, Status
 from secureps.messages.submission import Held
 from secureps.roles.coordinator.state import KEPT_STEPS, WHY, Timeline
 from secureps.roles.coordinator.status import status

@@ -28,12 +28,11 @@ from hypothesis import strategies as st
 
 from secureps.config.plan import BufferedSection
 from secureps.crypto import sharing
-from secureps.crypto.field import Vector, parse_vector
-from secureps.crypto.sharing import Subset
+from secureps.crypto.sharing import Subset, Vector, parse_vector
 from secureps.messages import orders
 from secureps.messages.encoding import digest
 from secureps.messages.submission import Receipt, opening_digest, sharing_id
-from secureps.policy.cohorts.halving import halves
+from secureps.policy.cohorts.suspicion import halves
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from tests.kits.committee_kit import Bench, Holder, Sent

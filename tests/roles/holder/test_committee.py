@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import PublicIdentity
-from secureps.crypto.sharing import answer
+from secureps.crypto.sharing import answer, vector_bytes
 from secureps.crypto.suite import key_length
 from secureps.errors import Fenced, InternalError, Malformed, Refused, UnknownParty, WrongRun
 from secureps.messages import holder_records, orders, requests

@@ -28,8 +28,8 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.policy.cohorts.halving import halves, leaves
 from secureps.policy.cohorts.overlap import check_weights
+from secureps.policy.cohorts.suspicion import halves, leaves
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds

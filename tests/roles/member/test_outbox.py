@@ -9,9 +9,8 @@ import pytest
 from secureps.errors import Conflict
 from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.orders import GroupVersion
-from secureps.messages.outcome import Outcome
 from secureps.messages.requests import PutBlock
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Outcome, SubmissionId
 from secureps.policy.base import Base
 from secureps.roles.machine import Failed
 from secureps.roles.member.outbox import Outbox

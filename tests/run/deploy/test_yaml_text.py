@@ -6,7 +6,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.run.deploy.yaml_text import yaml_text
+from secureps.run.deploy.deployment import yaml_text
 
 texts = st.text(st.characters(codec="utf-8").filter(lambda c: c.isprintable() or c in "\n\t"))
 scalars = texts | st.integers(-(1 << 53), 1 << 53) | st.booleans()

@@ -14,7 +14,7 @@ from tests.kits.nursery import ROOT
 
 PROCESS = """
 import atexit, sys, threading, time
-from secureps.run.processes.teardown import without_teardown
+from secureps.run.processes.signals import without_teardown
 
 class Part:
     def __del__(self):

@@ -14,8 +14,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from secureps.run.report.plots import SHOWN, Sheet, draw, draw_curves, draw_study, draw_waiting
-from secureps.run.report.totals import Wait
-from secureps.run.report.version_metrics import Line
+from secureps.run.report.version_metrics import Line, Wait
 
 OF = "one record added or removed"
 SHEET = Sheet("trial", "time", unsafe=False, budget=8.0, delta=1e-5, adjacency=OF)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from secureps.run.report.sinks import JsonLines, Record, Sinks
-from secureps.run.report.version_metrics import Line
+from secureps.run.report.version_metrics import JsonLines, Line, Record, Sinks
 from tests.run.report.test_version_metrics import line
 
 

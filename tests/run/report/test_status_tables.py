@@ -18,13 +18,14 @@ from secureps.messages.evaluation import (
     Metric,
     VersionEvaluated,
 )
-from secureps.messages.moves import Holding, Move
 from secureps.messages.requests import (
     AskStatus,
     Figure,
     GroupStatus,
+    Holding,
     Join,
     MemberStatus,
+    Move,
     Register,
     ServerStatus,
     Status,

@@ -8,7 +8,7 @@ import pytest
 
 from secureps.messages.requests import Figure, Telemetry
 from secureps.roles.coordinator.status import UP
-from secureps.run.report.totals import DOWN, MOST_FIGURES, Totals, Wait
+from secureps.run.report.version_metrics import DOWN, MOST_FIGURES, Totals, Wait
 
 
 def report(party: str, version: int, group: str = "all", **figures: float) -> Telemetry:

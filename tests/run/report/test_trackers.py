@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.run.report.sinks import JsonLines, Sink
 from secureps.run.report.trackers import Extras, Heading, MLflow, TensorBoard, leaves, open_sinks
+from secureps.run.report.version_metrics import JsonLines, Sink
 from tests.kits import extras_kit
 from tests.run.report.test_version_metrics import line
 

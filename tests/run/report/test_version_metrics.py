@@ -7,8 +7,7 @@ import math
 from typing import Any
 
 from secureps.messages.requests import Figure, Telemetry
-from secureps.run.report.totals import Wait
-from secureps.run.report.version_metrics import Line, Metrics
+from secureps.run.report.version_metrics import Line, Metrics, Wait
 
 
 def report(party: str, version: int, group: str = "all", **figures: float) -> Telemetry:

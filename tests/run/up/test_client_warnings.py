@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.run.up.client_warnings import PIECE, ClientWarnings
+from secureps.run.up.watch import PIECE, ClientWarnings
 
 AT = "2026-11-22 10:00:00,000 "
 FAR = "update norm 12.3, clip 3: cut to 24 %"

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from secureps.run.processes.supervisor import Died, Finished
 from secureps.run.report.terminal import Progress
-from secureps.run.up.deaths import Deaths
+from secureps.run.up.programs import Deaths
 
 
 def test_the_log_of_all_who_die_alike_is_told_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.processes.spawning import Subprocesses
-from secureps.run.up.preloads import of_all, of_script, spawner
+from secureps.run.up.programs import of_all, of_script, spawner
 from tests.kits.federations import small_plan
 from tests.kits.nursery import ROOT
 
@@ -61,7 +61,7 @@ def test_with_more_threads_every_process_begins_anew(environment: dict[str, str]
 LONG = """
 from pathlib import Path
 from secureps.policy.plan import load_plan
-from secureps.run.up.preloads import spawner
+from secureps.run.up.programs import spawner
 with spawner(load_plan(Path("plan.toml")), Path("nothing.py"), {"OMP_NUM_THREADS": "1"}) as found:
     print(type(found).__name__)
 """

@@ -10,7 +10,7 @@ import pytest
 from secureps.errors import ConfigError
 from secureps.run.report.version_metrics import Gathered
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.resume_state import ResumeState
+from secureps.run.up.watch import ResumeState
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:

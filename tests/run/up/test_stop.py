@@ -16,8 +16,7 @@ import pytest
 from secureps.errors import ConfigError, OperatorError
 from secureps.run.run_lock import claimed, is_claimed, player
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.runs import STOPPED, UNREPORTED
-from secureps.run.up.stop import stop
+from secureps.run.up.runs import STOPPED, UNREPORTED, stop
 from tests.kits.processes import PLAN
 
 PLAYER = """
@@ -96,7 +95,7 @@ def test_a_number_that_another_process_has_now_is_nobodys(
 ) -> None:
     """A killed play leaves its number behind, and the next has not written its own yet."""
     bystander = os.getppid()
-    monkeypatch.setattr("secureps.run.up.stop.PATIENCE", 0.0)
+    monkeypatch.setattr("secureps.run.up.runs.PATIENCE", 0.0)
     with played(root):
         for text in (str(bystander), "", "no number"):
             (root / "lock").write_text(text)

@@ -627,7 +627,7 @@ def test_a_disk_that_is_full_loses_no_model(
     monkeypatch.setenv("COLUMNS", "400")
     supervise_children(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr("secureps.run.up.resume_state.replace_text", full)
+        patch.setattr("secureps.run.up.watch.replace_text", full)
         patch.setattr("secureps.run.up.up.replace_text", full)
         patch.setattr("secureps.run.up.up.draw", full)
         assert run(monkeypatch, "up", plan, "--out", out) == 1

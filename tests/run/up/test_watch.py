@@ -14,7 +14,7 @@ from secureps.errors import ScriptFailed
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
-from secureps.run.report.totals import Totals
+from secureps.run.report.version_metrics import Totals
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.watch import STUCK_SECONDS, Watch, Watched
 from tests.kits.federations import small_plan

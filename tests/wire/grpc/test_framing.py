@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.errors import ERRORS, ConfigError, Conflict, Malformed, Oversized, from_wire
+from secureps.errors import ERRORS, Conflict, Malformed, Oversized, from_wire
 from secureps.messages.requests import Refusal
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.pacing import Pace
@@ -46,17 +46,6 @@ def test_every_error_has_a_status_of_grpc(name: str) -> None:
     assert details == name
     refusal = decode(dict(trailing)["secureps-refusal-bin"])  # type: ignore[arg-type]
     assert refusal == Refusal(name, "text ", None)
-
-
-def test_a_party_of_version_0_2_hears_why_it_is_refused() -> None:
-    """Known bytes of that version, which sent protobuf."""
-    told = {
-        "clinic-a has format 4": b"\xba\x01$\n\x0bConfigError\x12\x15clinic-a has format 4",
-        "ü" * 150: b"\xba\x01\xbc\x02\n\x0bConfigError\x12\xac\x02" + "ü".encode() * 150,
-    }
-    for text, known in told.items():
-        _, _, trailing = framing.refuse(ConfigError(text), [("secureps-format", "4")])
-        assert dict(trailing) == {"secureps-refusal-bin": known}
 
 
 @given(st.lists(st.binary(max_size=40).filter(lambda e: e[:1] != b"\0"), min_size=1, max_size=64))
