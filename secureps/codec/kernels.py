@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.codec import numpy_kernels
+from secureps.codec.numpy_kernels import BIAS
 from secureps.compiled import compiles, kernel
-
-BIAS = 128
-"""Of the byte that has the exponent: -127 or more is ever written."""
 
 
 @kernel
@@ -139,8 +138,6 @@ def by_numba() -> Kernels:
 @cache
 def by_numpy() -> Kernels:
     """Those that need nothing but NumPy."""
-    from secureps.codec import numpy_kernels
-
     return Kernels(
         round_to_grid=numpy_kernels.round_to_grid,
         code=numpy_kernels.code,

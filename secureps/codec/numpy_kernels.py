@@ -1,14 +1,15 @@
-"""The kernels of `codec.kernels` and `codec.kernels` in plain NumPy: the same bits."""
+"""The kernels of `codec.kernels` in plain NumPy: the same bits."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.codec.kernels import BIAS
-
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
+
+BIAS = 128
+"""Of the byte that has the exponent: -127 or more is ever written."""
 
 TOGETHER = 64
 """Pieces of a difference that are worked on at a time, so that they stay in the cache."""

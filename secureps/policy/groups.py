@@ -1,13 +1,12 @@
-"""Which groups of a plan are trained for together, or wait for each other.
+"""Which groups of a plan are trained for together.
 
 Groups of one rule with rounds move together, or not at all; row-blocks have rounds of their own,
-for each has other members. Where the model is evaluated, all of it waits together: no version
-would be evaluated, while some groups are ahead of others.
+for each has other members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
@@ -24,13 +23,6 @@ def together(plan: Plan, group: str) -> tuple[str, ...]:
     return tuple(
         each for each in plan.groups if joins_others(plan, each) and plan.group(each).rule == rule
     )
-
-
-def waiting_with(plan: Plan, groups: Collection[str]) -> frozenset[str]:
-    """All groups that wait while these do, they included; that of the metrics among them."""
-    if plan.section.evaluation is not None:
-        return frozenset(plan.all_groups)
-    return frozenset(each for group in groups for each in together(plan, group))
 
 
 def beside(

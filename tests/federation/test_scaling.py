@@ -396,23 +396,3 @@ def test_without_rounds_an_update_of_each_member_is_on_its_way(tmp_path: Path) -
     assert at.play.coordinator._load.at_once(tx) == {"all": 6 * update}
     at.end()
     assert at.play.coordinator._load.at_once(tx) == {}, "it makes no more versions"
-
-
-def test_while_a_row_block_moves_versions_of_the_others_are_made(tmp_path: Path) -> None:
-    """Whoever takes it over is away for a while: those that lie on the other shard go on."""
-    at = shops({"every": 2.0}, tmp_path)
-    groups, moving = at.play.coordinator.federation.groups, at.play.coordinator.federation.moving
-    at.play.run(lambda: moving.target is not None)
-    moved, taker = moving.groups, moving.assigned[0].taker
-    at.play.kill(taker)
-    before = {name: group.version for name, group in groups.items()}
-    assert moved < set(groups)
-
-    def made() -> set[str]:
-        return {name for name, group in groups.items() if group.version > before[name]}
-
-    at.play.run(lambda: bool(made()))
-    at.play.start(taker)
-    at.play.run(lambda: moving.target is None)
-    assert moved.isdisjoint(made())
-    at.end()

@@ -64,8 +64,7 @@ def make(settings: Mapping[str, Any]) -> Walker:
     if fault == "verbose":
         return Startless(number)
     if fault.endswith(" format"):
-        # A party of format 4 is answered in protobuf, which this code does not read.
-        vars(authentication)["FORMAT"] += 1 if fault == "other format" else -2
+        vars(authentication)["FORMAT"] += 1 if fault == "other format" else -1
     if fault == "schema":
         return Walker(number, shape=(31, 7))
     return Faulty(number, fault)

@@ -65,7 +65,7 @@ def test_every_party_is_upgraded_in_its_turn_and_no_bit_is_another(tmp_path: Pat
             assert said == [f"runs secureps {v}, format {FORMAT}" for v in (__version__, NEWER)]
 
 
-@pytest.mark.parametrize("theirs", [FORMAT - 2, FORMAT + 1])
+@pytest.mark.parametrize("theirs", [FORMAT - 1, FORMAT + 1])
 def test_a_party_of_another_format_ends_at_its_first_request(tmp_path: Path, theirs: int) -> None:
     """It says both formats and what to do, and the run goes on without it."""
     other = install(tmp_path / "other", format=theirs)

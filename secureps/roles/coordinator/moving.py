@@ -6,25 +6,20 @@ which are filled meanwhile; by the second, the target, at the new ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import MovingRecord, PlacementMoved, ShardLeft
-from secureps.messages.orders import GroupVersion
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import BALANCE
 from secureps.messages.run import Placement
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
-from secureps.policy.groups import waiting_with
-from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import (
-    CheckpointState,
     Evaluations,
     GroupState,
     after_pause,
     stand_still,
-    too_far,
 )
 
 REMOVED = "removed by the operator"
@@ -42,8 +37,6 @@ class Moving:
         before: while blocks move, the placement that they had, in which each is whole where it is;
             target: the one that they get; since: when that began.
         kept: a checkpoint was begun since, of which whoever gains blocks has its part.
-        overdue: since when too many versions are in no checkpoint, if they are: then groups wait
-            too of which no block moves.
     """
 
     left: dict[str, str] = field(default_factory=dict)
@@ -55,7 +48,6 @@ class Moving:
     target: Placement | None = None
     since: float = 0.0
     kept: bool = False
-    overdue: float | None = None
 
     def dismissed(self, shard: str) -> bool:
         """Whether an operator has removed a shard: it is told so, and ends in order."""
@@ -67,14 +59,6 @@ class Moving:
             return ()
         had = set(self.before.blocks_of(group, shard))
         return tuple(b for b in self.target.blocks_of(group, shard) if b not in had)
-
-    @property
-    def groups(self) -> frozenset[str]:
-        """The groups of which a block moves now."""
-        if self.target is None or self.before is None:
-            return frozenset()
-        had = self.before.held
-        return frozenset(name for name, held in self.target.held.items() if held != had[name])
 
     @property
     def single(self) -> bool:
@@ -97,7 +81,7 @@ class Moving:
         evaluations: Evaluations,
     ) -> RunPinned:
         """Folds one record; returns the run by the placement that follows."""
-        old, new, moved = pinned.placement, pinned.placement, self.groups
+        old, new, moved = pinned.placement, pinned.placement, self.target is not None
         match record:
             case Act():
                 self._act(record, old)
@@ -117,36 +101,16 @@ class Moving:
                     self._end()
                 else:
                     self.before, self.target = None if target is None else old, target
-                    self.since, self.kept, self.overdue = at, False, None
+                    self.since, self.kept = at, False
                 for group in groups:
                     _files(group, old, new)
         if moved and self.target is None:
-            waited = waiting_with(Plan.from_text(pinned.run.plan), moved)
-            stand_still(self.since, at, [g for g in groups if g.name in waited], evaluations)
-            for group in groups:
-                if group.name not in waited and self.overdue is not None:
-                    group.stand_still(self.overdue, at)
+            stand_still(self.since, at, groups, evaluations)
         return replace(pinned, placement=new)
 
-    def made(
-        self, at: float, group: GroupState, kept: Sequence[CheckpointState], pinned: RunPinned
-    ) -> None:
-        """A version of a group was made.
-
-        Args:
-            kept: the newest checkpoints.
-        """
-        if self.target is None or self.overdue is not None:
-            return
-        every = Plan.from_text(pinned.run.plan).section.checkpoint_every
-        if too_far([GroupVersion(group.name, group.version)], kept, every):
-            self.overdue = at
-
     def stand_still(self, since: float, until: float) -> None:
-        """A pause of the run: a move that has begun has taken no time."""
+        """Counts no time of a pause for a move that has begun."""
         self.since = after_pause(self.since, since, until)
-        if self.overdue is not None:
-            self.overdue = after_pause(self.overdue, since, until)
 
     def _act(self, act: Act, placement: Placement) -> None:
         if act.what == ShardDeed.DRAIN and act.party not in placement.shards:

@@ -1,19 +1,18 @@
 """Blocks move while a run trains: because a shard comes or goes, or a copy was lost with one.
 
-A move is fenced: at both its ends nothing is between two versions, and from when it is due until it
-is over no checkpoint begins but its own. While blocks are copied no cohort closes of the groups
-that they are of; all others go on, until too many versions are in no checkpoint. Clients train and
-send meanwhile. It takes two placements, each journalled before anybody hears of it. By the first,
-blocks are on their new shards besides: these ask the others for what they took in, and for the
-version that is committed. When all say that they have it, the second is in force: clients send to
-the new shards, and the old ones delete what is theirs no more. Before that a checkpoint is made
-where a new shard alone would have a block: a run without copies goes on from the newest checkpoint
-and the outboxes, whichever disk is lost.
+From when a move is due until it is finished no cohort closes, and no checkpoint begins but the
+move's own: blocks move between two versions of every group. Clients train and send meanwhile. A
+move takes two placements, and the coordinator journals each before any party hears of it. By the
+first, blocks lie on their new shards besides: these ask the old shards for what they took in, and
+for the committed version. When all new shards have said that they have it, the second placement is
+in force: clients send to the new shards, and the old ones delete what is theirs no more. Before
+that a checkpoint is made where a new shard alone would have a block: a run without copies goes on
+from the newest checkpoint and the outboxes, whichever disk is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
@@ -23,7 +22,6 @@ from secureps.messages.requests import BALANCE, Move, Prepared
 from secureps.messages.run import Placement
 from secureps.messages.scaling import BlockAssigned
 from secureps.model.placement import move_copies
-from secureps.policy.groups import waiting_with
 from secureps.roles.coordinator import checkpointing, departures
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState
@@ -34,9 +32,6 @@ from secureps.wording import named
 
 SHOWN = 3
 """Blocks that a refusal names."""
-
-Fence = tuple[str, Collection[str]]
-"""Why no cohort closes (empty: they do), and of which groups."""
 
 
 # --- what an operator says --------------------------------------------------------
@@ -117,19 +112,6 @@ def due(tx: Transaction) -> str:
     return told(tx)
 
 
-def fence(tx: Transaction) -> Fence:
-    """What holds up cohorts now: of groups whose blocks move, or of all."""
-    reason, moving = due(tx), tx.federation.moving
-    if not reason:
-        return checkpointing.awaited(tx), tx.federation.groups
-    if moving.target is None or not _lacking(tx):
-        return reason, tx.federation.groups
-    if moving.overdue is not None:
-        return f"{reason}; too many versions are in no checkpoint until then", tx.federation.groups
-    epoch = _placement(tx).epoch
-    return reason, tx.cache.of("moved", epoch, lambda: waiting_with(tx.plan, moving.groups))
-
-
 def told(tx: Transaction) -> str:
     """What moves, or is to, and what it waits for."""
     moving = tx.federation.moving
@@ -153,8 +135,6 @@ def _waits(tx: Transaction) -> str:
         away = [s for s in _placement(tx).shards if s not in tx.watchers]
         if not away and moving.kept:
             return "waits for the checkpoint that is being made of it"
-        if not away and not _lacking(tx) and not _between(tx):
-            return "waits for the cohorts that are being made"
     elif (shards := _wanted(tx)) is not None:
         away = [s for s in {*shards, *_placement(tx).shards} if s not in tx.watchers]
         if not away and not _between(tx):
@@ -175,7 +155,7 @@ def advance(tx: Transaction) -> None:
             return
         tx.write(PlacementMoved(*placement.moved(shards, _held(tx, shards))))
         departures.go_on(tx)
-    if moving.target is not None and not _lacking(tx) and _between(tx) and _kept(tx):
+    if moving.target is not None and not _lacking(tx) and _kept(tx):
         leaving = moving.shard if moving.what == ShardDeed.REMOVE else ""
         gone = [s for s in _placement(tx).shards if s not in moving.target.shards]
         tx.write(PlacementMoved(moving.target))

@@ -26,7 +26,6 @@ from secureps.roles.coordinator import (
     termination,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.resharding import Fence
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
 
@@ -40,8 +39,8 @@ def advance(tx: Transaction) -> float | None:
     founding.choose_founder(tx)
     if evaluation.unkept(tx) and not resharding.due(tx):
         checkpointing.order(tx)  # a round may wait for it
-    fence = resharding.fence(tx)
-    untils = [_advance_group(tx, group, fence) for group in tx.federation.groups.values()]
+    paused = tx.federation.acted.paused or resharding.due(tx) or checkpointing.awaited(tx)
+    untils = [_advance_group(tx, group, paused) for group in tx.federation.groups.values()]
     untils += (leaves, _await_evaluator(tx))
     if not resharding.due(tx):
         checkpointing.order(tx)
@@ -52,18 +51,19 @@ def advance(tx: Transaction) -> float | None:
     return min((until for until in untils if until is not None), default=None)
 
 
-def _advance_group(tx: Transaction, group: GroupState, fence: Fence) -> float | None:
+def _advance_group(tx: Transaction, group: GroupState, paused: str) -> float | None:
     until = None
-    for waits in _steps(tx, group, fence):
+    for waits in _steps(tx, group, paused):
         group.reason, until = waits.reason or group.reason, waits.until
     return until
 
 
-def _steps(tx: Transaction, group: GroupState, fence: Fence) -> Iterator[Wait]:
+def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
     yield Wait(None, tx.reasons.get(group.name, ""))
     envelopes.give_up_lost(tx, group)
     envelopes.leave_out_doubted(tx, group)
-    if paused := _paused(tx, group, fence):
+    paused = paused if _between(tx, group) else ""
+    if paused:
         yield Wait(None, paused)
     elif group.name == EVALUATION:
         yield synchronous.open_evaluation(tx, group)
@@ -78,16 +78,12 @@ def _steps(tx: Transaction, group: GroupState, fence: Fence) -> Iterator[Wait]:
         yield synchronous.decide(tx, group)
 
 
-def _paused(tx: Transaction, group: GroupState, fence: Fence) -> str:
-    """Why a group between two versions stays there; empty for one that goes on, or is over.
+def _between(tx: Transaction, group: GroupState) -> bool:
+    """Whether a group stays between two versions while the run pauses, or blocks move.
 
     A cohort that is closed comes to its version all the same.
     """
-    between = group.phase in (Phase.WAITING, Phase.COLLECTING)
-    held = between and not termination.over(tx, group)
-    reason, fenced = fence
-    moves = reason if group.name in fenced else ""
-    return (tx.federation.acted.paused or moves) if held else ""
+    return group.phase in (Phase.WAITING, Phase.COLLECTING) and not termination.over(tx, group)
 
 
 def _await_evaluator(tx: Transaction) -> float | None:

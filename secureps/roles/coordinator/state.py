@@ -735,8 +735,6 @@ class CoordinatorState:
                 group.coming[shard] = record
             case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
-                assert self.pinned is not None
-                self.moving.made(at, group, self.checkpoints, self.pinned)
                 if group.name != EVALUATION:
                     self.evaluations.since = at
             case _:

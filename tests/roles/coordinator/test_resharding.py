@@ -11,14 +11,14 @@ from secureps.errors import NotReady, Refused, SecurepsError, UnknownParty
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.encoding import digest
-from secureps.messages.orders import GroupVersion, WriteCheckpoint
+from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import AskStatus, Move, Noted, Prepared, Register, Status, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
-from secureps.roles.coordinator import checkpointing, resharding
+from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.checkpointing import WriteManifest
-from secureps.roles.coordinator.group import CheckpointState, Clocks, Evaluations, GroupState, Phase
+from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.machine import WORKER, Answer, Step
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
@@ -178,14 +178,8 @@ def test_who_gains_a_block_that_no_other_has(
     assert Moving(before=here, target=there).single is single
 
 
-@pytest.mark.parametrize(
-    ("overdue", "arrived", "opened"),
-    [(None, (70.0, 40.0, 65.0), (70.0, 40.0)), (50.0, (70.0, 80.0, 90.0), (70.0, 80.0))],
-)
-def test_what_waits_for_a_move_has_waited_no_longer_for_it(
-    overdue: float | None, arrived: tuple[float, ...], opened: tuple[float, ...]
-) -> None:
-    """Of a stream whose blocks move; of another from when it waits too, and not before."""
+def test_what_waits_for_a_move_has_waited_no_longer_for_it() -> None:
+    """All streams wait, also those of which no block moves."""
     own = {"rule": ASYNC, "most_examples": 32}
     groups = [{"name": "moves", "pattern": "body.*"} | own, {"name": "stays"} | own]
     plan, pinned = make_plan("plain", group=groups), configure(make_plan("plain"))
@@ -196,39 +190,17 @@ def test_what_waits_for_a_move_has_waited_no_longer_for_it(
     for group, *moments in ((moves, 40.0), (stays, 40.0, 65.0)):
         waits = {SubmissionId("c0", group.name, n): at for n, at in enumerate(moments)}
         group.open_stream.arrived.update(waits)
-    moving, both, known = Moving(overdue=3.0), (moves, stays), Evaluations()
+    moving, both, known = Moving(), (moves, stays), Evaluations()
     record = moving.apply(60.0, PlacementMoved(between, after), record, both, known)
-    assert moving.overdue is None, "that was of a move before"
-    moving.overdue = overdue
     moving.apply(90.0, PlacementMoved(after), record, both, known)
     found = (*moves.open_stream.arrived.values(), *stays.open_stream.arrived.values())
-    assert (found, (moves.opened_at, stays.opened_at)) == (arrived, opened)
+    assert (found, moves.opened_at, stays.opened_at) == ((70.0, 70.0, 90.0), 70.0, 70.0)
 
 
-@pytest.mark.parametrize(
-    ("version", "at", "kept", "overdue"),
-    [
-        (11, 2, True, None),
-        (12, 2, True, 7.0),
-        (9, 2, False, 7.0),
-        (9, -1, True, 7.0),
-    ],
-)
-def test_versions_beyond_the_newest_whole_checkpoint_are_counted(
-    version: int, at: int, kept: bool, overdue: float | None
-) -> None:
-    pinned = configure(make_plan("plain", checkpoint_every=5))
-    record = RunPinned(pinned.run, pinned.placement, pinned.shards)
-    older = CheckpointState(3, (GroupVersion("all", -1),), complete=at > 0 and kept)
-    known = [older, CheckpointState(4, (GroupVersion("all", at),), complete=kept)]
-    for target, found in ((record.placement, overdue), (None, None)):
-        moving = Moving(target=target)
-        moving.made(7.0, GroupState("all", version), known, record)
-        assert moving.overdue == found
-    moving = Moving(target=record.placement, since=1.0, overdue=3.0)
-    moving.made(7.0, GroupState("all", version), known, record)
+def test_a_move_that_has_begun_takes_no_time_in_a_pause() -> None:
+    moving = Moving(since=1.0)
     moving.stand_still(4.0, 9.0)
-    assert (moving.since, moving.overdue) == (6.0, 8.0)
+    assert moving.since == 6.0
 
 
 def test_who_is_here_is_not_waited_for_with_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,21 +280,6 @@ def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() ->
     assert group.phase is Phase.HOLDING
     at.pump()
     assert at.group().version >= 1
-
-
-def test_a_group_of_which_nothing_moves_waits_for_the_end_of_a_move_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing may be between two versions then; while others copy, it goes on."""
-    at = world()
-    monkeypatch.setattr(Moving, "groups", frozenset[str]())
-    say(at, ADD)
-    tx = at.coordinator._tx(at.now)
-    assert set(resharding.fence(tx)[1]) == set()
-    monkeypatch.setattr(resharding, "_lacking", lambda tx: [])
-    reason, held = resharding.fence(tx)
-    assert set(held) == {"all"}
-    assert reason
 
 
 def test_what_another_shard_says_ends_no_move() -> None:

@@ -172,7 +172,7 @@ def test_a_party_speaks_in_the_run_that_it_belongs_to(world: Grpc) -> None:
         world.result(transport.call("shard-0", Heartbeat("a")))
 
 
-@pytest.mark.parametrize("theirs", [FORMAT - 2, FORMAT + 1])
+@pytest.mark.parametrize("theirs", [FORMAT - 1, FORMAT + 1])
 def test_a_peer_of_another_format_is_refused_at_its_first_request(
     world: Grpc, theirs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
