@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from secureps.roles.member.block_order import in_own_order
+from secureps.roles.member.tasks import in_own_order
 from secureps.run.party_names import client_names
 from secureps.service.executor import PAYLOADS_IN_FLIGHT
 from secureps.wire.grpc.pacing import LANES

@@ -32,10 +32,11 @@ from benchmarks.large import Large
 from benchmarks.report import Row, report
 from secureps.client.sealing import OutboxSealer, Sealing, whole
 from secureps.client.trainer import FitConfig, FitResult
+from secureps.messages.member_records import Sealed
 from secureps.messages.requests import PutBlock, Reply, Request
 from secureps.messages.submission import UPDATE
-from secureps.roles.member.tasks import BlockSealed, Contributed, SealedUpdate
-from secureps.roles.tasks import Task, TaskResult
+from secureps.roles.machine import Task, TaskResult
+from secureps.roles.member.tasks import BlockSealed, Contributed
 from secureps.service.environment import Meter
 from tests.kits.federations import Tensors
 
@@ -134,7 +135,7 @@ def _in_turns() -> Any:
     """A sealer of which no block leaves before all are sealed, from odd versions."""
     seal = OutboxSealer.seal
 
-    def in_turns(self: OutboxSealer, *given: Any) -> Sealing[SealedUpdate]:
+    def in_turns(self: OutboxSealer, *given: Any) -> Sealing[Sealed]:
         sealing = seal(self, *given)
         if given[1].version % 2:
             return whole(sealing)

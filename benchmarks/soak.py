@@ -34,11 +34,11 @@ from secureps.crypto.identity import Role
 from secureps.messages.coordinator_records import (
     CohortBurnt,
     CohortClosed,
-    Received,
     SubmissionsDropped,
     VersionCommitted,
 )
 from secureps.messages.records import ReceivedBefore
+from secureps.messages.requests import Submit
 from secureps.messages.submission import SubmissionId
 from secureps.run.assemble import Founding, make_coordinator
 from secureps.service.environment import Environment, Stores
@@ -295,7 +295,7 @@ def account(journal: Path) -> Account:
     found, opened = Account(), dict[str, CohortClosed]()
     for row in read_rows(journal):
         match row.record:
-            case Received(receipt) | ReceivedBefore(receipt):
+            case Submit(receipt) | ReceivedBefore(receipt):
                 found.received.add(receipt.id)
             case CohortClosed(cohort):
                 opened[cohort.group] = row.record

@@ -36,9 +36,20 @@ from secureps.messages.records import (
     RunPinned,
     SealedBefore,
 )
+from secureps.messages.requests import (
+    Checkpointed,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+    Retire,
+    Submit,
+    Withdraw,
+)
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import (
     Cohort,
+    Held,
     Receipt,
     SubmissionId,
     cohort_digest,
@@ -69,14 +80,14 @@ _COHORT = ("group", "number", "reason")
 
 TOLD: Mapping[type, Told] = {
     coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
-    coordinator.MemberRetired: Told("who", "client retired", ("client", "reason", "returns")),
+    Retire: Told("who", "client retired", ("client", "reason", "returns")),
     coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
     coordinator.CommitteeFormed: Told("who", "key holders from now on", ("committee",)),
     RosterFollowed: Told("who", "roster followed", ("text",)),
     coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),
     coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
     coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
-    coordinator.Received: Told("who", "update received", ("receipt",)),
+    Submit: Told("who", "update received", ("receipt",)),
     ReceivedBefore: Told("who", "update received", ("receipt",)),
     member.Sealed: Told("who", "update sealed", ("receipt",)),
     member.OwnAct: Told("who", "data holder's act", ("what", "budget")),
@@ -88,14 +99,12 @@ TOLD: Mapping[type, Told] = {
     holder.CohortReleased: Told("openings", "share given", ("cohort",)),
     Charge: Told("privacy", "privacy spent", ()),
     Release: Told("privacy", "privacy spent", ()),
-    coordinator.HolderRefused: Told(
-        "refused", "opening refused", ("group", "number", "holder", "reason")
-    ),
+    OpenRefused: Told("refused", "opening refused", ("group", "cohort", "holder", "reason")),
     coordinator.OpeningFailed: Told("refused", "opening failed", (*_COHORT, "holders")),
     coordinator.LiarsNamed: Told("refused", "holders named", (*_COHORT, "holders")),
     coordinator.CohortBurnt: Told("refused", "cohort burnt", (*_COHORT, "spoilt")),
     coordinator.ClientIsolated: Told("refused", "client isolated", ("group", "client", "reason")),
-    coordinator.ReceiptExamined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
+    Examined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
     coordinator.FlawNoted: Told(
         "refused", "flaw noted", ("group", "id", "holder", "flaw", "reason")
     ),
@@ -104,7 +113,7 @@ TOLD: Mapping[type, Told] = {
     ),
     coordinator.MemberPassed: Told("refused", "client passed over", ("group", "client", "reason")),
     coordinator.SubmissionsDropped: Told("refused", "updates dropped", ("group", "ids", "reason")),
-    coordinator.SubmissionWithdrawn: Told("refused", "update withdrawn", ("group", "id", "reason")),
+    Withdraw: Told("refused", "update withdrawn", ("group", "id", "reason")),
     coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
     coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
     RequestsRefused: Told("refused", "requests refused", ("requests",)),
@@ -134,10 +143,10 @@ NOT_TOLD: frozenset[type] = frozenset(
         coordinator.ShardLeft,
         coordinator.PlacementMoved,
         coordinator.RoundExtended,
-        coordinator.SumsHeld,
-        coordinator.ShardPrepared,
+        Held,
+        Prepared,
         coordinator.CheckpointOrdered,
-        coordinator.CheckpointPart,
+        Checkpointed,
         coordinator.StreamBegan,
         coordinator.StreamEnded,
         coordinator.MembersReturned,
@@ -146,7 +155,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         EnvelopeKeyAnnounced,  # receipts say which keys they are sealed for
         holder.KeyReplaced,
         holder.KeysErased,
-        coordinator.ShareReceived,  # `CohortOpened` says whose answers opened a cohort
+        KeyShare,  # `CohortOpened` says whose answers opened a cohort
         member.SequencesBegun,
         member.UpdateReleased,  # of the ledger over all runs, which is no journal of a run
         member.BudgetCharged,
@@ -160,7 +169,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         holder.KeySumTaken,
         shard.BlockSpooled,
         shard.SumsMade,
-        shard.StatePrepared,
+        Prepared,
         shard.StateCommitted,
         shard.BlocksAdopted,
         shard.Discarded,
@@ -224,7 +233,7 @@ def date_of(unix: float) -> str:
 
 def _says_nothing(record: Record) -> bool:
     """A look into an envelope that found nothing is as little told as those of NOT_TOLD."""
-    if isinstance(record, coordinator.ReceiptExamined):
+    if isinstance(record, Examined):
         return not record.flaw
     return type(record) in NOT_TOLD
 

@@ -25,8 +25,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import PIECE, clip_l2
-from secureps.roles.member.block_order import in_own_order
-from secureps.roles.member.tasks import Aim
+from secureps.roles.member.tasks import Aim, in_own_order
 
 BlockIntegers = Callable[[int, int], Integers]
 """Makes the integers of a block's values [first, last), from any thread; each once."""

@@ -27,7 +27,7 @@ from secureps.crypto.sharing import share, vector_bytes
 from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.member_records import UpdateReleased
+from secureps.messages.member_records import Sealed, UpdateReleased
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
@@ -41,8 +41,8 @@ from secureps.messages.submission import (
 )
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import OWN_DELTA, Ledger
-from secureps.roles.member.budget import Budget
-from secureps.roles.member.tasks import Aim, Contribute, Evaluate, SealedUpdate
+from secureps.roles.member.tasks import Aim, Contribute, Evaluate
+from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned
 from secureps.service.parallel import in_order
 from secureps.store.budget import BudgetLedger
@@ -125,7 +125,7 @@ class OutboxSealer:
 
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
-    ) -> SealedUpdate:
+    ) -> Sealed:
         """Puts a founding model into the outbox, in the clear.
 
         Args:
@@ -156,7 +156,7 @@ class OutboxSealer:
         pinned: Pinned,
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
-    ) -> Sealing[SealedUpdate]:
+    ) -> Sealing[Sealed]:
         """Encrypts an update.
 
         Args:
@@ -227,7 +227,7 @@ class OutboxSealer:
 
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int
-    ) -> SealedUpdate:
+    ) -> Sealed:
         """Encrypts the integers of an update anew, under a fresh key and sequence number.
 
         Without a key of its own it is put into the outbox as it is, under the other number.
@@ -304,7 +304,7 @@ class OutboxSealer:
         receipt: Receipt,
         blocks: Iterable[tuple[int, Iterator[Piece]]],
         key: OneTimeKey | None = None,
-    ) -> Sealing[SealedUpdate]:
+    ) -> Sealing[Sealed]:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
         Yields under a one-time key each block but the last one, once it is in the outbox. What is
@@ -333,7 +333,7 @@ class OutboxSealer:
                 receipt = self._shared(pinned, receipt, key)
                 self._kept[headers[0].key] = key
             receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
-            return SealedUpdate(receipt, tuple(headers))
+            return Sealed(receipt, tuple(headers))
 
     def _shared(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
         """Adds the shares of the one-time key to a receipt, which then lacks only its signature.

@@ -35,10 +35,9 @@ from secureps.client.trainer import (
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.policy.plan import Plan, load_plan
-from secureps.roles.machine import WORKER, Halt, Leave, Record
+from secureps.roles.machine import WORKER, Halt, Leave, Record, Task, TaskResult
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.member.terms import Terms
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter, Meters, Worker
 from secureps.service.executor import Executor
 from secureps.service.pinning import pin_process

@@ -72,7 +72,7 @@ from secureps.exhaustion import is_disk_fault
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
-from secureps.messages.member_records import UpdateReleased
+from secureps.messages.member_records import Sealed, UpdateReleased
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import (
     UPDATE,
@@ -96,7 +96,7 @@ from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.machine import Leave
+from secureps.roles.machine import Leave, Prune, Sweep, Task
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     DECLINES,
@@ -110,12 +110,10 @@ from secureps.roles.member.tasks import (
     Offer,
     Reseal,
     Resting,
-    SealedUpdate,
     SealOn,
     Unsent,
     block_key,
 )
-from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.service.environment import Worker
 from secureps.service.logs import tell
 from secureps.service.malloc import give_back_free
@@ -250,7 +248,7 @@ class ClientWorker(Worker):
         self._sealer = OutboxSealer(
             site.identity,
             site.holder_keys,
-            lambda group, version: machine.committees.goes_on_with(group, version),
+            lambda group, version: machine.committees.due_for_made(group, version),
             outbox,
             site.ledger,
             site.threads,
@@ -369,7 +367,7 @@ class ClientWorker(Worker):
         result, training = self._train(task, staying)
         if not result.examples and not by_public_number(pinned.plan.section):
             return Contributed((), (), tuple(Unsent(aim, NO_EXAMPLES) for aim in task.aims))
-        trained, made = time.perf_counter(), list[SealedUpdate]()
+        trained, made = time.perf_counter(), list[Sealed]()
         with self._sealer.all_or_none() as put:
             try:
                 drafts = [self._draft_of(aim, result, task, kinds) for aim in task.aims]
@@ -602,7 +600,7 @@ class ClientWorker(Worker):
         leave = [each for each, objection in both if not objection]
         return leave, tuple(Unsent(each.aim, objection) for each, objection in both if objection)
 
-    def _seal(self, made: _Draft) -> Sealing[SealedUpdate]:
+    def _seal(self, made: _Draft) -> Sealing[Sealed]:
         with self._sealer.all_or_none() as put:
             blocks, pinned = made.blocks, self._machine.pinned
             sealed = yield from self._sealer.seal(pinned, made.receipt, blocks)

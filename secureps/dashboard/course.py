@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from secureps.audit.entries import TOLD, Entry, entries
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated, Incarnated, RunPinned
-from secureps.messages.requests import CohortSteps
+from secureps.messages.requests import CohortSteps, OpenRefused
 from secureps.messages.run import RunInfo
-from secureps.roles.coordinator.reigns import Reigns
-from secureps.roles.coordinator.timeline import KEPT, Timeline
+from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
 from secureps.store.journal_rows import Row
 
 
@@ -65,7 +64,7 @@ class CourseFold:
         self._holders: dict[str, HolderRecord] = {}
         self._checkpoint: int | None = None
         self._dated: Row | None = None
-        self._refused = deque[Entry](maxlen=KEPT)
+        self._refused = deque[Entry](maxlen=KEPT_STEPS)
 
     def take(self, row: Row) -> None:
         self._rows = row.seq
@@ -78,7 +77,7 @@ class CourseFold:
             case records.CohortOpened(holders=holders):
                 for name in holders or ():
                     self._holder(name, opened=1)
-            case records.HolderRefused(holder=holder, reason=reason):
+            case OpenRefused(holder=holder, reason=reason):
                 self._holder(holder, refused=1, why=reason)
             case records.LiarsNamed(holders=holders, reason=reason):
                 for name in holders:

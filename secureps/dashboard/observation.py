@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status as status_words
-from secureps.roles.coordinator.telemetry import UP
+from secureps.roles.coordinator.status import UP
 from secureps.run.report.version_metrics import DOWN, SECONDS, Totals
 
 KEPT = 40

@@ -11,11 +11,21 @@ from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import GroupVersion, KeyCommittee, ShardSums
+from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
+from secureps.messages.requests import (
+    Checkpointed,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+    Retire,
+    Submit,
+    Withdraw,
+)
 from secureps.messages.run import Placement, ShardAddress
 from secureps.messages.scaling import ScalingDecided
-from secureps.messages.submission import Cohort, Receipt, SubmissionId
+from secureps.messages.submission import Cohort, Held, SubmissionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +89,6 @@ class MemberJoined:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRetired:
-    """A client takes part no more, until it joins again; the fields as in `Retire`."""
-
-    client: str
-    reason: str = ""
-    returns: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FounderChosen:
     """The client whose parameters become version 0."""
 
@@ -139,13 +140,6 @@ class MemberDeclined:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """A receipt was accepted."""
-
-    receipt: Receipt
-
-
-@dataclass(frozen=True, slots=True)
 class CohortClosed:
     """Step 1."""
 
@@ -163,30 +157,11 @@ class CohortReopened:
 
 
 @dataclass(frozen=True, slots=True)
-class SumsHeld:
-    """Step 2, of one shard."""
-
-    group: str
-    number: int
-    held: ShardSums
-
-
-@dataclass(frozen=True, slots=True)
 class KeysReleased:
     """Nothing that can still be opened is sealed for a holder's keys below this number."""
 
     holder: str
     below: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiptExamined:
-    """A holder of the committee looked into its envelope; with a flaw the submission is dropped."""
-
-    group: str
-    id: SubmissionId
-    holder: str
-    flaw: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,26 +172,6 @@ class FlawNoted:
     id: SubmissionId
     holder: str
     flaw: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShareReceived:
-    """A holder's part of the sum of a cohort's one-time keys, as it sent it."""
-
-    group: str
-    number: int
-    holder: str
-    share: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class HolderRefused:
-    """A holder of the committee gives nothing for this cohort; the others may suffice."""
-
-    group: str
-    number: int
-    holder: str
     reason: str
 
 
@@ -293,18 +248,6 @@ class GroupResigned:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardPrepared:
-    """Step 4, of one shard; `scale` as it reported it (see `Prepared`)."""
-
-    group: str
-    version: int
-    shard: str
-    blocks: tuple[bytes, ...]
-    state: bytes
-    scale: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class VersionCommitted:
     """Step 5."""
 
@@ -318,17 +261,6 @@ class CheckpointOrdered:
 
     number: int
     versions: tuple[GroupVersion, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointPart:
-    """A shard's file of a checkpoint is durable."""
-
-    number: int
-    shard: str
-    file: str
-    size: int
-    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,37 +359,28 @@ class SubmissionsDropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionWithdrawn:
-    """It was refused on its way to a group without rounds, and never comes."""
-
-    group: str
-    id: SubmissionId
-    reason: str
-
-
 MovingRecord = ShardLeft | PlacementMoved | ScalingDecided
 """What may have blocks move."""
 
 RoundRecord = RoundOpened | RoundExtended | RoundGivenUp | MemberDeclined
 StreamRecord = (
     StreamBegan | StreamEnded | MemberEntered | MemberLeft | MemberPassed | MembersReturned
-) | (MemberAsked | SubmissionsDropped | SubmissionWithdrawn)
-AnswerRecord = ReceiptExamined | ShareReceived | HolderRefused | OpeningFailed
+) | (MemberAsked | SubmissionsDropped | Withdraw)
+AnswerRecord = Examined | KeyShare | OpenRefused | OpeningFailed
 """What holders of a committee said, or what came of it."""
 
 GroupRecord = (
     (RoundRecord | StreamRecord | AnswerRecord | CohortClosed | CohortReopened)
-    | (SumsHeld | CohortOpened | FlawNoted | LiarsNamed | CohortBurnt | GroupResigned)
-    | (ShardPrepared | VersionCommitted)
+    | (Held | CohortOpened | FlawNoted | LiarsNamed | CohortBurnt | GroupResigned)
+    | (Prepared | VersionCommitted)
 )
 """What is about one group."""
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
     | (CommitteeFormed | MovingRecord | StandbyFollows)
-    | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
-    | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
+    | (Retire | FounderChosen | Submit | ClientIsolated | ClientRevoked)
+    | (CheckpointOrdered | Checkpointed | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)
     | (EnvelopeKeyAnnounced | KeysReleased | Act)
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.run import Placement, RunInfo, ShardAddress
-from secureps.messages.submission import Cohort, Receipt, SubmissionId
+from secureps.messages.submission import Cohort, Held, Receipt, SubmissionId
 
 MESSAGE_LIMIT = 20 << 20
 """Bytes: no order, and no other message, is longer when it is encoded."""
@@ -64,14 +64,6 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSums:
-    """The digests of a shard's held sums, ascending by block."""
-
-    shard: str
-    sums: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Examine:
     """To a holder of a committee: does your envelope of this submission open, and fit?"""
 
@@ -98,7 +90,7 @@ class Open:
     incarnation: int
     cohort: Cohort
     receipts: tuple[Receipt, ...]
-    held: tuple[ShardSums, ...]
+    held: tuple[Held, ...]
 
 
 @dataclass(frozen=True, slots=True)

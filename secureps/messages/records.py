@@ -104,7 +104,7 @@ class ReceiptSummary:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBefore:
-    """In an archive: the coordinator accepted this receipt (`Received`)."""
+    """In an archive: the coordinator accepted this receipt (`Submit`)."""
 
     receipt: ReceiptSummary
 

@@ -16,7 +16,14 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingStatus
 from secureps.messages.schema import Schema
-from secureps.messages.submission import BlockHeader, Cohort, CohortName, Receipt, SubmissionId
+from secureps.messages.submission import (
+    BlockHeader,
+    Cohort,
+    CohortName,
+    Held,
+    Receipt,
+    SubmissionId,
+)
 
 if TYPE_CHECKING:
     Octets = bytes | memoryview
@@ -186,6 +193,11 @@ class Withdraw:
     step: int
     reason: str
 
+    @property
+    def group(self) -> str:
+        """The submission's."""
+        return self.id.group
+
 
 FAILED = "failed: "
 """How a reason to retire begins that a client's supervisor gives, because its process failed."""
@@ -195,19 +207,9 @@ FAILED = "failed: "
 class Retire:
     """A client takes part no more, or rests if it `returns`; joining again takes that back."""
 
-    party: str
+    client: str
     reason: str = ""
     returns: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A shard holds the ciphertext sums of a cohort; digests of its own blocks, ascending."""
-
-    shard: str
-    group: str
-    cohort: int
-    sums: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +269,11 @@ class Examined:
     flaw: str
     about: bytes
 
+    @property
+    def group(self) -> str:
+        """The submission's."""
+        return self.id.group
+
 
 @dataclass(frozen=True, slots=True)
 class KeyShare:
@@ -306,11 +313,12 @@ class Spoilt:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A shard's blocks of a new version are durable; digests ascending, and of its state file.
+    """Step 4: a shard's blocks of a new version are durable; digests of them, and of its file.
 
     `scale` comes from the shard that holds the group's last block, under adaptive clipping.
     `mean` are the metrics' opened means, sorted by name, in units of their largest magnitudes.
     `epoch`: the version is committed, and these are the blocks of this placement; 0 else.
+    `cohort` is what it came of; -1 for version 0, and for a version that came of a checkpoint.
     """
 
     shard: str
@@ -321,6 +329,7 @@ class Prepared:
     scale: float | None = None
     mean: tuple[float, ...] = ()
     epoch: int = 0
+    cohort: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
+from secureps.messages.requests import Prepared
 from secureps.messages.submission import BlockHeader, Cohort, SubmissionId
 
 
@@ -25,24 +26,6 @@ class SumsMade:
 
 
 @dataclass(frozen=True, slots=True)
-class StatePrepared:
-    """The state file of a version is durable; digests of own blocks, ascending, and of the file.
-
-    `cohort` is -1 for version 0, and for a version that came of a checkpoint. `scale` is the
-    version's, if this shard holds it (see `Prepared`); `mean` are the values themselves, of the
-    metrics' group alone.
-    """
-
-    group: str
-    version: int
-    cohort: int
-    blocks: tuple[bytes, ...]
-    state: bytes
-    scale: float | None = None
-    mean: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class StateCommitted:
     """The coordinator committed this version; older than `keep` may be forgotten."""
 
@@ -55,7 +38,7 @@ class StateCommitted:
 class BlocksAdopted:
     """Own blocks of a group are those of another placement: the state file of a version has them.
 
-    Nothing else is kept of the group. The file's name has the epoch; digests as `StatePrepared`.
+    Nothing else is kept of the group. The file's name has the epoch; digests as `Prepared`.
     `version` is -1 where the shard has no blocks of the group any more.
     """
 
@@ -82,7 +65,7 @@ class OpenedForgotten:
     blocks: tuple[int, ...]
 
 
-ShardRecord = (Incarnated | RunPinned | BlockSpooled | SumsMade | KeySumTaken | StatePrepared) | (
+ShardRecord = (Incarnated | RunPinned | BlockSpooled | SumsMade | KeySumTaken | Prepared) | (
     StateCommitted | BlocksAdopted | Discarded | OpenedForgotten | RosterFollowed
 )
 """What a shard writes."""

@@ -204,6 +204,16 @@ class CohortName:
     digest: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Step 2: a shard holds the ciphertext sums of a cohort; digests of own blocks, ascending."""
+
+    shard: str
+    group: str
+    cohort: int
+    sums: tuple[bytes, ...]
+
+
 def sharing_id(run: bytes, id: SubmissionId) -> bytes:
     """What names a submission where its one-time key is shared: over all runs, 32 bytes."""
     return digest("secureps-shared-key", run, canonical(id))

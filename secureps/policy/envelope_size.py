@@ -14,21 +14,21 @@ from secureps.crypto.suite import cipher
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.model.layout import GroupLayout
 
-ORDER_BYTES, SHARD_BYTES = 200, 112
-"""Of an order to open without its members: at the most, and for each shard that holds."""
+ORDER_BYTES = 200
+"""Of an order to open without its members, at the most."""
 MEMBER_BYTES = 943
 """Of a member and its receipt in an order, at the most, without the name of its group, which comes
 three times, and what is sealed."""
 _ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 3, 5, 2
 
 
-def order_bytes(committee: Committee, members: int, group: str, shards: int) -> int:
+def order_bytes(committee: Committee, members: int, group: str) -> int:
     """Of the order to open a cohort, which every holder gets, at the most: with all receipts."""
     each = committee.seed_bytes + envelope.OVERHEAD + _ENVELOPE_FRAMING + _KEY_NUMBER
     sealed = len(committee.holders) * each
     committed = len(committee.subsets) * (DIGEST_BYTES + _DIGEST_FRAMING)
     member = MEMBER_BYTES + 3 * len(group) + sealed + committed
-    return ORDER_BYTES + len(group) + shards * SHARD_BYTES + members * member
+    return ORDER_BYTES + len(group) + members * member
 
 
 def value_bytes(parameters: CipherParameters) -> float:

@@ -168,10 +168,10 @@ def refuse_holders(section: CipherSection, opening: Opening) -> None:
         )
 
 
-def refuse_crowded(committee: Committee, bounds: Mapping[str, Bounds], shards: int) -> None:
+def refuse_crowded(committee: Committee, bounds: Mapping[str, Bounds]) -> None:
     """PlanRefused for cohorts of which a holder could not be told all members in one message."""
     for group, own in bounds.items():
-        size, none = (order_bytes(committee, count, group, shards) for count in (own.most, 0))
+        size, none = (order_bytes(committee, count, group) for count in (own.most, 0))
         if size > MESSAGE_LIMIT:
             fit = (MESSAGE_LIMIT - none) * own.most // (size - none)
             raise PlanRefused(
@@ -610,7 +610,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
-        refuse_crowded(plan.unnamed_committee, plan._bounds, section.most_shards)
+        refuse_crowded(plan.unnamed_committee, plan._bounds)
 
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:

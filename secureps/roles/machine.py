@@ -19,10 +19,39 @@ from secureps.messages.coordinator_records import CoordinatorRecord
 from secureps.messages.holder_records import HolderRecord
 from secureps.messages.member_records import MemberRecord
 from secureps.messages.orders import AnyOrder
-from secureps.messages.requests import Reply, Request, Subscribe
+from secureps.messages.requests import Reply, Request, Subscribe, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import ShardRecord
-from secureps.roles.tasks import Task, TaskResult
+
+
+class Task:
+    """Something long or with I/O that a machine hands out."""
+
+    __slots__ = ()
+
+
+class TaskResult:
+    """What came of a task: the event that reports its end."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prune(Task):
+    """Deletes these spool keys, and a group's sums and states that are older than `keep`."""
+
+    keys: tuple[str, ...] = ()
+    group: str = ""
+    version: int = -1
+    keep: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep(Task):
+    """After a start: deletes payloads that no record refers to."""
+
+    referenced: frozenset[str]
+
 
 Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
 """What is journalled, of whichever role."""
@@ -262,3 +291,21 @@ class Machine(Protocol):
 
     def subscription(self) -> Subscribe:
         """What to say when opening the stream of orders."""
+
+
+class DiskReports:
+    """Of one party."""
+
+    def __init__(self, party: str) -> None:
+        self._party = party
+        self._reason = ""
+
+    def troubled(self, reason: str) -> list[Effect]:
+        """As `Machine.troubled`."""
+        self._reason = reason
+        return [Call(COORDINATOR, Trouble(self._party, reason))]
+
+    def heard(self, request: object) -> list[Effect]:
+        """The coordinator heard of it; of an older state perhaps, for calls overtake each other."""
+        stale = isinstance(request, Trouble) and request.reason != self._reason
+        return self.troubled(self._reason) if stale else []

@@ -12,101 +12,71 @@ from typing import get_args
 from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
 from secureps.errors import Malformed, UnknownParty
+from secureps.messages import requests
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.orders import AnyOrder, Finish, ShardOrder
-from secureps.messages.requests import (
-    AskBlock,
-    AskRun,
-    AskStatus,
-    Checkpointed,
-    Decline,
-    Examined,
-    GetBlock,
-    GetSum,
-    Heartbeat,
-    Held,
-    Join,
-    KeyShare,
-    Missing,
-    Noted,
-    Opened,
-    OpenRefused,
-    Payload,
-    Prepared,
-    Proposal,
-    PutBlock,
-    Refusal,
-    Register,
-    Reply,
-    Request,
-    Retire,
-    Spoilt,
-    Status,
-    Stored,
-    Submit,
-    Subscribe,
-    Telemetry,
-    Trouble,
-    Welcome,
-    Withdraw,
-)
 from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Held
 
 Allowed = Mapping[Role, frozenset[type]]
 
-_ASKS = frozenset({AskRun, AskStatus})
+_ASKS = frozenset({requests.AskRun, requests.AskStatus})
 """Anybody on the roster may look: at the run, and at published models."""
-_READS = frozenset({GetBlock})
+_READS = frozenset({requests.GetBlock})
+
+_PRESENT = {requests.Subscribe, requests.Heartbeat, requests.Trouble, requests.Telemetry}
+_TAKES_PART = _ASKS | _PRESENT
+"""Clients, shards and holders say that they are there, and what it costs and troubles them."""
 
 TO_COORDINATOR: Allowed = {
-    "client": _ASKS
-    | {Join, Subscribe, Heartbeat, Submit, Decline, Withdraw, Missing, Evaluated, Retire}
-    | {Telemetry, Trouble},
-    "shard": _ASKS
-    | {Register, Subscribe, Heartbeat, Trouble, Held, Missing, Spoilt, Prepared, Checkpointed}
-    | {Telemetry},
-    "holder": _ASKS
-    | {Register, Subscribe, Heartbeat, Trouble, Opened, Examined, KeyShare, OpenRefused}
-    | {Telemetry, EnvelopeKeyAnnounced},
+    "client": _TAKES_PART
+    | {requests.Join, requests.Submit, requests.Decline, requests.Withdraw, requests.Retire}
+    | {requests.Missing, Evaluated},
+    "shard": _TAKES_PART
+    | {requests.Register, Held, requests.Missing, requests.Spoilt, requests.Prepared}
+    | {requests.Checkpointed},
+    "holder": _TAKES_PART
+    | {requests.Register, requests.Opened, requests.OpenRefused, requests.Examined}
+    | {requests.KeyShare, EnvelopeKeyAnnounced},
     "observer": _ASKS,
-    "coordinator": _ASKS | {Act, Register, Follow, TakeOver},
+    "coordinator": _ASKS | {Act, requests.Register, Follow, TakeOver},
 }
 """An act is the coordinator's own: an observer's key is for looking, and whoever has the
 coordinator's decides on rounds and cohorts anyway."""
 TO_SHARD: Allowed = {
-    "client": _READS | {AskBlock, PutBlock},
-    "shard": _READS | {AskBlock, PutBlock, Missing, GetSum},
-    "holder": _READS | {AskBlock, PutBlock, GetSum},
+    "client": _READS | {requests.AskBlock, requests.PutBlock},
+    "shard": _READS | {requests.AskBlock, requests.PutBlock, requests.Missing, requests.GetSum},
+    "holder": _READS | {requests.AskBlock, requests.PutBlock, requests.GetSum},
     "observer": _READS,
     "coordinator": _READS.union(get_args(ShardOrder | Finish)),
 }
 """The coordinator's orders come over the stream that the shard has opened."""
 
-MESSAGES: frozenset[type] = frozenset(get_args(Request | AnyOrder))
+MESSAGES: frozenset[type] = frozenset(get_args(requests.Request | AnyOrder))
 """Everything that a party may say to another, but for answers."""
 
 _ANSWERS: Mapping[type, tuple[type, ...]] = {
-    Join: (Welcome, Proposal),
-    AskRun: (Welcome,),
-    AskStatus: (Status,),
+    requests.Join: (requests.Welcome, requests.Proposal),
+    requests.AskRun: (requests.Welcome,),
+    requests.AskStatus: (requests.Status,),
     Follow: (Rows,),
-    GetBlock: (Payload,),
-    GetSum: (Payload,),
-    PutBlock: (Stored,),
-    AskBlock: (Stored,),
+    requests.GetBlock: (requests.Payload,),
+    requests.GetSum: (requests.Payload,),
+    requests.PutBlock: (requests.Stored,),
+    requests.AskBlock: (requests.Stored,),
 }
 
 
-SAID = MESSAGES.union(get_args(Reply), (Refusal,))
+SAID = MESSAGES.union(get_args(requests.Reply), (requests.Refusal,))
 """Everything that comes from another party: answers too, which no role may say of itself."""
 
 
 def check_answer(server: str, request: object, reply: object) -> None:
     """Malformed if this server answers the request with what is no answer to it."""
-    kinds = _ANSWERS.get(type(request), (Noted,))
+    kinds = _ANSWERS.get(type(request), (requests.Noted,))
     if type(reply) not in kinds:
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise Malformed(

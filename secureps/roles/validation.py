@@ -13,14 +13,7 @@ from secureps.crypto.cipher import Opening
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.requests import Checkpointed, Prepared
-from secureps.messages.submission import (
-    FOUNDING,
-    OPENED,
-    UPDATE,
-    BlockHeader,
-    Cohort,
-    SubmissionId,
-)
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
 from secureps.model.layout import GroupLayout
 from secureps.policy.counting import check_counted
 from secureps.policy.plan import Plan

@@ -30,8 +30,7 @@ from secureps.roles.shard.shard import Shard
 from secureps.service.coordinator_worker import CoordinatorWorker, StandbyWorker
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
-from secureps.service.holder.bfv_worker import BfvWorker
-from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.holder import BfvWorker, CommitteeWorker
 from secureps.service.lead import Lead
 from secureps.service.shard.folders import ShardFolders, nowhere
 from secureps.service.shard.noise import ShardNoise

@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from secureps.errors import ConfigError, DamagedStore, DiskFailed
 from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.tasks import WriteManifest
+from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.machine import Task, TaskResult
 from secureps.roles.shard.tasks import WritePart
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 from secureps.service.logs import tell
 from secureps.store.checkpoint import (

@@ -12,17 +12,10 @@ from secureps.messages.format import FORMAT
 from secureps.messages.records import Dated, RequestsRefused
 from secureps.messages.run import COORDINATOR
 from secureps.policy.early_stopping import best
+from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.tasks import (
-    KeepPart,
-    KeepRows,
-    ManifestWritten,
-    PartKept,
-    RowsKept,
-    WriteManifest,
-)
-from secureps.roles.machine import Machine
-from secureps.roles.tasks import Task
+from secureps.roles.coordinator.standby import KeepPart, KeepRows, PartKept, RowsKept
+from secureps.roles.machine import Machine, Task
 from secureps.service.environment import Worker
 from secureps.service.executor import compact_if_due, replayed
 from secureps.store.backup import CopyParts

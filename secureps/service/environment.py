@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from secureps.errors import InternalError, Malformed
 from secureps.messages.requests import PutBlock, Reply, Request
-from secureps.roles.machine import Machine, Record
-from secureps.roles.tasks import Task, TaskResult
+from secureps.roles.machine import Machine, Record, Task, TaskResult
 from secureps.service.loop import Loop
 from secureps.store.journal import Journal
 from secureps.store.spool import Spool

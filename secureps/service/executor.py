@@ -58,6 +58,8 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
+    Task,
+    TaskResult,
     Tick,
     Unfolds,
     Unwatched,
@@ -68,7 +70,6 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.permissions import check_answer
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Environment, Worker
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import complain, tell

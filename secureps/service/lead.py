@@ -21,7 +21,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart, Follow, Rows
 from secureps.messages.requests import Reply, Request
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.tasks import CaughtUp
+from secureps.roles.coordinator.standby import CaughtUp
 from secureps.roles.machine import WORKER, Halt, Machine, Record, Step
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor

@@ -12,7 +12,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
-from secureps.messages.requests import FAILED
+from secureps.messages.requests import FAILED, Examined, OpenRefused, Retire, Submit, Withdraw
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
@@ -82,9 +82,9 @@ class LogLines:
                 return self._of(record.group, record.reason)
             case EvaluationSkipped(version, reason):
                 return f"version {version} is not evaluated: {reason}"
-            case coordinator_records.MemberRetired(client, reason) if reason.startswith(FAILED):
+            case Retire(client, reason) if reason.startswith(FAILED):
                 return f"{client} {reason}"
-            case coordinator_records.MemberRetired(client, reason, returns):
+            case Retire(client, reason, returns):
                 what = "rests for a while" if returns else "takes part no more"
                 return f"{client} {what}{reason and f': {reason}'}"
             case coordinator_records.MemberDeclined(group=group, client=client, reason=reason):
@@ -93,12 +93,12 @@ class LogLines:
                 return self._of(group, f"{named(clients)} return: {reason}")
             case coordinator_records.MemberPassed(group=group, client=client, reason=reason):
                 return self._of(group, f"{client} is not waited for: {reason}")
-            case coordinator_records.SubmissionWithdrawn(id=id, reason=reason):
+            case Withdraw(id=id, reason=reason):
                 return f"{id} never comes: {reason}"
             case VersionEvaluated(version, metrics):
                 values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
                 return f"version {version} is evaluated: {values}"
-            case coordinator_records.Received(receipt) if receipt.unsafe:
+            case Submit(receipt) if receipt.unsafe:
                 return f"{receipt.id}: {NO_PRIVACY}"
             case coordinator_records.CohortClosed(cohort, reason):
                 return self._of(cohort.group, f"cohort {cohort.number} closed: {reason}")
@@ -106,13 +106,13 @@ class LogLines:
                 left = "nobody was asked to open it, and not all of it counts any more"
                 why = f"blocks of {len(missing)} are missing" if missing else left
                 return self._of(group, f"cohort {number} reopened: {why}")
-            case coordinator_records.ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
+            case Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 return f"{id} is dropped: {holder} found a flaw: {flaw}"
             case coordinator_records.FlawNoted(id=id, holder=holder, flaw=flaw, reason=reason):
                 return f"{id}: {holder} found a flaw, {reason}: {flaw}"
-            case coordinator_records.HolderRefused():
+            case OpenRefused():
                 refusal = f"{record.holder} refuses: {record.reason}"
-                return self._of(record.group, f"cohort {record.number}: {refusal}")
+                return self._of(record.group, f"cohort {record.cohort}: {refusal}")
             case coordinator_records.OpeningFailed(group=group, number=number, reason=reason):
                 return self._of(group, f"cohort {number} does not open: {reason}")
             case coordinator_records.LiarsNamed(group=group, number=number, reason=reason):

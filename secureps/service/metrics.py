@@ -48,9 +48,8 @@ from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.status import why
 from secureps.roles.holder.holder import Holder
-from secureps.roles.machine import Machine, Record
+from secureps.roles.machine import Machine, Record, Task, TaskResult
 from secureps.roles.shard.shard import Shard
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 from secureps.store.atomic_file import replace_text
 from secureps.store.tls_files import TlsFiles

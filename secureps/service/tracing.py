@@ -31,11 +31,12 @@ from secureps.messages.encoding import digest
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import GetBlock, Reply, Request, Submit
-from secureps.messages.submission import Cohort
-from secureps.roles.coordinator.tasks import WriteManifest
-from secureps.roles.holder.tasks import DeriveShare, ExamineEnvelope, OpenSum
-from secureps.roles.machine import Record
+from secureps.messages.requests import GetBlock, Prepared, Reply, Request, Submit
+from secureps.messages.submission import Cohort, Held
+from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.holder.bfv import OpenSum
+from secureps.roles.holder.committee import DeriveShare, ExamineEnvelope
+from secureps.roles.machine import Record, Task, TaskResult
 from secureps.roles.member.tasks import (
     BlockSealed,
     Contribute,
@@ -46,7 +47,6 @@ from secureps.roles.member.tasks import (
     SealOn,
 )
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort, WritePart
-from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 
 VERSION = "version"
@@ -235,7 +235,7 @@ class Tracing(Meter):
         match record:
             case records.RoundOpened(group=group):
                 self._of(group, now)
-            case records.Received(receipt):
+            case Submit(receipt):
                 self._of(receipt.id.group, now)
             case Sealed(receipt):
                 self._sealed[receipt.id.group, receipt.id.sequence] = now
@@ -243,7 +243,7 @@ class Tracing(Meter):
                 times = self._of(cohort.group)
                 times.closed = times.held = now
                 self._closed("close", cohort, times.since, now)
-            case records.SumsHeld(group=group):
+            case Held(group=group):
                 self._of(group).held = now
             case records.CohortReopened(group=group):
                 self._came_to_nothing("hold", group, now, "reopened")
@@ -255,7 +255,7 @@ class Tracing(Meter):
                 times = self._of(group)
                 times.opened = times.prepared = now
                 self._closed("open", self._cohorts[group], times.held or self._born, now)
-            case records.ShardPrepared(group=group):
+            case Prepared(group=group):
                 self._of(group).prepared = now
             case records.VersionCommitted(group, version):
                 self._committed(group, version, now)

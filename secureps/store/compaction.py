@@ -35,7 +35,8 @@ from secureps.messages.following import JournalRow
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
-from secureps.messages.submission import Receipt, receipt_digest
+from secureps.messages.requests import Checkpointed, Examined, KeyShare, Prepared, Submit
+from secureps.messages.submission import Held, Receipt, receipt_digest
 from secureps.roles.machine import Fold
 from secureps.store.journal_height import START, Mark
 from secureps.store.journal_rows import DAMAGED, RECORDS, Record, Row, rows_after, unreadable
@@ -67,16 +68,16 @@ CREATE TABLE archive (
 UNTOLD: frozenset[type] = frozenset(
     {
         coordinator.CheckpointOrdered,
-        coordinator.CheckpointPart,
+        Checkpointed,
         coordinator.KeysReleased,
         coordinator.MemberAsked,
         coordinator.MembersReturned,
         coordinator.PlacementMoved,
         coordinator.RoundExtended,
         coordinator.ShardLocated,
-        coordinator.ShardPrepared,
-        coordinator.ShareReceived,
-        coordinator.SumsHeld,
+        Prepared,
+        KeyShare,
+        Held,
         EnvelopeKeyAnnounced,
         KeySumTaken,
         shard.BlockSpooled,
@@ -84,7 +85,7 @@ UNTOLD: frozenset[type] = frozenset(
         shard.Discarded,
         shard.OpenedForgotten,
         shard.StateCommitted,
-        shard.StatePrepared,
+        Prepared,
         shard.SumsMade,
     }
 )
@@ -326,11 +327,11 @@ def _packed(row: Row) -> str:
 
 def _summary(record: Record) -> Record | None:
     """What is kept of a record; None if nothing is."""
-    if isinstance(record, coordinator.Received):
+    if isinstance(record, Submit):
         return ReceivedBefore(_of(record.receipt))
     if isinstance(record, Sealed):
         return SealedBefore(_of(record.receipt))
-    silent = isinstance(record, coordinator.ReceiptExamined) and not record.flaw
+    silent = isinstance(record, Examined) and not record.flaw
     return None if silent or type(record) in UNTOLD else record
 
 

@@ -24,7 +24,18 @@ from secureps.messages import (
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.requests import (
+    Checkpointed,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+    Retire,
+    Submit,
+    Withdraw,
+)
 from secureps.messages.scaling import ScalingDecided
+from secureps.messages.submission import Held
 from secureps.store.journal_height import Mark, full
 
 Record = Any
@@ -46,7 +57,10 @@ RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
 ) | {
     kind.__name__: kind
-    for kind in (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided)
+    for kind in (
+        *(VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided),
+        *(Held, Examined, KeyShare, OpenRefused, Prepared, Checkpointed, Withdraw, Submit, Retire),
+    )
 }
 """Every class that may be journalled, by name."""
 

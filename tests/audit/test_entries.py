@@ -12,15 +12,11 @@ import pytest
 
 from secureps.audit.entries import NOT_TOLD, TOLD, Entry, Spent, chapter_of, entries, epsilons
 from secureps.errors import DamagedStore
-from secureps.messages.coordinator_records import (
-    CohortClosed,
-    HolderRefused,
-    ReceiptExamined,
-    ShareReceived,
-)
+from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.encoding import to_plain
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import Dated, Incarnated, RosterFollowed
+from secureps.messages.requests import Examined, KeyShare, OpenRefused
 from secureps.messages.submission import Cohort, Member, SubmissionId, cohort_digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import Fact, fact, spent
@@ -46,7 +42,7 @@ def test_every_record_is_told_or_is_not() -> None:
 
 @pytest.mark.parametrize("kind", TOLD, ids=lambda kind: kind.__name__)
 def test_what_is_told_of_it_is_there_and_json(kind: type) -> None:
-    assert set(TOLD[kind].fields) <= {field.name for field in dataclasses.fields(kind)}
+    assert set(TOLD[kind].fields) <= set(dir(kind))
     record = example(kind)
     if isinstance(record, RosterFollowed):
         record = RosterFollowed(ROSTER.to_bytes().decode())
@@ -80,14 +76,14 @@ def test_an_opening_says_for_how_many_and_whom() -> None:
 
 
 def test_rows_that_tell_nothing_leave_no_entry_and_dates_date_what_follows() -> None:
-    refused = HolderRefused("all", 2, "holder-0", "an older base")
+    refused = OpenRefused("holder-0", "all", 2, "an older base", b"")
     found = told(
         refused,
         Dated(1_700_000_000.0),
         Incarnated(1),
-        ShareReceived("all", 2, "holder-0", b"share"),
-        ReceiptExamined("all", SubmissionId("client-0", "all", 0), "holder-0", ""),
-        ReceiptExamined("all", SubmissionId("client-0", "all", 0), "holder-0", "no seed"),
+        KeyShare("holder-0", "all", 2, b"share", b""),
+        Examined("holder-0", SubmissionId("client-0", "all", 0), "", b""),
+        Examined("holder-0", SubmissionId("client-0", "all", 0), "no seed", b""),
         refused,
     )
     assert [(entry.row, entry.what) for entry in found] == [

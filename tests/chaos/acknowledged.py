@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from secureps.errors import SecurepsError
-from secureps.messages.coordinator_records import Received
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import BlockSpooled
@@ -26,9 +25,9 @@ def answers(world: World, party: str, message: Any, answer: Any) -> None:
         return
     journal = world._stores[party].journal
     assert isinstance(journal, Journal)
-    known: Received | BlockSpooled
+    known: Submit | BlockSpooled
     if isinstance(message, Submit):
-        name, known = str(message.receipt.id), Received(message.receipt)
+        name, known = str(message.receipt.id), Submit(message.receipt)
     else:
         name, known = message.header.key, BlockSpooled(message.header)
         if not (_durable(world, party, name) or _let_go(world, party, message.header)):

@@ -19,6 +19,7 @@ from secureps.errors import DamagedStore, SecurepsError
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import Prepared, Submit
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import (
     FOUNDING,
@@ -130,7 +131,7 @@ def committed_cohorts(journal: list[Any]) -> dict[int, Cohort]:
 def _counted(world: World) -> list[str]:
     """Each submission at most once; each is accounted for."""
     journal = journal_of(world)
-    received = {record.receipt.id for record in of_kind(journal, records.Received)}
+    received = {record.receipt.id for record in of_kind(journal, Submit)}
     fate = world.coordinator.federation.settled.of
     silent = [f"nobody says what became of {id}" for id in sorted(received) if fate(id) is None]
     return [*once(journal), *silent]
@@ -148,7 +149,7 @@ def once(journal: list[Any]) -> list[str]:
     for what, times in (names + contents).items():
         if times > 1:
             found.append(f"{what} was counted {times} times")
-    received = Counter(record.receipt.id for record in of_kind(journal, records.Received))
+    received = Counter(record.receipt.id for record in of_kind(journal, Submit))
     # Once more for each cohort that was dissolved since a shard has its blocks no more.
     lost = Counter(
         id for record in of_kind(journal, records.CohortReopened) for id in record.missing
@@ -168,7 +169,7 @@ def _ledgers(world: World) -> list[str]:
         return []
     found = []
     federation = world.coordinator.federation
-    receipts = [record.receipt for record in of_kind(journal_of(world), records.Received)]
+    receipts = [record.receipt for record in of_kind(journal_of(world), Submit)]
     for client in world.clients:
         member = world.parties[client].machine
         assert isinstance(member, Member)
@@ -232,7 +233,7 @@ def _model(world: World) -> list[str]:
 def by_receipts(known: Known, journal: list[Any]) -> tuple[list[NDArray[np.float32]], list[str]]:
     """Every version computed once more in plain integers, from what the clients sealed."""
     found, made = list[str](), list[NDArray[np.float32]]()
-    receipts = {r.receipt.id: r.receipt for r in of_kind(journal, records.Received)}
+    receipts = {r.receipt.id: r.receipt for r in of_kind(journal, Submit)}
     committed = [r.version for r in of_kind(journal, records.VersionCommitted) if r.group == GROUP]
     if not committed:
         return made, found
@@ -276,7 +277,7 @@ def _prepared(journal: list[Any], placement: Placement) -> dict[tuple[int, str],
                 placement = record.placement
             case records.ShardLeft(shard):
                 placement = placement.without(shard)
-            case records.ShardPrepared() if record.group == GROUP:
+            case Prepared() if record.group == GROUP:
                 blocks = placement.blocks_of(GROUP, record.shard)
                 known = found.setdefault((record.version, record.shard), {})
                 known |= dict(zip(blocks, record.blocks, strict=True))

@@ -21,7 +21,6 @@ from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.requests import PutBlock
 from secureps.messages.submission import OPENED, UPDATE, Cohort, SubmissionId, cohort_digest
 from secureps.roles.machine import Effect, Machine, Step
-from secureps.roles.member.tasks import SealedUpdate
 from secureps.service.shard.worker import ShardWorker
 from tests.kits.sealed_blocks import looked_at
 
@@ -64,7 +63,7 @@ class Evidence:
         sealer = worker._sealer
         seal, seal_again, offer = sealer.seal, sealer.seal_again, sealer.offer
 
-        def sealed(pinned: Any, receipt: Any, blocks: Any) -> Sealing[SealedUpdate]:
+        def sealed(pinned: Any, receipt: Any, blocks: Any) -> Sealing[Sealed]:
             layout = pinned.layout.group(receipt.id.group)
             made, again = looked_at(layout, blocks)
             sealing = seal(pinned, receipt, again)
@@ -78,11 +77,11 @@ class Evidence:
                 self._ahead[header.author].add(header.digest)
                 yield header
 
-        def sealed_again(pinned: Any, receipt: Any, headers: Any, sequence: int) -> SealedUpdate:
+        def sealed_again(pinned: Any, receipt: Any, headers: Any, sequence: int) -> Sealed:
             known = self.integers[receipt.id, receipt.root]
             return self._note(seal_again(pinned, receipt, headers, sequence), *known)
 
-        def offered(pinned: Any, id: Any, values: Any, unsafe: bool) -> SealedUpdate:
+        def offered(pinned: Any, id: Any, values: Any, unsafe: bool) -> Sealed:
             made = offer(pinned, id, values, unsafe)
             self.founding[made.receipt.root] = values.copy()
             return made
@@ -90,7 +89,7 @@ class Evidence:
         sealer.seal, sealer.offer = sealed, offered  # type: ignore[method-assign]
         sealer.seal_again = sealed_again  # type: ignore[method-assign]
 
-    def _note(self, made: SealedUpdate, values: NDArray[np.int64], examples: int) -> SealedUpdate:
+    def _note(self, made: Sealed, values: NDArray[np.int64], examples: int) -> Sealed:
         key = made.receipt.id, made.receipt.root
         self.integers[key] = values, examples
         for header in made.headers:

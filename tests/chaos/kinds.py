@@ -8,16 +8,15 @@ from typing import Any, get_args
 from secureps.errors import NotReady
 from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import Reply, Request, Subscribe
-from secureps.roles.coordinator import tasks as coordinator_tasks
-from secureps.roles.holder import tasks as holder_tasks
-from secureps.roles.machine import Effect, Event
+from secureps.roles.coordinator import checkpointing, standby
+from secureps.roles.holder import bfv, committee
+from secureps.roles.machine import Effect, Event, Task, TaskResult
 from secureps.roles.member import tasks as member_tasks
 from secureps.roles.shard import tasks as shard_tasks
-from secureps.roles.tasks import Task, TaskResult
 
 ROLES = ("coordinator", "shard", "holder", "client")
 
-MODULES = (coordinator_tasks, holder_tasks, member_tasks, shard_tasks)
+MODULES = (checkpointing, standby, bfv, committee, member_tasks, shard_tasks)
 """Where tasks and their results are: imported, so that all of them are known."""
 
 _OBSERVER = "asked by observers, who are no party: tests/run/test_status.py"

@@ -30,7 +30,6 @@ from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.tensor_kinds import Kind
-from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
@@ -41,6 +40,7 @@ from secureps.roles.member.tasks import (
     Contributed,
     SealOn,
     block_key,
+    in_own_order,
 )
 from secureps.roles.pinned_run import Pinned
 from secureps.store.budget import BudgetLedger, MemoryLedger
@@ -247,7 +247,7 @@ def test_an_update_whose_key_nobody_holds_is_put_away(tmp_path: Path) -> None:
         assert len(own._outbox.keys("")) == own._layout().group(group).blocks
         raise Refused("other key holders came meanwhile")
 
-    own._machine.committees = cast(Committees, SimpleNamespace(goes_on_with=nobody))
+    own._machine.committees = cast(Committees, SimpleNamespace(due_for_made=nobody))
     with pytest.raises(Refused, match="came meanwhile"):
         released(own, Contribute((), (b"one",), ()), Aim("all", 0, 4), made_of(SMALL))
     assert own._outbox.keys("") == []

@@ -11,7 +11,7 @@ from secureps.config.plan import BufferedSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Admit, RuleState, Wait, holds_everybody
-from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.coordinator.transaction import Sessions
 from secureps.roles.member.member import Member
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulation import Cast, Simulation

@@ -11,7 +11,8 @@ import pytest
 from secureps.dashboard.course import Course, CourseFold, HolderRecord
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated
-from secureps.roles.coordinator.timeline import KEPT
+from secureps.messages.requests import OpenRefused
+from secureps.roles.coordinator.state import KEPT_STEPS
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Record, Row
 
@@ -71,7 +72,7 @@ def test_burnt_and_reopened_cohorts_are_told_with_the_reason(rows: list[Row]) ->
                 (1.0, records.CohortClosed(cohort, "all are here")),
                 (2.0, records.CohortReopened("all", cohort.number, ())),
                 (3.0, records.CohortClosed(again, "all are here")),
-                (4.0, records.HolderRefused("all", 9, "holder-1", "its ledger says no")),
+                (4.0, OpenRefused("holder-1", "all", 9, "its ledger says no", b"")),
                 (5.0, records.LiarsNamed("all", 9, ("holder-2",), "off the polynomial")),
                 (6.0, records.CohortBurnt("all", 9, "no set of answers opens it", True)),
             ]
@@ -97,10 +98,10 @@ def test_burnt_and_reopened_cohorts_are_told_with_the_reason(rows: list[Row]) ->
 def test_what_is_kept_is_bounded(rows: list[Row]) -> None:
     cohort = next(r.record.cohort for r in rows if isinstance(r.record, records.CohortClosed))
     many: list[tuple[float, Record]] = []
-    for number in range(3 * KEPT):
+    for number in range(3 * KEPT_STEPS):
         many.append((number, records.CohortClosed(replace(cohort, number=number), "")))
         many.append((number, records.CohortBurnt("all", number, "no")))
     told = course(numbered(many))
-    assert len(told.steps) == len(told.burnt) == len(told.refused) == KEPT
-    assert told.burnt_in_all == 3 * KEPT
-    assert told.burnt[0].number == 3 * KEPT - 1
+    assert len(told.steps) == len(told.burnt) == len(told.refused) == KEPT_STEPS
+    assert told.burnt_in_all == 3 * KEPT_STEPS
+    assert told.burnt[0].number == 3 * KEPT_STEPS - 1

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records
+from secureps.messages.requests import Examined, OpenRefused
 from secureps.policy.cohorts.accusations import BELIEVED, believed, doubted, unsupported
 from secureps.roles.coordinator.status import status, why
 from secureps.run.report.status_tables import record as as_json
 from secureps.run.simulate.simulation import Simulation
-from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.holder import CommitteeWorker
 from secureps.service.log_lines import LogLines
 from tests.kits.changing_roster import ChangingRoster
 from tests.kits.cheats import cheats, journalled, spoil_one
@@ -58,8 +59,8 @@ def plays_on(simulation: Simulation) -> None:
     assert simulation._over(), simulation.reasons()
 
 
-def dropped(simulation: Simulation) -> list[coordinator_records.ReceiptExamined]:
-    return [r for r in journalled(simulation, coordinator_records.ReceiptExamined) if r.flaw]
+def dropped(simulation: Simulation) -> list[Examined]:
+    return [r for r in journalled(simulation, Examined) if r.flaw]
 
 
 # --- whole runs -------------------------------------------------------------------
@@ -128,11 +129,11 @@ def test_where_no_cohort_waits_a_flaw_is_found_by_whoever_opens_it(tmp_path: Pat
     plays_on(simulation)
     assert simulation.versions() == {"all": 4}
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
-    (refused,) = journalled(simulation, coordinator_records.HolderRefused)
+    (refused,) = journalled(simulation, OpenRefused)
     (noted,) = journalled(simulation, coordinator_records.FlawNoted)
     assert (noted.id.client, noted.holder) == ("client-05", refused.holder)
     assert noted.reason in ("too late to leave it out", "left out already")
-    looked = journalled(simulation, coordinator_records.ReceiptExamined)
+    looked = journalled(simulation, Examined)
     assert {r.id.client for r in looked if r.holder != refused.holder} == {"client-05"}
 
 
@@ -144,9 +145,7 @@ def test_clients_that_frame_a_holder_are_summed_without_its_shares(tmp_path: Pat
     plays_on(simulation)
     assert simulation.versions() == {"all": 4}
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
-    assert {r.holder for r in journalled(simulation, coordinator_records.HolderRefused)} == {
-        "holder-2"
-    }
+    assert {r.holder for r in journalled(simulation, OpenRefused)} == {"holder-2"}
     assert simulation.coordinator.federation.accused == {
         client: {"holder-2"} for client in ("client-01", "client-03", "client-05")
     }

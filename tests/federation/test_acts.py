@@ -15,10 +15,8 @@ from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.federations import (
-    FEWER,
     OF_RECORDS,
     at_event,
-    events_of,
     finished,
     same,
     small_federation,
@@ -56,19 +54,6 @@ def paused(play: Simulation, moment: int, killed: str = "") -> None:
     play.run(say(play, Act("go-on")).done)
     assert play.coordinator.federation.acted.paused == ""
     play.run(lambda: finished(play))
-
-
-def test_a_paused_run_ends_in_the_same_model(tmp_path: Path) -> None:
-    """Wherever the pause falls, and though it takes longer than all deadlines."""
-    plan, conditions = small_plan("rlwe", clients=FEWER), Conditions(delay=slow)
-    whole = small_federation(plan, tmp_path / "whole", conditions, clients=FEWER)
-    events = events_of(whole)
-    ledger = whole.coordinator.federation.ledger
-    for number, moment in enumerate(range(3, events, max(1, events // 5))):
-        play = small_federation(plan, tmp_path / str(number), conditions, clients=FEWER)
-        paused(play, moment, COORDINATOR if number % 3 == 1 else "")
-        assert same(play.model(), whole.model()), f"paused at event {moment}"
-        assert play.coordinator.federation.ledger == ledger
 
 
 def slow(sender: str, to: str, message: object) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from secureps.messages import coordinator_records
+from secureps.messages.requests import Submit
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact, planned, spent
 from secureps.privacy.accountant import SKELLAM_ORDERS, WHOLE
@@ -93,7 +94,7 @@ def test_the_ledger_has_one_fact_for_each_update_that_arrived(
     play.run()
     replayed = play._stores["coordinator"].journal.replay()
     journal = [record for _, record in replayed]
-    arrived = [r.receipt for r in journal if isinstance(r, coordinator_records.Received)]
+    arrived = [r.receipt for r in journal if isinstance(r, Submit)]
     updates = Counter(r.id.client for r in arrived if r.fact is not None)
     cohorts = [r.cohort for r in journal if isinstance(r, coordinator_records.CohortClosed)]
     summed = [member.id for cohort in cohorts for member in cohort.members]
@@ -135,11 +136,7 @@ def test_an_update_that_is_sealed_again_is_charged_once(
     spoils(play, "client-02", 1)
     play.run(lambda: play.versions() == {"all": 1})
     assert len(journalled(play, coordinator_records.CohortBurnt)) == 1
-    arrived = [
-        r.receipt
-        for r in journalled(play, coordinator_records.Received)
-        if r.receipt.fact is not None
-    ]
+    arrived = [r.receipt for r in journalled(play, Submit) if r.receipt.fact is not None]
     federation = play.coordinator.federation
     assert Counter(receipt.id.client for receipt in arrived) == dict.fromkeys(federation.members, 2)
     mechanism = plan.mechanism("all", VALUES)

@@ -16,19 +16,10 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
-from tests.kits.federations import (
-    FEWER,
-    Tensors,
-    events_of,
-    finished,
-    killed_at,
-    same,
-    small_federation,
-    small_plan,
-)
+from tests.kits.federations import same, small_plan
 from tests.kits.privacy_kit import facts_of, private_plan
 from tests.kits.privacy_kit import federation as private_federation
-from tests.kits.thin_group import FED_BACK, FEW, RULE, THIN
+from tests.kits.thin_group import FED_BACK, RULE, THIN
 
 CHAINS: dict[str, dict[str, Any]] = {
     "support": {"codec": [THIN[0]], "clip": 3.0, "range": 1.0, "bits": 16},
@@ -44,30 +35,6 @@ def plan(
 ) -> Plan:
     group = CHAINS[chain] | {"most_examples": 32, "rule": rule}
     return small_plan(cipher, **({"group": [group], "versions": 3} | more))
-
-
-def played(folder: Path, own: Plan) -> Tensors:
-    simulation = small_federation(own, folder)
-    simulation.run(lambda: finished(simulation))
-    assert simulation.versions() == {"all": own.section.versions}
-    return simulation.model()
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-def test_the_same_bits_in_the_clear_and_sealed(chain: str, tmp_path: Path) -> None:
-    first = played(tmp_path / "plain", plan(chain=chain))
-    assert same(first, played(tmp_path / "rlwe", plan("rlwe", chain)))
-
-
-@pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])
-def test_the_same_bits_whoever_is_killed_and_whenever(party: str, tmp_path: Path) -> None:
-    own = plan(versions=2, rule=FEW)
-    whole = small_federation(own, tmp_path / "whole", clients=FEWER)
-    events = events_of(whole)
-    for moment in range(1, events, max(1, events // 5)):
-        broken = small_federation(own, tmp_path / str(moment), clients=FEWER)
-        killed_at(broken, party, moment)
-        assert same(broken.model(), whole.model())
 
 
 PRIVATE = {"codec": CHAINS["thin"]["codec"][:2], "feedback": True, "weighting": "uniform"}

@@ -28,22 +28,12 @@ from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_path
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
-from tests.kits.federations import (
-    FEWER,
-    Tensors,
-    Walker,
-    events_of,
-    finished,
-    killed_at,
-    same,
-    small_federation,
-    small_plan,
-)
+from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
 from tests.kits.privacy_kit import adaptive_plan, federation, scales
 from tests.kits.privacy_kit import group as adaptive_group
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
-from tests.kits.thin_group import FED_BACK, FEW, RULE
+from tests.kits.thin_group import FED_BACK, RULE
 
 GROUPS: dict[str, dict[str, Any]] = {
     "every value": {"range": 1.0, "clip": 3.0},
@@ -83,45 +73,11 @@ def played(folder: Path, own: Plan) -> Tensors:
     return simulation.model()
 
 
-def few(kind: str) -> Plan:
-    """For FEWER clients."""
-    return plan(versions=3, group=[group(kind, rule=FEW)])
-
-
-@cache
-def unharmed(kind: str) -> tuple[Tensors, int]:
-    """The model of `few` where nothing goes wrong, and how many events it takes."""
-    with TemporaryDirectory() as folder:
-        whole = small_federation(few(kind), Path(folder), clients=FEWER)
-        events = events_of(whole)
-        return whole.model(), events
-
-
 @cache
 def model_of_all() -> Tensors:
     """That of `plan` where nothing goes wrong."""
     with TemporaryDirectory() as folder:
         return played(Path(folder), plan())
-
-
-@pytest.mark.parametrize("kind", GROUPS)
-@pytest.mark.parametrize("bits", [2, 5])
-def test_the_same_bits_in_the_clear_and_sealed(kind: str, bits: int, tmp_path: Path) -> None:
-    first = played(tmp_path / "plain", plan("plain", kind, bits))
-    assert same(first, played(tmp_path / "rlwe", plan("rlwe", kind, bits)))
-
-
-@pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])
-@pytest.mark.parametrize("kind", ["every value", "a part"])
-def test_the_same_bits_whoever_is_killed_and_whenever(
-    party: str, kind: str, tmp_path: Path
-) -> None:
-    """A client that starts anew pulls blocks whole, a shard that does reads what it published."""
-    model, events = unharmed(kind)
-    for moment in range(1, events, max(1, events // 4)):
-        broken = small_federation(few(kind), tmp_path / str(moment), clients=FEWER)
-        killed_at(broken, party, moment)
-        assert same(broken.model(), model)
 
 
 @pytest.mark.parametrize(

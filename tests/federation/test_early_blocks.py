@@ -22,14 +22,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.kits.federations import (
-    Walker,
-    finished,
-    same,
-    small_federation,
-    small_plan,
-    unharmed,
-)
+from tests.kits.federations import Walker, finished, same, small_federation, small_plan, unharmed
 
 FIRST = client_names(6)[0]
 

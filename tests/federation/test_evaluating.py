@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_right
 from dataclasses import replace
@@ -26,18 +27,18 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
-from secureps.messages.requests import AskStatus, Decline, Noted, Prepared, Status
-from secureps.messages.shard_records import StatePrepared
+from secureps.messages.requests import AskStatus, Decline, Noted, Status
 from secureps.policy.checks.evaluation import Said, evaluated_versions, from_vector, to_vector
 from secureps.policy.plan import Plan
 from secureps.policy.spending import spent
 from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
 from secureps.roles.member.terms import Terms
-from secureps.roles.shard import reports
+from secureps.roles.shard.tasks import StateReady
 from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
+from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_directories
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, metrics_of
 from tests.kits.federations import OF_RECORDS, Tensors, same, small_plan
@@ -145,11 +146,14 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
 ) -> None:
     """So shards that hold the block, and are compared by its digest, say the same."""
 
-    def lies(shard: str, state: StatePrepared) -> Prepared:
-        said = reports.prepared(shard, state)
-        return replace(said, mean=tuple(value + 1e-6 for value in said.mean))
+    make = ShardWorker._ready
 
-    monkeypatch.setattr("secureps.roles.shard.shard.prepared", lies)
+    def lies(worker: ShardWorker, *given: Any) -> StateReady:
+        ready = make(worker, *given)
+        mean = tuple(value + 1e-6 for value in ready.made.mean)
+        return replace(ready, made=replace(ready.made, mean=mean))
+
+    monkeypatch.setattr(ShardWorker, "_ready", lies)
     with pytest.raises(Refused, match="its metrics are not those of the block that it made"):
         examined(evaluated_plan(), tmp_path).run()
 
@@ -359,18 +363,6 @@ def test_a_designated_evaluator_judges_and_does_not_train(tmp_path: Path) -> Non
     assert same(simulation.model(), plain.model())
 
 
-def test_a_killed_evaluator_judges_the_same(tmp_path: Path) -> None:
-    expected = designated(tmp_path / "unharmed")
-    expected.run()
-    simulation = designated(tmp_path / "killed")
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    simulation.kill(JUDGE)
-    simulation.loop.call_later(1.0, lambda: simulation.start(JUDGE))
-    simulation.run()
-    assert metrics_of(simulation) == metrics_of(expected)
-    assert same(simulation.model(), expected.model())
-
-
 def test_an_evaluator_that_is_gone_holds_nobody_up_for_long(tmp_path: Path) -> None:
     simulation = designated(tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
@@ -497,3 +489,97 @@ def test_every_metric_is_there_in_the_report_of_a_run(tmp_path: Path) -> None:
     assert "federated_loss" not in told[1].record()
     assert METRICS.keys() == {"accuracy", "loss"}
     assert np.isfinite(list(metrics_of(simulation)[5].values())).all()
+
+
+class Silent(Examiner):
+    """Has no accuracy."""
+
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
+        return EvaluateResult(1.0, 10, {"speed": 1.0})
+
+
+class Undefined(Examiner):
+    """Divides by zero."""
+
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
+        return EvaluateResult(math.nan, 10, {"accuracy": 1.0})
+
+
+def says(*result: object) -> type[Examiner]:
+    """A kind of examiner that says this of every model."""
+    made = EvaluateResult(*result)  # type: ignore[arg-type]
+    return type("Says", (Examiner,), {"evaluate": lambda self, p: made})
+
+
+def fails(error: Exception) -> type[Examiner]:
+    """A kind of examiner that raises an error of ours."""
+
+    def evaluate(self: Examiner, parameters: Tensors) -> EvaluateResult:
+        raise error
+
+    return type("Fails", (Examiner,), {"evaluate": evaluate})
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Silent, "what evaluate returned: there is no metric 'accuracy'"),
+        (Undefined, "metric 'loss' is nan"),
+        (type("Raises", (Examiner,), {"evaluate": lambda self, p: 1 / 0}), "ZeroDivisionError"),
+        (says(1.0, 0, {"accuracy": 1.0}), "0 examples: at least 1 is needed"),
+        (says(1.0, None, {"accuracy": 1.0}), "examples is None, and must be a whole number"),
+        (says(1.0, 2.5, {"accuracy": 1.0}), "examples is 2.5, and must be a whole number"),
+        (says(1.0, 5, {"accuracy": None}), "metric 'accuracy' is None, and must be a number"),
+        (says("low", 5, {"accuracy": 1.0}), "loss is 'low', and must be a number, or None"),
+        (fails(ConfigError("no file of held-out records")), "no file of held-out records"),
+        (fails(PlanRefused("this plan judges nothing")), "this plan judges nothing"),
+        (type("Tuple", (Examiner,), {"evaluate": lambda self, p: (1.0, 2)}), "EvaluateResult"),
+    ],
+)
+def test_a_script_that_cannot_evaluate_is_told_so_once_and_trains_on(
+    kind: type[Examiner], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator hears that it sends none, and not why."""
+    caplog.set_level(logging.INFO, logger="secureps")
+    trainers = cast(Examiner) | {"client-03": kind(3)}
+    simulation = examined(evaluated_plan(evaluation={"rule": MINIMUM}), tmp_path, trainers=trainers)
+    simulation.run()
+    federation = simulation.coordinator.federation
+    assert simulation.versions() == {"all": 5}
+    assert list(metrics_of(simulation)) == [2, 4, 5]
+    assert sum(id.client == "client-03" for id in federation.fates) == 5
+    lines = [each.getMessage() for each in caplog.records]
+    told = [line for line in lines if reason in line]
+    assert len(told) == 1
+    assert told[0].startswith("client-03: sends no evaluation: ")
+    assert "client-03 takes no part: sends no evaluation" in caplog.text
+    own = [line for line in lines if line.startswith("client-01: evaluates version ")]
+    assert [line.split()[3] for line in own] == ["2:", "4:", "5:"], "its data holder hears of each"
+    assert "evaluation: version" not in caplog.text, "no other numbers of evaluations are told"
+
+
+def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None:
+    plan = evaluated_plan(evaluation={"evaluator": JUDGE})
+    trainers = cast(Examiner, 7) | {JUDGE: Silent(6)}
+    simulation = examined(plan, tmp_path, trainers=trainers)
+    simulation.run()
+    assert simulation.versions() == {"all": 5}
+    skipped = simulation.coordinator.federation.evaluations.skipped
+    why = f"{JUDGE}: sends no evaluation; its own log says why"
+    assert skipped == dict.fromkeys((2, 4, 5), why)
+    assert simulation.loop.now() < 5.0, "a round waited for who had declined"
+
+
+def test_an_evaluator_declines_what_it_is_to_judge_now_and_nothing_else(tmp_path: Path) -> None:
+    simulation = designated(tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    simulation.kill(JUDGE)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    coordinator = simulation.coordinator
+    for version in (1, 3, 4):
+        coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, version, "no"))
+    assert coordinator.federation.evaluations.skipped == {}
+    with pytest.raises(Malformed, match="no group is called"):
+        coordinator.handle(0.0, "client-00", Decline("client-00", EVALUATION, 2, "no"))
+    coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, 2, "no"))
+    assert coordinator.federation.evaluations.skipped == {2: f"{JUDGE}: no"}

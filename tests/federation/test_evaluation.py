@@ -7,11 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import pytest
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.evaluations import (
     METRICS,
     MOST_HELD_OUT,
@@ -22,15 +20,9 @@ from tests.kits.evaluations import (
     judged,
     metrics_of,
 )
-from tests.kits.faults_kit import Fault, faulty, seen, to_orders, to_requests
-from tests.kits.federations import FEWER, Tensors, events_of, finished, killed_at, same, small_plan
+from tests.kits.federations import Tensors, events_of, finished, same, small_plan
 
 Result = tuple[Tensors, dict[int, dict[str, float]]]
-
-
-def play(simulation: Simulation) -> Result:
-    simulation.run()
-    return simulation.model(), metrics_of(simulation)
 
 
 @cache
@@ -41,18 +33,6 @@ def unharmed(cipher: str, versions: int = 5, clients: int = 6) -> tuple[Result, 
         simulation = examined(plan, Path(folder), trainers=examiners(clients))
         events = events_of(simulation)
         return (simulation.model(), metrics_of(simulation)), events
-
-
-def alike(left: Result, right: Result) -> bool:
-    """Bit for bit, both."""
-    return same(left[0], right[0]) and left[1] == right[1]
-
-
-@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
-def test_every_cipher_gives_the_same_metrics_and_model_bit_for_bit(
-    cipher: str, tmp_path: Path
-) -> None:
-    assert alike(play(examined(evaluated_plan(cipher), tmp_path)), unharmed("plain")[0])
 
 
 def test_every_k_th_version_and_the_last_are_evaluated() -> None:
@@ -114,68 +94,3 @@ def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path)
         assert [told[name] for name in names] == [
             float(mean) * METRICS[name] for mean, name in zip(means, names, strict=True)
         ]
-
-
-# --- faults -----------------------------------------------------------------------
-
-FEW = 3
-"""Versions, the last two of which are evaluated."""
-
-REQUESTS = [
-    ("client-00", "coordinator", "Submit"),
-    ("shard-0", "coordinator", "Prepared"),
-]
-ORDERS = [
-    ("coordinator", "client-00", "Invite"),
-    ("coordinator", "shard-0", "Found"),
-    ("coordinator", "holder-0", "Open"),
-]
-
-
-def survive(message: tuple[str, str, str], fault: Fault, folder: Path) -> None:
-    """Every other message of this kind meets the fault, evaluations' and the model's."""
-    table = {(*message, count): fault for count in range(3, 13, 2)}
-    if message[2] == "Found":
-        table = {(*message, count): fault for count in (1, 2)}
-    plan = evaluated_plan("bfv", versions=FEW, clients=FEWER)
-    simulation = examined(plan, folder, Conditions(network=faulty(table)), examiners(FEWER))
-    result = play(simulation)
-    assert seen(simulation.network, *message) >= min(table)[-1], "the fault never happened"
-    assert alike(result, unharmed("plain", FEW, FEWER)[0])
-
-
-@to_requests
-@pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
-def test_lost_repeated_and_late_requests_change_nothing(
-    request_: tuple[str, str, str], fault: Fault, tmp_path: Path
-) -> None:
-    survive(request_, fault, tmp_path)
-
-
-@to_orders
-@pytest.mark.parametrize("order", ORDERS, ids="-".join)
-def test_lost_repeated_and_late_orders_change_nothing(
-    order: tuple[str, str, str], fault: Fault, tmp_path: Path
-) -> None:
-    survive(order, fault, tmp_path)
-
-
-@pytest.mark.parametrize("party", ["coordinator", "shard-0", "client-00"])
-def test_killed_at_any_event_ends_in_the_same_metrics_and_model(party: str, tmp_path: Path) -> None:
-    expected, events = unharmed("plain", FEW, FEWER)
-    for moment in range(1, events, events // 4):
-        plan, folder = evaluated_plan(versions=FEW, clients=FEWER), tmp_path / str(moment)
-        simulation = examined(plan, folder, trainers=examiners(FEWER))
-        killed_at(simulation, party, moment)
-        result = simulation.model(), metrics_of(simulation)
-        assert alike(result, expected), f"killed {party} at event {moment}"
-
-
-def test_the_key_holder_killed_while_it_opens_metrics(tmp_path: Path) -> None:
-    simulation = examined(evaluated_plan("bfv"), tmp_path)
-    simulation.run(
-        lambda: simulation.coordinator.federation.groups[EVALUATION].phase.value == "opening"
-    )
-    simulation.kill("holder-0")
-    simulation.loop.call_later(1.0, lambda: simulation.start("holder-0"))
-    assert alike(play(simulation), unharmed("plain")[0])

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.holder.key_rotation import KEPT
+from secureps.roles.holder.ledger import KEPT
 from secureps.roles.member.tasks import kept_key
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -67,14 +66,6 @@ def test_it_is_in_the_models_units_where_the_range_moves(tmp_path: Path) -> None
     simulation.run(lambda: finished(simulation))
     for client in client_names(6):
         assert_kept(simulation, client)
-
-
-@pytest.mark.parametrize("party", ["client-02", "coordinator"])
-def test_it_is_the_same_whoever_is_killed_and_whenever(party: str, tmp_path: Path) -> None:
-    for moment in range(40, 520, 60):
-        simulation = federation(tmp_path / str(moment), plan_for(versions=3))
-        killed_at(simulation, party, moment)
-        assert_kept(simulation, "client-02")
 
 
 def test_under_client_level_privacy_what_is_kept_has_no_noise_in_it(tmp_path: Path) -> None:

@@ -18,18 +18,22 @@ from secureps.roles.machine import Fold
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store import compaction
 from secureps.store.journal import SqliteJournal, read_rows
-from tests.federation.test_stream_kills import RULES
-from tests.kits.federations import (
-    FEWER,
-    OF_RECORDS,
-    Tensors,
-    same,
-    small_federation,
-    small_plan,
-)
+from tests.kits.federations import FEWER, OF_RECORDS, Tensors, same, small_federation, small_plan
 from tests.kits.folding import differing, made, said_nothing, through_json
 from tests.kits.streams import stream, stream_plan
 
+RULES: dict[str, dict[str, Any]] = {
+    "ssp": {"name": "ssp", "slack": 2},
+    "buffered": {"name": "buffered", "buffer": 5, "max_staleness": 4, "deadline": 1e6},
+    "priority": {
+        "name": "priority",
+        "buffer": 5,
+        "pool": 6,
+        "max_staleness": 4,
+        "ageing": 1000.0,
+        "deadline": 1e6,
+    },
+}
 ROUNDS: dict[str, dict[str, Any]] = {
     "plain": {"cipher": "plain", "checkpoint_every": 2},
     "bfv": {"cipher": "bfv"},

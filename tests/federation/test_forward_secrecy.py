@@ -12,16 +12,12 @@ from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed
-from secureps.messages.coordinator_records import (
-    FlawNoted,
-    HolderRefused,
-    ReceiptExamined,
-    SubmissionsDropped,
-)
+from secureps.messages.coordinator_records import FlawNoted, SubmissionsDropped
 from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.orders import EraseKeys, HolderKeys, SealFor
+from secureps.messages.requests import Examined, OpenRefused
 from secureps.messages.submission import enveloped_part
-from secureps.roles.holder.key_rotation import KEPT
+from secureps.roles.holder.ledger import KEPT
 from secureps.roles.machine import Step
 from secureps.roles.member.member import Member
 from secureps.run.party_names import client_names
@@ -53,7 +49,7 @@ SOME_DAY = 1.7e9
 def blamed(simulation: Simulation) -> list[object]:
     """What was said of clients' envelopes."""
     records = simulation._stores["coordinator"].journal.replay()
-    flaws = (r for _, r in records if isinstance(r, ReceiptExamined | FlawNoted) and r.flaw)
+    flaws = (r for _, r in records if isinstance(r, Examined | FlawNoted) and r.flaw)
     return [*flaws, *simulation.coordinator.federation.accused]
 
 
@@ -373,7 +369,7 @@ def test_what_enough_others_can_open_is_opened(tmp_path: Path) -> None:
     assert blamed(simulation) == []
     journal = simulation._stores["coordinator"].journal
     assert not any(isinstance(record, SubmissionsDropped) for _, record in journal.replay())
-    (refused,) = journalled(simulation, HolderRefused)
+    (refused,) = journalled(simulation, OpenRefused)
     assert "is sealed for key 0, which is erased" in refused.reason
     assert same(simulation.model(), unharmed()[0])
 

@@ -46,11 +46,3 @@ def test_a_restarted_coordinator_draws_the_same(part: float, tmp_path: Path) -> 
     killed_at(killed, "coordinator", at)
     assert members(killed) == members(unharmed)
     assert same(killed.model(), unharmed.model())
-
-
-def test_it_is_the_same_model_under_encryption(tmp_path: Path) -> None:
-    clear, sealed = federation(tmp_path / "plain"), federation(tmp_path / "rlwe", "rlwe")
-    clear.run()
-    sealed.run()
-    assert members(sealed) == members(clear)
-    assert same(sealed.model(), clear.model())

@@ -19,7 +19,7 @@ from secureps.policy.plan import Plan
 from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
-from tests.kits.federations import Tensors, Walker, finished, killed_at, same, small_plan
+from tests.kits.federations import Tensors, Walker, finished, same, small_plan
 from tests.kits.flower_apps import CLIENT_APP, write
 
 FROZEN: dict[str, Any] = {"frozen": ["base.*"]}
@@ -78,19 +78,6 @@ def test_the_model_is_that_of_a_run_without_the_base(tmp_path: Path, cipher: str
     assert sorted(played.model()) == ["body.weight", "head.bias"]
     assert same(played.model(), bare.model())
     assert played.versions() == {"all": 2}
-
-
-def test_the_same_bits_encrypted_or_not_killed_or_not(tmp_path: Path) -> None:
-    models = []
-    for cipher in ("plain", "rlwe"):
-        played = federation(tmp_path / cipher, small_plan(cipher, versions=2, **FROZEN))
-        played.run()
-        models.append(played.model())
-    for party, moment in (("client-00", 60), ("coordinator", 40)):
-        broken = federation(tmp_path / party, small_plan(versions=2, **FROZEN))
-        killed_at(broken, party, moment)
-        models.append(broken.model())
-    assert all(same(models[0], other) for other in models[1:])
 
 
 def test_a_client_with_another_base_is_refused_by_the_tensor(tmp_path: Path) -> None:

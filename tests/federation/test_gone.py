@@ -11,6 +11,7 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
+from secureps.messages.requests import OpenRefused, Submit
 from secureps.messages.submission import UPDATE, Outcome
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.run.party_names import client_names
@@ -103,7 +104,7 @@ def test_in_rounds_other_clients_make_the_version(
     number = burnt(simulation).number
     assert members(simulation, number).isdisjoint(members(simulation, number + 1))
     assert members(simulation, number + 2) & members(simulation, number), "they are back"
-    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    assert journalled(simulation, OpenRefused) == []
 
 
 NONE_HAS = "a shard lost the sums and blocks of members, and client-02 has its own no more"
@@ -168,7 +169,7 @@ def test_a_stream_gives_up_what_is_to_return_and_is_gone(
 
 def founding_of(simulation: Simulation) -> set[str]:
     """Who gave version 0."""
-    receipts = [r.receipt for r in journalled(simulation, coordinator_records.Received)]
+    receipts = [r.receipt for r in journalled(simulation, Submit)]
     fates = simulation.coordinator.federation.fates
     return {
         r.id.client for r in receipts if r.version == -1 and fates[r.id].outcome != Outcome.DROPPED

@@ -18,9 +18,8 @@ from secureps.client.sealing import OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import SecretSeed
 from secureps.errors import Refused
-from secureps.messages import coordinator_records
 from secureps.messages.member_records import SubmissionSettled, UpdateReleased
-from secureps.messages.requests import Decline, PutBlock
+from secureps.messages.requests import Decline, PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.policy.plan import Plan
@@ -155,7 +154,7 @@ class Played:
             ),
             "its receipt": lambda: any(
                 record.receipt.id.client == VICTIM and record.receipt.version == 1
-                for record in of(coordinator_records.Received, COORDINATOR)
+                for record in of(Submit, COORDINATOR)
             ),
             "settled": lambda: any(r.id in ids() for r in of(SubmissionSettled, VICTIM)),
         }

@@ -124,19 +124,6 @@ def test_a_client_that_leaves_ends_and_one_that_is_started_again_joins_again(
     assert play.coordinator.federation.included[NAME] > before
 
 
-def test_who_is_killed_before_the_coordinator_knows_leaves_all_the_same(tmp_path: Path) -> None:
-    play = played(plan(versions=6), tmp_path)
-    until_version(play, 1)
-    act(play, 1, "leave")
-    play.run(lambda: bool(journal_of(play)))
-    play.kill(NAME)
-    play.start(NAME)
-    play.run(play.parties[NAME].halted.done)
-    assert play.parties[NAME].halted.result().reason == LEFT
-    play.run(lambda: finished(play))
-    assert play.coordinator.federation.retired == {NAME}
-
-
 def test_a_lower_budget_holds_without_a_restart_and_after_one(tmp_path: Path) -> None:
     made = plan(versions=6, **OF_RECORDS)
     play = played(made, tmp_path)

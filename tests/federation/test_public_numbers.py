@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from secureps.client.sealing import OutboxSealer, Sealing
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Cohort, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.roles.member.tasks import SealedUpdate
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.shard.stepping import Opened, Stepped, Stepping
@@ -67,7 +67,7 @@ class Shards:
 
         def sealing(
             self: OutboxSealer, pinned: Any, receipt: Any, blocks: Iterable[Any]
-        ) -> Sealing[SealedUpdate]:
+        ) -> Sealing[Sealed]:
             made, again = looked_at(pinned.layout.group(receipt.id.group), blocks)
             shards.sealed[receipt.id] = made.astype(np.int64)
             return (yield from seal(self, pinned, receipt, again))

@@ -27,10 +27,10 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import SecretSeed
 from secureps.errors import ScriptFailed
 from secureps.messages.charge import Charge
+from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Receipt
 from secureps.policy.counting import bound
 from secureps.policy.plan import Plan, load_plan
-from secureps.roles.member.tasks import SealedUpdate
 from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
@@ -67,7 +67,7 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         pinned: Pinned,
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
-    ) -> Sealing[SealedUpdate]:
+    ) -> Sealing[Sealed]:
         layout = pinned.layout.group(receipt.id.group)
         made, again = looked_at(layout, blocks)
         update = yield from seal(self, pinned, receipt, again)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,10 +40,6 @@ def committees(changing: ChangingRoster) -> list[tuple[str, ...]]:
     return [each.holders for each in changing.play.coordinator.federation.committees]
 
 
-def opening(play: Simulation) -> bool:
-    return play.coordinator.federation.groups["all"].phase is Phase.OPENING
-
-
 @pytest.mark.parametrize("lost", ["holder-0", "holder-3"])
 def test_a_lost_holder_is_replaced_and_the_model_is_that_of_a_run_that_lost_none(
     lost: str, tmp_path: Path
@@ -62,25 +58,6 @@ def test_a_lost_holder_is_replaced_and_the_model_is_that_of_a_run_that_lost_none
     assert NEW in committees(changing)[1]
     assert lost not in committees(changing)[1]
     assert same(play.model(), unharmed())
-
-
-def test_both_committees_open_under_kills_of_anybody(tmp_path: Path) -> None:
-    for party in (COORDINATOR, "shard-0", "holder-0", NEW, "client-00"):
-        changing = ChangingRoster(plan_of("rlwe"), tmp_path / party)
-        play = changing.play
-        changing.play_to(1)
-        changing.replace(LOST, NEW)
-        play.start(NEW)
-        play.kill(LOST)
-        play.run(partial(opening, play))
-        play.kill(party)
-        play.start(party)
-        changing.play_to(3)
-        play.kill(party)
-        play.start(party)
-        play.run()
-        assert len(committees(changing)) == 2
-        assert same(play.model(), unharmed()), party
 
 
 def test_without_rounds_no_cohort_has_updates_for_two_committees(

@@ -24,8 +24,6 @@ from tests.kits.federations import (
     unharmed,
 )
 
-PARTIES = ("shard-0", "shard-1", "coordinator", "shard-2", "client-00", "holder-0")
-
 
 def doubled(cipher: str = "plain", **changes: Any) -> Plan:
     return small_plan(cipher, **({"shards": 3, "replicas": 2, "shards_wait": 5.0} | changes))
@@ -56,48 +54,6 @@ def test_two_copies_of_every_block_end_in_the_model_of_one(cipher: str, tmp_path
     simulation.run()
     assert same(simulation.model(), unharmed("plain")[0])
     copies_agree(simulation)
-
-
-def test_killed_at_any_event_ends_in_the_same_model(tmp_path: Path) -> None:
-    expected, _ = unharmed("plain", clients=FEWER)
-    parties = [p for p in PARTIES if "plain" != "plain" or p != "holder-0"]
-    events = events_of(few_doubled("plain", tmp_path / "whole"))
-    kills = 12
-    for number, moment in enumerate(range(1, events, events // kills)):
-        party = parties[number % len(parties)]
-        simulation = few_doubled("plain", tmp_path / str(moment))
-        killed_at(simulation, party, moment)
-        assert same(simulation.model(), expected), f"killed {party} at event {moment}"
-        copies_agree(simulation)
-
-
-# --- a disk that is gone ----------------------------------------------------------
-
-
-def wiped_at(simulation: Simulation, party: str, moment: int) -> None:
-    """Plays to an event; there a shard loses its disk, parts of checkpoints too."""
-
-    def disk() -> None:
-        simulation.lose(party)
-        for part in simulation.checkpoints.glob(f"*/{party}.safetensors"):
-            part.unlink()
-
-    killed_at(simulation, party, moment, disk)
-
-
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-def test_a_disk_that_is_lost_at_any_event_is_filled_by_the_others(
-    cipher: str, tmp_path: Path
-) -> None:
-    """Optimizer and all: nothing is burnt, no client sends anything twice."""
-    expected, _ = unharmed("plain", clients=FEWER)
-    events = events_of(few_doubled(cipher, tmp_path / "whole"))
-    losses = {"plain": 8, "rlwe": 3}[cipher]
-    for number, moment in enumerate(range(1, events, events // losses)):
-        simulation = few_doubled(cipher, tmp_path / str(moment))
-        wiped_at(simulation, f"shard-{number % 3}", moment)
-        assert same(simulation.model(), expected), f"lost shard-{number % 3} at event {moment}"
-        copies_agree(simulation)
 
 
 # --- a shard that is gone for good ------------------------------------------------

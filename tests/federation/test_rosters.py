@@ -14,7 +14,6 @@ from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import REVOKED
-from secureps.roles.holder.holder import Holder
 from tests.kits.changing_roster import BEGUN, ChangingRoster
 from tests.kits.cheats import journalled
 from tests.kits.federations import finished, same, small_plan, unharmed
@@ -76,24 +75,6 @@ def test_a_shard_that_was_away_hears_of_who_came_before_the_client_is_let_in(
     play.run()
     assert included(changing, NEW) >= 1
     assert apart(changing) == {}
-
-
-@pytest.mark.parametrize("party", [COORDINATOR, "shard-0", "holder-0", "client-00"])
-def test_who_is_killed_goes_by_the_newest_roster_again(party: str, tmp_path: Path) -> None:
-    """Its own kit is as it was: what it followed is in its journal."""
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, [NEW])
-    play, before = changing.play, changing.play._kit
-    changing.play_to(2)
-    changing.admit(NEW)
-    play.run(lambda: included(changing, NEW) >= 1)
-    play._kit = before
-    play.kill(party)
-    play.start(party)
-    play.run()
-    assert included(changing, NEW) >= 2
-    machine: Any = play.parties[party].machine
-    follower = machine._ledger.follower if isinstance(machine, Holder) else machine._follower
-    assert follower.roster == changing.roster
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)

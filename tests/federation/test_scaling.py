@@ -14,9 +14,9 @@ from secureps.config.scenario import ShardsSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
-from secureps.messages.coordinator_records import CohortClosed, PlacementMoved, Received
+from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import AskStatus, Figure, Status, Telemetry
+from secureps.messages.requests import AskStatus, Figure, Status, Submit, Telemetry
 from secureps.messages.run import COORDINATOR
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Receipt
@@ -27,14 +27,7 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import Constant, Delays
 from secureps.scenario.links import Links
 from tests.kits.cheats import journalled
-from tests.kits.federations import (
-    Walker,
-    at_event,
-    events_of,
-    finished,
-    same,
-    small_plan,
-)
+from tests.kits.federations import Walker, at_event, events_of, finished, same, small_plan
 from tests.kits.loads import decided
 from tests.kits.shoppers import SYNC, Shopper, sparse_plan
 from tests.kits.streams import BUFFERED, stream_plan
@@ -390,7 +383,7 @@ def test_what_is_on_its_way_at_once_is_a_round_however_late_its_shard_is(
 
 
 def received(play: Simulation, group: str) -> list[Receipt]:
-    receipts = (record.receipt for record in journalled(play, Received))
+    receipts = (record.receipt for record in journalled(play, Submit))
     return [each for each in receipts if each.id.group == group and each.version >= 0]
 
 

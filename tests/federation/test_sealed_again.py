@@ -15,6 +15,7 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
+from secureps.messages.requests import OpenRefused
 from secureps.messages.submission import Receipt
 from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, may_both_open
@@ -25,14 +26,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, lies, small_error, spoils, until
 from tests.kits.evaluations import evaluated_plan, examined
-from tests.kits.federations import (
-    Tensors,
-    Walker,
-    finished,
-    same,
-    small_federation,
-    small_plan,
-)
+from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
 
 COUNT, MINIMUM = 10, 4
 
@@ -63,7 +57,7 @@ def federation(folder: Path, plan: Plan, moody: int = COUNT // 2, count: int = C
 
 
 def no_holder_could_refuse(simulation: Simulation) -> None:
-    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    assert journalled(simulation, OpenRefused) == []
     pinned = simulation.coordinator.federation.pinned
     assert pinned is not None
     closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]

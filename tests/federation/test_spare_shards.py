@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from secureps.messages.orders import Configure, Finish, RosterChanged
 from secureps.messages.requests import AskStatus, Status
 from secureps.messages.run import COORDINATOR
@@ -27,31 +25,6 @@ def listed(changing: ChangingRoster) -> dict[str, tuple[bool, bool]]:
     """Shards of a status, and whether they have come and are here."""
     servers = status_of(changing).servers
     return {s.name: (s.registered, s.live) for s in servers if s.role == "shard"}
-
-
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-@pytest.mark.parametrize("killed", ["", COORDINATOR, SPARE])
-def test_a_run_with_a_spare_shard_ends_in_the_same_model(
-    cipher: str, killed: str, tmp_path: Path
-) -> None:
-    changing = ChangingRoster(small_plan(cipher), tmp_path)
-    play = changing.play
-    changing.play_to(1)
-    assert SPARE not in listed(changing)
-    changing.admit_shard(SPARE)
-    play.run(lambda: listed(changing).get(SPARE) == (True, True))
-    if killed:
-        play.kill(killed)
-        play.loop.call_later(1.0, lambda: play.start(killed))
-    changing.play_to(2)
-    known = status_of(changing)
-    assert listed(changing)[SPARE] == (True, True)
-    assert [each.shard for each in known.holdings] == ["shard-0", "shard-1"]
-    assert SPARE in [each.name for each in known.shards]
-    machine: Any = play.parties[SPARE].machine
-    assert machine.state.run == known.run, "it knows which run it is part of"
-    play.run()
-    assert same(play.model(), unharmed(cipher)[0])
 
 
 def test_nobody_waits_for_a_spare_shard(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ import pytest
 from secureps.crypto.suite import cipher
 from secureps.errors import Conflict, InternalError, Refused, WrongVersion
 from secureps.messages import coordinator_records, requests
+from secureps.messages.requests import OpenRefused, Submit
 from secureps.messages.submission import BlockHeader, signing_bytes
 from secureps.policy.cohorts.overlap import may_both_open
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Prune
 from secureps.roles.member.tasks import Reseal
-from secureps.roles.tasks import Prune
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.log_lines import LogLines
 from tests.kits.cheats import cheats, journalled, spoil_all, spoils
@@ -68,7 +69,7 @@ def holders_allow_all(simulation: Simulation, minimum: int = 3, group: str = "al
     assert pinned is not None
     for one, other in itertools.combinations(cohorts(simulation, group), 2):
         assert may_both_open(pinned.run.id, one, other, minimum)
-    assert journalled(simulation, coordinator_records.HolderRefused) == []
+    assert journalled(simulation, OpenRefused) == []
 
 
 def found(simulation: Simulation, versions: int = 12) -> None:
@@ -153,29 +154,8 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     )
     assert federation.checkpoints[-1].complete
     holders_allow_all(simulation)
-    received = journalled(simulation, coordinator_records.Received)
+    received = journalled(simulation, Submit)
     assert {record.receipt.id for record in received} == set(federation.fates)
-
-
-@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING])
-def test_a_coordinator_that_is_killed_meanwhile_decides_the_same(
-    phase: Phase, tmp_path: Path
-) -> None:
-    simulation, kills = begun(tmp_path, LOCKSTEP, 6), 0
-    while not simulation.coordinator.federation.isolated:
-        known = stands(simulation, phase)
-        number = simulation.coordinator.federation.incarnation
-        simulation.kill("coordinator")
-        simulation.start("coordinator")
-        simulation.run(lambda: simulation.coordinator.federation.incarnation > number)  # noqa: B023
-        again, kills = group_of(simulation), kills + 1
-        assert (again.suspicion, again.invited) == (known.suspicion, known.invited)
-        assert (again.places, again.open_stream.again) == (known.places, known.open_stream.again)
-        chosen = known.suspicion.chosen
-        simulation.run(lambda: group_of(simulation).suspicion.chosen != chosen)  # noqa: B023
-    assert kills > 1
-    simulation.run()
-    found(simulation)
 
 
 def asked(simulation: Simulation) -> tuple[Any, str]:
@@ -297,7 +277,7 @@ def test_a_refusal_gives_the_set_up_for_once(tmp_path: Path) -> None:
 def test_only_the_same_update_is_taken_and_only_once(tmp_path: Path) -> None:
     simulation = begun(tmp_path, SSP | {"minimum": 3}, 6)
     group = stands(simulation)
-    received = journalled(simulation, coordinator_records.Received)
+    received = journalled(simulation, Submit)
     kept = {record.receipt.id: record.receipt for record in received}
 
     def sends(client: str, **changes: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from secureps.errors import Conflict, Malformed, NotReady, SecurepsError, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.requests import Submit
 from secureps.messages.submission import SubmissionId, model_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.validation import LAST_SEQUENCE
@@ -103,7 +104,7 @@ def test_another_base_than_was_asked_for(version: int, step: int, text: str) -> 
     receipt = dataclasses.replace(made(world, "c0", 0), version=version, base=base, step=step)
     refused(world, sign(receipt, "c0"), WrongVersion, text)
     newer = made(world, "c0", 1)
-    assert coordinator_records.Received(newer) in world.give("c0", requests.Submit(newer)).records
+    assert Submit(newer) in world.give("c0", requests.Submit(newer)).records
 
 
 @pytest.mark.parametrize("sequence", [-1, LAST_SEQUENCE + 1, 2**63 - 1])

@@ -10,6 +10,7 @@ import pytest
 
 from secureps.errors import Conflict, Malformed, Refused, SecurepsError, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.requests import Submit, Withdraw
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.roles.machine import Failed
@@ -55,10 +56,10 @@ def test_who_was_refused_is_asked_anew(
     simulation.run()
     assert simulation.coordinator.federation.finished == "all 6 versions are made"
     assert simulation.loop.now() < 100.0, "nobody waited for a deadline"
-    withdrawn = journalled(simulation, coordinator_records.SubmissionWithdrawn)
+    withdrawn = journalled(simulation, Withdraw)
     assert {record.id.client for record in withdrawn} == {"client-01"}
     assert {record.reason for record in withdrawn} == {"this server has no room today"}
-    received = journalled(simulation, coordinator_records.Received)
+    received = journalled(simulation, Submit)
     late = [r.receipt.version for r in received if r.receipt.id.client == "client-01"]
     assert max(late) > 0, "it contributed after that"
 
@@ -102,7 +103,7 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     world = begun()
     first = world.train("c1")
     (record, asked) = withdraw(world, first)
-    assert record == coordinator_records.SubmissionWithdrawn("all", first, "no room")
+    assert record == Withdraw("c1", first, 0, 0, "no room")
     assert LogLines().told(record) == "c1/all/0 never comes: no room"
     assert asked == coordinator_records.MemberAsked("all", "c1", 0, 0)
     assert withdraw(world, first) == [], "it was told before"
@@ -110,12 +111,12 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     assert withdraw(world, first) == [], "and is not about the next one"
     assert withdraw(world, second)[1:] == [asked]
     third = world.train("c1")
-    assert [type(r) for r in withdraw(world, third)] == [coordinator_records.SubmissionWithdrawn]
+    assert [type(r) for r in withdraw(world, third)] == [Withdraw]
     world.replayed()
     assert "c1" not in world.ready()
     world.wait(deadline := world.plan.group("all").rule.deadline)
     fourth = world.train("c1")
-    assert [type(r) for r in withdraw(world, fourth)] == [coordinator_records.SubmissionWithdrawn]
+    assert [type(r) for r in withdraw(world, fourth)] == [Withdraw]
     world.wait(deadline - 1.0)
     assert "c1" not in world.ready(), "once in a deadline"
     for client in ("c0", "c2", "c3", "c4"):

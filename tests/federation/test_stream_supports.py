@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import block_code
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Simulation
-from tests.kits.federations import Tensors, events_of, killed_at, same
+from tests.kits.federations import Tensors, same
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, stream, stream_plan
 
 EVERY = 3
@@ -140,19 +138,3 @@ def test_a_version_changes_the_values_that_its_members_sent(cipher: str, tmp_pat
         assert set(np.flatnonzero(before != after)) <= set(np.concatenate(places))
         assert (before != after).sum() > 0.9 * layout().sent
     assert behind, "the older cohort closed first at a border"
-
-
-@cache
-def events_of_seven() -> int:
-    with TemporaryDirectory() as folder:
-        return events_of(stream(plan("plain", FEW, versions=7), Path(folder), 9))
-
-
-@pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])
-def test_a_kill_changes_no_cohort_into_one_of_two_supports(party: str, tmp_path: Path) -> None:
-    events = events_of_seven()
-    for moment in range(20, events, max(1, events // 4)):
-        broken = stream(plan("plain", FEW, versions=7), tmp_path / str(moment), 9)
-        killed_at(broken, party, moment)
-        assert broken.versions() == {"all": 7}
-        assert all(len(each) == 1 for each in supports(broken))

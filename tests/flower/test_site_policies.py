@@ -12,7 +12,7 @@ import pytest
 from secureps.config.site import SiteSection
 from secureps.flower import post
 from secureps.messages.charge import Release
-from secureps.messages.coordinator_records import MemberRetired
+from secureps.messages.requests import Retire
 from secureps.roles.member.terms import NO_REASON
 from secureps.run.party_names import client_names
 from secureps.store.budget import BudgetLedger, default_ledger
@@ -111,7 +111,7 @@ def test_a_node_keeps_to_its_sites_policy(played: tuple[Path, dict[str, Any]], k
     said = [str(dict(reply.content[post.MARKER])) for reply in node.replies]
     assert any(kept.says in each for each in said), said
     (journal,) = folder.rglob("coordinator/journal.db")
-    gone = [row.record for row in read_rows(journal) if isinstance(row.record, MemberRetired)]
+    gone = [row.record for row in read_rows(journal) if isinstance(row.record, Retire)]
     heard = {each.reason for each in gone if each.client == NAMES[key]}
     if kept.retired is None:
         assert not heard

@@ -32,8 +32,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, InternalError, NotReady, PlanRefused
 from secureps.flower import SecureFedAvg, aggregator, post, secureps_mod, waves
 from secureps.flower.federation import Founder
-from secureps.messages.coordinator_records import Received
-from secureps.messages.requests import AskStatus
+from secureps.messages.requests import AskStatus, Submit
 from secureps.messages.submission import UPDATE
 from secureps.policy.plan import load_plan
 from secureps.roles.coordinator.coordinator import Coordinator
@@ -476,7 +475,7 @@ def test_flowers_own_log_says_rounds_metrics_and_results(
         "configure_train: Sampled 3 nodes (out of 3)",
         "aggregate_train: version 2 is made of sealed updates",
         "Aggregated MetricRecord: {'loss': 0.5",
-        "aggregate_evaluate: Received 3 results and 0 failures",
+        "aggregate_evaluate: Submit 3 results and 0 failures",
         "Aggregated MetricRecord: {'size': ",
         "Strategy execution finished in",
         "Final results:",
@@ -745,8 +744,6 @@ def test_a_node_publishes_its_sites_number_and_others_their_own(tmp_path: Path) 
     nodes = [{**config, **(own if k == 1 else {})} for k, config in enumerate(configs)]
     play(tmp_path, LocalGrid(make_app(), nodes), 1, write_plan(tmp_path, clients=CLIENTS))
     (journal,) = tmp_path.rglob("coordinator/journal.db")
-    receipts = [
-        row.record.receipt for row in read_rows(journal) if isinstance(row.record, Received)
-    ]
+    receipts = [row.record.receipt for row in read_rows(journal) if isinstance(row.record, Submit)]
     counted = {each.id.client: each.examples for each in receipts if each.purpose == UPDATE}
     assert counted == {"client-00": 10, "client-01": 17, "client-02": 12}

@@ -16,10 +16,9 @@ from flwr.serverapp import Grid
 from secureps.errors import NotReady
 from secureps.flower import SecureFedAvg, secureps_mod, waves
 from secureps.flower.waves import Waves
-from secureps.messages.coordinator_records import MemberRetired
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.messages.orders import Invite, Published
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import Prepared, Retire
 from secureps.roles.member.leaving import LEFT, PAUSED
 from secureps.run.party_names import client_names
 from secureps.service.executor import Executor
@@ -244,7 +243,7 @@ def test_a_node_hears_what_its_data_holder_wants(tmp_path: Path, what: str) -> N
     # node that left has it, and a ServerApp that asks again hears again that it is gone.
     assert OwnAct(1, OwnDeed.LEFT) not in acted
     (journal,) = tmp_path.rglob("coordinator/journal.db")
-    gone = [row.record for row in read_rows(journal) if isinstance(row.record, MemberRetired)]
+    gone = [row.record for row in read_rows(journal) if isinstance(row.record, Retire)]
     assert {(each.reason, each.returns) for each in gone} == {
         (PAUSED, True) if what == "pause" else (LEFT, False)
     }

@@ -54,7 +54,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "crypto.tls:_signed_by",
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
-        "roles.member.block_order:in_own_order",
+        "roles.member.tasks:in_own_order",
         "store.checkpoint:Scratch.vector",
         "run.simulate.simulation:Simulation.model.values",
         "run.script.cut_off:answer",

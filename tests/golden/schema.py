@@ -16,11 +16,9 @@ from typing import Any
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.roster import Certificate
 from secureps.messages.encoding import digest, field_types
-from secureps.roles.coordinator.receipts import OpenFold
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.coordinator.timeline import TimelineFold
-from secureps.roles.holder.fold import HolderFold
-from secureps.roles.member.state import MemberState
+from secureps.roles.holder.ledger import HolderFold
+from secureps.roles.member.fold import MemberState
 from secureps.roles.shard.state import ShardFold
 from secureps.store import journal
 from secureps.store.checkpoint import Manifest, ShardFile, Tally
@@ -32,7 +30,7 @@ FILES = (Manifest, ShardFile, Tally, CipherParameters, Certificate)
 """Records that lie in files of their own."""
 
 
-FOLDS = (CoordinatorState, OpenFold, TimelineFold, HolderFold, MemberState, ShardFold)
+FOLDS = (CoordinatorState, HolderFold, MemberState, ShardFold)
 """What compacted journals begin with."""
 
 

@@ -7,10 +7,9 @@ from typing import Any
 from secureps.messages import holder_records, orders, requests
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Cohort, opening_digest
-from secureps.roles.holder.bfv import BfvHolder
+from secureps.messages.submission import Cohort, Held, opening_digest
+from secureps.roles.holder.bfv import BfvHolder, SumOpened
 from secureps.roles.holder.ledger import HolderRules
-from secureps.roles.holder.tasks import SumOpened
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -106,10 +105,10 @@ def released(order: orders.Open | None = None) -> holder_records.CohortReleased:
     return holder_records.CohortReleased(order.cohort, about, bases, sums=sums)
 
 
-def held() -> tuple[orders.ShardSums, ...]:
+def held() -> tuple[Held, ...]:
     placed = make_placement(PLAN)
     owned = {shard: placed.blocks_of("all", shard) for shard in SHARDS}
-    return tuple(orders.ShardSums(s, tuple(SUMS[b] for b in owned[s])) for s in SHARDS)
+    return tuple(Held(s, "all", 0, tuple(SUMS[b] for b in owned[s])) for s in SHARDS)
 
 
 def refusal(step: Step) -> str:

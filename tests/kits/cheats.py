@@ -13,7 +13,7 @@ from secureps.crypto.sharing import P, lagrange, parse_vector, vector_bytes
 from secureps.messages.submission import Receipt
 from secureps.roles.coordinator.group import Phase
 from secureps.run.simulate.simulation import Simulation
-from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.holder import CommitteeWorker
 
 
 def journalled(simulation: Simulation, kind: type[Any], party: str = "coordinator") -> list[Any]:

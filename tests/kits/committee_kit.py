@@ -44,7 +44,7 @@ from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.machine import WORKER, Call, Step, Work, WorkFailed
 from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
-from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.holder import CommitteeWorker
 from secureps.store.budget import MemoryLedger
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.spool import MemorySpool

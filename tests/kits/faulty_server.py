@@ -42,14 +42,12 @@ from secureps.crypto.sharing import P, Vector, lagrange, parse_vector, vector_by
 from secureps.messages.coordinator_records import VersionCommitted
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import KeyShare
-from secureps.messages.shard_records import StatePrepared
-from secureps.roles.holder.committee import CommitteeHolder
-from secureps.roles.holder.tasks import ShareDerived
+from secureps.messages.requests import KeyShare, Prepared
+from secureps.roles.holder.committee import CommitteeHolder, ShareDerived
 from secureps.roles.machine import Answered
 from secureps.run.cli import main
 from secureps.service import process
-from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.holder import CommitteeWorker
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.journal import SqliteJournal
 from secureps.store.served_runs import ServedJournal
@@ -133,7 +131,7 @@ def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> N
 def journalling(journal: SqliteJournal, at: float, records: Sequence[Any]) -> None:
     for record in records:
         match record:
-            case StatePrepared():
+            case Prepared():
                 reached("journals", record.version)
             case VersionCommitted():
                 reached("commits", record.version)

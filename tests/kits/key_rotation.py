@@ -11,7 +11,7 @@ import pytest
 
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.messages.coordinator_records import Received
+from secureps.messages.requests import Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
@@ -52,7 +52,7 @@ def keys_of(simulation: Simulation, holder: str) -> EnvelopeKeys:
 def received(simulation: Simulation) -> list[Receipt]:
     """What a recorder on the wire has, too: every receipt that came with envelopes."""
     journal = simulation._stores[COORDINATOR].journal
-    found = (record.receipt for _, record in journal.replay() if isinstance(record, Received))
+    found = (record.receipt for _, record in journal.replay() if isinstance(record, Submit))
     return [receipt for receipt in found if receipt.envelopes]
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from secureps.crypto.cipher import Opening
 from secureps.messages import orders, requests
+from secureps.messages.member_records import Sealed
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Step, WatchLost, Work
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
-from secureps.roles.member.tasks import Contributed, SealedUpdate
+from secureps.roles.member.tasks import Contributed
 from tests.kits.roles_kit import (
     ADDRESSES,
     HOLDER,
@@ -96,7 +97,7 @@ class Client:
         steps = [self.got(version, b, group) for b in range(COUNTS[group])]
         return steps[-1]
 
-    def sealed(self, version: int, sequence: int, group: str = "all") -> SealedUpdate:
+    def sealed(self, version: int, sequence: int, group: str = "all") -> Sealed:
         id = SubmissionId("c0", group, sequence)
         purpose = FOUNDING if version < 0 else UPDATE
         headers = tuple(
@@ -105,18 +106,18 @@ class Client:
         )
         blocks = model_blocks(group, version, COUNTS[group])
         base = model_digest(group, version, blocks) if version >= 0 else b""
-        return SealedUpdate(make_receipt(self.plan, self.run.id, id, version, base), headers)
+        return Sealed(make_receipt(self.plan, self.run.id, id, version, base), headers)
 
-    def contributed(self, *updates: SealedUpdate) -> Step:
+    def contributed(self, *updates: Sealed) -> Step:
         return self.give(WORKER, Contributed(updates, ()))
 
-    def stored(self, update: SealedUpdate) -> list[Step]:
+    def stored(self, update: Sealed) -> list[Step]:
         return [
             self.give("shard-a", Answered(requests.PutBlock(h), requests.Stored(h.digest)))
             for h in update.headers
         ]
 
-    def trained(self, version: int = 0, sequence: int = 0) -> SealedUpdate:
+    def trained(self, version: int = 0, sequence: int = 0) -> Sealed:
         """Invited, pulled, trained and sealed; its blocks are on their way."""
         self.publish(version)
         self.invite(version)

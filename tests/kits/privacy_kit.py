@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages import coordinator_records
 from secureps.messages.charge import Charge, Release
+from secureps.messages.requests import Prepared
 from secureps.policy.plan import Plan
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.ledger import Ledger
@@ -90,5 +90,5 @@ def adaptive_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
 
 def scales(simulation: Simulation) -> dict[int, float]:
     """Those of every version, as the coordinator journalled them."""
-    found = journalled(simulation, coordinator_records.ShardPrepared)
+    found = journalled(simulation, Prepared)
     return {record.version: record.scale for record in found if record.scale is not None}

@@ -14,9 +14,10 @@ from secureps.config.sections import parse
 from secureps.crypto.identity import Identity, Role
 from secureps.crypto.roster import Certificate, Roster, certify, sign_roster
 from secureps.errors import SecurepsError
-from secureps.messages import coordinator_records, orders, records, requests
+from secureps.messages import orders, records, requests
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
+from secureps.messages.requests import Submit
 from secureps.messages.run import GroupPlacement, Placement, Replicas, RunInfo, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import (
@@ -25,6 +26,7 @@ from secureps.messages.submission import (
     UPDATE,
     BlockHeader,
     Cohort,
+    Held,
     Member,
     Receipt,
     SubmissionId,
@@ -35,10 +37,10 @@ from secureps.messages.submission import (
 from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact
+from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Answer, Order, Step, Work
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import block_bytes
@@ -309,7 +311,7 @@ class World:
                 self.coordinator.apply(0.0, record)
         for transaction in journal:
             for record in transaction:
-                if isinstance(record, coordinator_records.Received):
+                if isinstance(record, Submit):
                     self.receipts[record.receipt.id] = record.receipt
         self.started = self._take(self.coordinator.resume(0.0))
 
@@ -354,7 +356,7 @@ class World:
                 return requests.Prepared(to, group, 0, self.blocks(to, group, 0), digest("s"))
             case orders.Hold(_, cohort):
                 sums = self.sums(to, cohort.group, cohort.number)
-                return requests.Held(to, cohort.group, cohort.number, sums)
+                return Held(to, cohort.group, cohort.number, sums)
             case orders.Open(_, cohort):
                 return self.opened(cohort.group, cohort.number)
             case orders.Prepare(_, cohort):

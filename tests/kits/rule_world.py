@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.rules.rule import Admit, Arrival, Close, Drop, PassOver, Rule, RuleState, Wait
-from secureps.roles.coordinator.clocks import Clocks
+from secureps.roles.coordinator.group import Clocks
 
 
 @dataclass

@@ -13,10 +13,11 @@ from secureps.client.integers import BlockIntegers
 from secureps.client.sealing import whole as sealed_whole
 from secureps.client.update import Update
 from secureps.client.worker import ClientWorker
+from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion
 from secureps.model.difference import Part
 from secureps.model.layout import GroupLayout
-from secureps.roles.member.tasks import Aim, Contribute, Evaluate, SealedUpdate
+from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 
 
 def made_of(values: NDArray[np.float32]) -> Update:
@@ -61,7 +62,7 @@ def released(
     aim: Aim,
     update: Update,
     weight: int = 1,
-) -> SealedUpdate | str:
+) -> Sealed | str:
     """An update that a client seals, or why it does not leave."""
     leave, unsent = worker._release([worker._draft(task, aim, bytes(32), update, weight)])
     return sealed_whole(worker._seal(leave[0])) if leave else unsent[0].reason

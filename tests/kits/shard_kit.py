@@ -11,8 +11,9 @@ from secureps.errors import SecurepsError
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.orders import MemberBlocks
+from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress
-from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
 from secureps.roles.machine import WORKER, Call, Step, Work
 from secureps.roles.shard.shard import Shard
@@ -100,7 +101,7 @@ class Desk:
         return orders.Found(1, "all", make_receipt(self.plan, self.run, FOUND_ID, -1, b""))
 
     def ready(self, version: int, cohort: int) -> Step:
-        made = StatePrepared("all", version, cohort, blocks(version), STATE)
+        made = Prepared("shard-a", "all", version, blocks(version), STATE, cohort=cohort)
         return self.give(WORKER, StateReady(made))
 
     def hold(self, cohort: Cohort) -> orders.Hold:

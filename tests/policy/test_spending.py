@@ -14,8 +14,8 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import after, planned
 from secureps.privacy.accountant import client_epsilon
 from secureps.privacy.ledger import Ledger
-from secureps.roles.member.budget import Budget
 from secureps.roles.member.tasks import Aim
+from secureps.roles.member.terms import Budget
 from tests.kits.privacy_kit import private_plan
 from tests.kits.roles_kit import SCHEMA
 

@@ -28,10 +28,10 @@ from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import GetBlock
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, BlockSealed, Contribute, Contributed, Reseal, SealOn
 from secureps.roles.pinned_run import Pinned
+from secureps.roles.roster_follower import AnnouncedKeys
 from secureps.service.malloc import CLIENT_HEAPS, give_back_free, keep_pieces, keep_whole
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_plan
@@ -74,7 +74,7 @@ def client(cipher: str, folder: Path) -> ClientWorker:
     trainer = Shift(0)
     site = Site("c0", trainer, IDENTITIES["c0"], UnsafeSeed(1), keys, folder)
     told = KeyCommittee(bytes(32), tuple(keys), tuple(keys.values()))
-    committees = SimpleNamespace(goes_on_with=lambda group, version: told, keys=AnnouncedKeys())
+    committees = SimpleNamespace(due_for_made=lambda group, version: told, keys=AnnouncedKeys())
     member = cast(Member, SimpleNamespace(pinned=pinned, committees=committees))
     own = ClientWorker(site, member, DiskSpool(folder / "outbox"))
     trainer.worker = own

@@ -26,7 +26,6 @@ from secureps.messages.requests import (
     GetBlock,
     GetSum,
     Heartbeat,
-    Held,
     Join,
     Register,
     Stored,
@@ -35,7 +34,7 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.messages.submission import FOUNDING, OPENED, SubmissionId
+from secureps.messages.submission import FOUNDING, OPENED, Held, SubmissionId
 from secureps.wire.grpc import framing
 from secureps.wire.msgpack import encode
 from tests.kits.documented import documented, says

@@ -14,11 +14,11 @@ from secureps.messages.coordinator_records import (
     LiarsNamed,
     OpeningFailed,
     RoundGivenUp,
-    ShareReceived,
     VersionCommitted,
 )
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import KeyShare
 from tests.kits.documented import documented, says
 from tests.kits.federations import Tensors, same, small_federation, small_plan
 from tests.kits.processes import PLAN, Processes
@@ -96,7 +96,7 @@ def test_every_step_of_a_version_is_survived_without_the_holder_that_dies_at_it(
         assert [kept(processes, h)[5] for h in processes.holders] == [0, 1, 1, 1]
         assert kept(processes, "holder-0")[9] == 1
         assert len(processes.journal("holder-0", RunPinned)) == 1
-        said = processes.journal("coordinator", ShareReceived, VersionCommitted)
+        said = processes.journal("coordinator", KeyShare, VersionCommitted)
         assert processes.journal("coordinator", RoundGivenUp, CohortBurnt) == []
     answered: dict[int, set[str]] = {}
     made = 0
@@ -142,7 +142,7 @@ def test_two_of_five_die_for_good_and_the_others_answer_once_though_killed_befor
             assert kept(processes, holder) == once
         assert kept(processes, "holder-3") == {}
         assert kept(processes, "holder-4")[2] == 1
-        shares = processes.journal("coordinator", ShareReceived)
+        shares = processes.journal("coordinator", KeyShare)
         for holder in processes.holders[:3]:
             numbers = [share.number for share in shares if share.holder == holder]
             assert len(numbers) == len(set(numbers)) == 4

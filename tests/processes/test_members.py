@@ -10,14 +10,12 @@ from secureps.messages.charge import Release
 from secureps.messages.coordinator_records import (
     CohortBurnt,
     CohortClosed,
-    HolderRefused,
     LiarsNamed,
     OpeningFailed,
-    ReceiptExamined,
-    Received,
     RoundGivenUp,
 )
 from secureps.messages.holder_records import CohortReleased
+from secureps.messages.requests import Examined, OpenRefused, Submit
 from tests.kits.cheats import cheats, spoil_all
 from tests.kits.federations import Tensors, same, small_federation, small_plan
 from tests.kits.processes import ROUNDS, Processes, plan_text
@@ -56,10 +54,10 @@ def test_bad_envelopes_are_named_and_left_out_and_nothing_else_is_lost(tmp_path:
         processes.start("client-05")
         processes.wait(processes.finished, "the end")
         versions, model = processes.model()
-        flaws = [r for r in processes.journal("coordinator", ReceiptExamined) if r.flaw]
+        flaws = [r for r in processes.journal("coordinator", Examined) if r.flaw]
         closed = [record.cohort for record in processes.journal("coordinator", CohortClosed)]
-        received = [record.receipt for record in processes.journal("coordinator", Received)]
-        burnt = (CohortBurnt, RoundGivenUp, OpeningFailed, HolderRefused)
+        received = [record.receipt for record in processes.journal("coordinator", Submit)]
+        burnt = (CohortBurnt, RoundGivenUp, OpeningFailed, OpenRefused)
         assert processes.journal("coordinator", *burnt) == []
         log = processes.log("coordinator")
     assert versions == {"all": VERSIONS}

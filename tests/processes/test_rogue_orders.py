@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import NotReady
-from secureps.messages.requests import GetBlock, Held, Prepared
+from secureps.messages.requests import GetBlock, Prepared
+from secureps.messages.submission import Held
 from tests.kits.committee_kit import SHARD
 from tests.kits.rogue import MINIMUM, RogueShard
 

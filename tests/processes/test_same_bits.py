@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from secureps.messages.coordinator_records import ShardPrepared
+from secureps.messages.requests import Prepared
 from secureps.store.journal import SqliteJournal
 from tests.kits.command import INSECURE, run
 from tests.kits.federations import CIPHERS, Tensors, same
@@ -107,7 +107,7 @@ def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(
 def scales(folder: Path) -> dict[int, float]:
     """Those of every version of a run of `up`, as its coordinator journalled them."""
     with closing(SqliteJournal(folder / "state" / "coordinator" / "journal.db")) as journal:
-        found = [record for _, record in journal.replay() if isinstance(record, ShardPrepared)]
+        found = [record for _, record in journal.replay() if isinstance(record, Prepared)]
     return {record.version: record.scale for record in found if record.scale is not None}
 
 

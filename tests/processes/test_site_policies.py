@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from secureps.messages.coordinator_records import MemberRetired, Received
 from secureps.messages.member_records import BudgetCharged, UpdateReleased
+from secureps.messages.requests import Retire, Submit
 from secureps.store.budget import BudgetLedger
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, prepare
@@ -52,9 +52,9 @@ def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
         assert [type(row) for row in on_record] == [BudgetCharged, UpdateReleased]
         said = "takes part no more: by its own terms: threshold"
         assert f"{REFUSES} {said}" in processes.log("coordinator")
-        retired = processes.journal("coordinator", MemberRetired, Received)
-        gone = [each for each in retired if isinstance(each, MemberRetired)]
-        assert MemberRetired(REFUSES, "by its own terms: threshold") in gone
-        assert MemberRetired(RESTS, "by its own terms", returns=True) in gone
-        sent = {r.receipt.id.client for r in retired if isinstance(r, Received)}
+        retired = processes.journal("coordinator", Retire, Submit)
+        gone = [each for each in retired if isinstance(each, Retire)]
+        assert Retire(REFUSES, "by its own terms: threshold") in gone
+        assert Retire(RESTS, "by its own terms", returns=True) in gone
+        sent = {r.receipt.id.client for r in retired if isinstance(r, Submit)}
         assert REFUSES not in sent

@@ -69,7 +69,7 @@ FLOORS = (
 
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
-MEMBER_DOORS = {"block_order", "budget", "member", "settings", "tasks", "terms"}
+MEMBER_DOORS = {"member", "settings", "tasks", "terms"}
 """What `client/` knows of `roles/member`; the rest of it is the member's own."""
 
 ONLY_IMPORTERS = {

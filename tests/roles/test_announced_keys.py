@@ -12,7 +12,7 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty, Unsigned, WrongRun
 from secureps.messages.envelope_keys import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
-from secureps.roles.announced_keys import AnnouncedKeys
+from secureps.roles.roster_follower import AnnouncedKeys
 
 CA, RUN = Identity.generate(), bytes(32)
 PARTIES = {name: Identity.generate() for name in ("keys-0", "keys-1", "north", "blind")}

@@ -31,8 +31,16 @@ from secureps.messages.requests import (
     Trouble,
 )
 from secureps.messages.run import COORDINATOR
-from secureps.roles.disk_reports import DiskReports
-from secureps.roles.machine import WORKER, Answer, Answered, Call, Step, Unwatched, Work
+from secureps.roles.machine import (
+    WORKER,
+    Answer,
+    Answered,
+    Call,
+    DiskReports,
+    Step,
+    Unwatched,
+    Work,
+)
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.executor import AGAIN_SECONDS
 from secureps.store import checkpoint

@@ -31,16 +31,7 @@ from secureps.roles.shard.shard import Shard
 from tests.kits.bfv_holder import Keys
 from tests.kits.member_kit import PLAN as CLIENTS_PLAN
 from tests.kits.member_kit import Client
-from tests.kits.roles_kit import (
-    ADDRESSES,
-    CA,
-    HOLDER,
-    ROSTER,
-    SCHEMA,
-    SHARDS,
-    configure,
-    make_plan,
-)
+from tests.kits.roles_kit import ADDRESSES, CA, HOLDER, ROSTER, SCHEMA, SHARDS, configure, make_plan
 from tests.kits.shard_kit import Desk
 
 LATE = "shard-c"

@@ -10,7 +10,7 @@ import pytest
 from secureps.crypto.identity import ROLES
 from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import SecurepsError, UnknownParty
-from secureps.messages import orders, requests
+from secureps.messages import orders, requests, submission
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
@@ -73,7 +73,7 @@ def test_what_each_role_may_say() -> None:
                 assert heard == {"client"}
             case requests.Decline | requests.Withdraw:
                 assert heard == {"client"}
-            case requests.Held | requests.Spoilt | requests.Prepared | requests.Checkpointed:
+            case submission.Held | requests.Spoilt | requests.Prepared | requests.Checkpointed:
                 assert heard == {"shard"}
             case requests.Opened | requests.Examined | requests.KeyShare | requests.OpenRefused:
                 assert heard == {"holder"}

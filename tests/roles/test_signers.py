@@ -18,22 +18,15 @@ from secureps.crypto.identity import ROLES, Identity, Role
 from secureps.crypto.key_request import sign_request
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster, sign_roster
 from secureps.crypto.tls import TlsKey, certify_tls, check_certificate, make_authority
-from secureps.errors import (
-    DamagedStore,
-    Malformed,
-    Refused,
-    SecurepsError,
-    UnknownParty,
-    Unsigned,
-)
+from secureps.errors import DamagedStore, Malformed, Refused, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.evaluation import Evaluated, Metric, evaluated_bytes
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, signing_bytes
-from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
+from secureps.roles.roster_follower import AnnouncedKeys
 from secureps.service.one_wave import OneWave
 from secureps.service.process import authenticator
 from secureps.store.act_lines import FILE, ActLines, read_acts
@@ -314,7 +307,7 @@ SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
     "crypto/tls.py _signed_by": (tls_certificate,),
     "crypto/tls.py verify_tls": (key_request,),
     "flower/waves.py _verify": (),  # tests/flower/test_refusals.py, on a grid
-    "roles/announced_keys.py _verify": (envelope_key,),
+    "roles/roster_follower.py _verify": (envelope_key,),
     "roles/coordinator/membership.py evaluated": (evaluation,),
     "roles/coordinator/submissions.py submit": (receipt_at_the_coordinator,),
     "roles/holder/ledger.py check_author": (receipt_at_a_holder,),

@@ -14,7 +14,7 @@ from secureps.messages.following import CopyPart, Follow, JournalRow, Rows
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Heartbeat, Noted, Reply
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.tasks import CaughtUp
+from secureps.roles.coordinator.standby import CaughtUp
 from secureps.roles.machine import Answer, Fold, Halt, Step
 from secureps.service import lead as module
 from secureps.service.environment import Environment

@@ -24,7 +24,7 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import GetBlock, Heartbeat, Noted, Payload, PutBlock
 from secureps.messages.run import STANDBY, Placement
 from secureps.messages.submission import BlockHeader
-from secureps.roles.coordinator.tasks import WriteManifest
+from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
@@ -389,7 +389,7 @@ def test_a_federations_servers_say_what_happened(tmp_path: Path) -> None:
             processes.scrape("coordinator")
     kinds = "secureps_records_journalled_total{{kind={}}}"
     assert coordinator[kinds.format("VersionCommitted")] == 4, "versions 0 to 3"
-    assert coordinator[kinds.format("Received")] == 1 + 3 * 6, "the founding model and all updates"
+    assert coordinator[kinds.format("Submit")] == 1 + 3 * 6, "the founding model and all updates"
     assert coordinator["secureps_group_version{group=all}"] == 3
     assert coordinator["secureps_group_step{group=all,step=done}"] == 1
     assert coordinator["secureps_members_joined"] == 6

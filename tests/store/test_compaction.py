@@ -23,14 +23,10 @@ from secureps.errors import (
     OperatorError,
     Refused,
 )
-from secureps.messages.coordinator_records import (
-    MemberAsked,
-    ReceiptExamined,
-    Received,
-    VersionCommitted,
-)
+from secureps.messages.coordinator_records import MemberAsked, VersionCommitted
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import Dated, Incarnated, ReceivedBefore, RunPinned, SealedBefore
+from secureps.messages.requests import Examined, Submit
 from secureps.messages.submission import receipt_digest
 from secureps.roles.machine import Fold
 from secureps.store import compaction
@@ -138,9 +134,9 @@ def test_a_reopened_journal_goes_on(twins: Twins) -> None:
 
 
 def test_of_receipts_all_that_is_told_is_kept(twins: Twins) -> None:
-    received, sealed = full(Received), full(Sealed)
-    quiet = ReceiptExamined("all", received.receipt.id, "holder-0", "")
-    twins.append(1.0, [received, sealed, quiet, ReceiptExamined("all", quiet.id, "h", "bad")])
+    received, sealed = full(Submit), full(Sealed)
+    quiet = Examined("holder-0", received.receipt.id, "", b"")
+    twins.append(1.0, [received, sealed, quiet, Examined("h", quiet.id, "bad", b"")])
     for _ in range(2):
         twins.compacted.compact(fold(6))
         twins.append(2.0, [told(1)])

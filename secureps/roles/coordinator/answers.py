@@ -6,14 +6,16 @@ nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from secureps.crypto.cipher import Opening
 from secureps.crypto.sharing import parse_vector
 from secureps.errors import Conflict, Malformed
-from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
-from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.coordinator_records import CohortReopened, OpeningFailed
+from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.requests import (
     Checkpointed,
-    Held,
     KeyShare,
     Missing,
     Opened,
@@ -21,12 +23,13 @@ from secureps.messages.requests import (
     Prepared,
     Spoilt,
 )
-from secureps.messages.submission import opening_digest
+from secureps.messages.submission import Held, SubmissionId, opening_digest
 from secureps.policy.checks.evaluation import check_mean, from_vector
 from secureps.roles.coordinator import checkpointing, commit, opening, resharding, termination
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import OPENS, GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import check_digests, check_part, check_prepared
+from secureps.wording import named
 
 # --- of shards --------------------------------------------------------------------
 
@@ -39,10 +42,47 @@ def held(tx: Transaction, event: Held) -> None:
     """
     holding = _at(tx, event.group, Phase.HOLDING, event.cohort)
     group = holding or _opening(tx, event.group, event.cohort)
-    if group is not None:
-        owned = tx.federation.owners(event.group).get(event.shard, ())
-        check_digests(event.shard, event.group, owned, event.sums)
-        (commit.held if holding else commit.held_again)(tx, group, event.shard, event.sums)
+    if group is None:
+        return
+    owned = tx.federation.owners(event.group).get(event.shard, ())
+    check_digests(event.shard, event.group, owned, event.sums)
+    (_hold if holding else _hold_once_more)(tx, group, event)
+
+
+def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
+    """When all shards hold the cohort, it is opened."""
+    held, shard = group.closed_cohort.held, said.shard
+    known = {name: each.sums for name, each in held.items()}
+    if not commit.agrees(tx, group, f"sums of cohort {group.number}", known, {shard: said.sums}):
+        return
+    replaced = shard in held and held[shard] != said
+    if held.get(shard) != said:  # whoever lost its disk may have drawn other noise: nobody saw any
+        tx.write(said)
+    if replaced and group.phase is Phase.HOLDING:  # others were not heard while this one erred
+        commit.hold_again(tx, group)
+    if group.phase is not Phase.OPENING:
+        return
+    if tx.plan.opening is Opening.NOTHING:
+        commit.opened(tx, group, ())
+    else:
+        commit.open_again(tx, group)
+
+
+def _hold_once_more(tx: Transaction, group: GroupState, said: Held) -> None:
+    """A shard may have lost its journal, and made the sums anew while they are opened.
+
+    They must be those that holders were shown: what is in others, such as noise under another seed,
+    is no part of what is opened.
+    """
+    shard = said.shard
+    if group.closed_cohort.held.get(shard) != said:
+        text = f"{shard} lost the sums, and made again from the same blocks they came out different"
+        commit.burnt(tx, group, text)
+    elif group.phase is Phase.PREPARING:
+        blocks = tx.federation.owners(group.name)[shard]
+        tx.order(shard, commit.make_prepare(tx, group, blocks))
+    elif tx.sessions.asked.isdisjoint(group.summed):  # no member is waited for any more
+        tx.reasons[group.name] = OPENS
 
 
 def missing(tx: Transaction, event: Missing) -> None:
@@ -52,15 +92,46 @@ def missing(tx: Transaction, event: Missing) -> None:
     if group.phase is Phase.FOUNDING:
         commit.send_again(tx, wanted)
     elif _opening(tx, event.group, event.cohort) is not None:
-        commit.opening_lost(tx, group, wanted)
+        _lose_opened(tx, group, wanted)
     elif group.phase is Phase.HOLDING and group.number == event.cohort and wanted:
-        commit.missing(tx, group, wanted)
+        # nothing was opened: the members send again, and the rule closes anew
+        tx.write(CohortReopened(group.name, group.number, wanted))
+        commit.send_again(tx, wanted)
+
+
+def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
+    """A shard lost opened sums: the holders open the same cohort once more.
+
+    If it lost the sums and blocks of members too, these send again first: as long as they can, the
+    cohort is not burnt for it, for no holder opens another of this version with these clients.
+    """
+    gone = sorted(id.client for id in ids if id in tx.sessions.gone)
+    if gone:
+        names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
+        text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
+        commit.burnt(tx, group, text)
+    elif ids:
+        commit.send_again(tx, ids)
+        clients = named([id.client for id in ids])
+        text = f"a shard lost the sums and blocks of members: waits for {clients} again"
+        tx.reasons[group.name] = text
+    elif group.closed_cohort.key is not None:
+        commit.prepare_again(tx, group)
+    else:
+        commit.open_again(tx, group)
 
 
 def spoilt(tx: Transaction, event: Spoilt) -> None:
-    """A shard cannot use what was opened of a cohort."""
-    if group := _at(tx, event.group, Phase.PREPARING, event.cohort):
-        commit.unusable(tx, group, event)
+    """A shard cannot use what was opened: of a committee's keys another sum may serve."""
+    if not (group := _at(tx, event.group, Phase.PREPARING, event.cohort)):
+        return
+    making = group.closed_cohort
+    if event.key is None:
+        commit.burnt(tx, group, f"{event.shard} cannot use the sum: {event.reason}")
+    elif making.key is not None and event.key == payload_digest(making.key):
+        text = f"with the answers of {', '.join(making.opened_by)}, {event.shard} says: "
+        text = f"{text}{event.reason}"[: commit.REASON_LIMIT]
+        tx.write(OpeningFailed(group.name, group.number, making.opened_by, text))
 
 
 def prepared(tx: Transaction, event: Prepared) -> None:
@@ -98,7 +169,7 @@ def checkpointed(tx: Transaction, event: Checkpointed) -> None:
         return
     check_part(event)
     if event.shard not in checkpoints[-1].parts:
-        tx.write(CheckpointPart(number, event.shard, event.file, event.size, event.digest))
+        tx.write(event)
         checkpointing.manifest_again(tx)
 
 
@@ -139,13 +210,25 @@ def key_share(tx: Transaction, event: KeyShare) -> None:
     assert tx.layout is not None
     parse_vector(event.share, tx.plan.key_length(tx.layout.group(event.group)))
     if group is not None and event.holder in opening.silent(tx, group):
-        tx.write(ShareReceived(event.group, event.cohort, event.holder, event.share))
+        tx.write(event)
 
 
 def refused(tx: Transaction, event: OpenRefused) -> None:
-    """A holder takes no part in the opening of a cohort; Conflict if it means another one."""
-    if group := _asked(tx, event):
-        commit.refused(tx, group, event.holder, event.reason)
+    """A holder opens no sum of a cohort; of a committee one is not all.
+
+    Raises:
+        Conflict: it means another cohort.
+    """
+    if not (group := _asked(tx, event)):
+        return
+    holder, reason = event.holder, event.reason
+    if opening.wanted(tx.plan):
+        if holder in opening.silent(tx, group):
+            tx.write(replace(event, reason=reason[: commit.REASON_LIMIT]))
+    elif group.phase is Phase.OPENING:
+        commit.burnt(tx, group, f"{holder} refused: {reason}")
+    else:
+        tx.reasons[group.name] = f"a shard lost the opened sum, and {holder} refuses: {reason}"
 
 
 # --- of which cohort --------------------------------------------------------------
@@ -159,10 +242,9 @@ def _asked(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupSta
     name, number = answer.group, answer.cohort
     group = _opening(tx, name, number)
     if group is not None:
-        assert tx.federation.pinned is not None
         cohort = group.closed_cohort.cohort
         receipts = (group.receipts[member.id] for member in cohort.members)
-        if answer.about != opening_digest(tx.federation.pinned.run.id, cohort, receipts):
+        if answer.about != opening_digest(tx.federation.run.id, cohort, receipts):
             raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
     return group
 

@@ -41,16 +41,8 @@ from secureps.policy.rules.rule import (
     Wait,
     holds_everybody,
 )
-from secureps.roles.coordinator import (
-    commit,
-    committees,
-    opening,
-    recovery,
-    synchronous,
-    termination,
-)
-from secureps.roles.coordinator.clocks import MOST_REFUSED
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator import commit, opening, recovery, synchronous, termination
+from secureps.roles.coordinator.group import MOST_REFUSED, GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
 from secureps.wording import named
 
@@ -107,7 +99,7 @@ def _earliest(*times: float | None) -> float | None:
 
 
 def _patience(tx: Transaction, group: GroupState) -> float | None:
-    """Until when others may follow a burnt cohort before sets of it do; None if none is burnt."""
+    """Until when others may follow a burnt cohort before sets of it do; None: not now."""
     if group.phase is not Phase.COLLECTING or not recovery.possible(tx, group):
         return None
     until = (group.opened_at or 0.0) + _deadline(tx, group)
@@ -159,7 +151,7 @@ def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
 
 
 def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
-    """These seal again what they sent; what else they have sent came after that, and is over."""
+    """Asks these clients to seal again what they sent; what they have sent since is dropped."""
     clients = tuple(sorted(chosen.clients))
     later = tuple(id for id in group.pending if id.client in chosen.clients)
     text = "its client seals again what it sent before, for a cohort that was burnt"
@@ -212,7 +204,7 @@ def _end(tx: Transaction, group: GroupState) -> None:
 
 
 def _fail(tx: Transaction, group: GroupState, reason: str) -> Wait:
-    """Its rule cannot be asked any more: the run ends, after the version in the making."""
+    """Ends the run after the version in the making: its rule cannot be asked any more."""
     began = not tx.federation.ending
     termination.end(tx, reason, RuleFailed)
     if group.phase is Phase.COLLECTING:
@@ -252,7 +244,7 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
     # A deadline counts from the oldest that the rule sees: another one, while the first waits. And
     # where versions fall into periods, what comes may end what is here.
     seen_first = not here or next(iter(here)) in opened.ready
-    alike = committees.periods(tx, group.name) is None
+    alike = opening.periods(tx, group.name) is None
     steady = seen_first and alike and not group.sitting_out
     oldest = group.version - tx.plan.bounds(group.name).stale
 
@@ -264,8 +256,8 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
         count, changes, waits = known
         if not (steady and count <= len(here) < waits.arrivals and synchronous.early(tx, waits)):
             return False
-        new = islice(reversed(opened.ready.values()), opened.changes - changes)
-        return all(receipt.version >= oldest for receipt in new)
+        new = islice(reversed(opened.ready), opened.changes - changes)
+        return all(here[id].version >= oldest for id in new)
 
     seen = (group.version, stream.closed, group.opened_at, len(stream.returning))
     rule, kept = tx.rule(group.name), opening.kept(tx, group)
@@ -274,14 +266,15 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _decide_now(tx: Transaction, group: GroupState) -> Wait:
-    receipts, waiting = opening.examined(tx, group)
-    arrived, seen_ids = group.open_stream.arrived, _seen(group, {r.id for r in receipts})
+    ids, waiting = opening.examined(tx, group)
+    arrived, seen_ids = group.open_stream.arrived, _seen(group, set(ids))
     arrivals = tuple(
         Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
-        for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
-        if r.id in seen_ids
+        for r in sorted(
+            (group.receipts[id] for id in seen_ids), key=lambda r: (arrived[r.id], r.id)
+        )
     )
-    rule, period = tx.rule(group.name), committees.periods(tx, group.name)
+    rule, period = tx.rule(group.name), opening.periods(tx, group.name)
     seen, minimum = state(tx, group), tx.plan.bounds(group.name).minimum
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}
@@ -330,7 +323,7 @@ def _decide_now(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
-    """Who is not waited for: may train no more; or sends nothing for now, while nobody trains."""
+    """Members that nobody waits for: their budget is spent, or all have sent what they may."""
     stream = group.open_stream
     found = set(seen.live & stream.spent)
     if seen.live.isdisjoint(stream.training):
@@ -422,14 +415,14 @@ def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str
         place = group.places[id.client]
         same = base == base_of(place) and id.sequence > place.id.sequence
         if same and group.awaits(id.client):
-            tx.write(records.SubmissionWithdrawn(group.name, id, reason))
+            tx.write(replace(message, reason=reason))
             _give_up(tx, group, f"given up: what {id.client} sent was refused: {reason}")
         return
     asked = group.open_stream.training.get(id.client)
     if id in group.open_stream.returning:
         tx.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
     elif asked is not None and asked <= base:
-        tx.write(records.SubmissionWithdrawn(group.name, id, reason))
+        tx.write(replace(message, reason=reason))
 
 
 def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:

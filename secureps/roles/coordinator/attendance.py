@@ -16,9 +16,17 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.submission import SubmissionId
-from secureps.roles.coordinator.clocks import Clocks
-from secureps.roles.coordinator.group import GroupState
+from secureps.messages.requests import (
+    Checkpointed,
+    Examined,
+    KeyShare,
+    Prepared,
+    Retire,
+    Submit,
+    Withdraw,
+)
+from secureps.messages.submission import Held, SubmissionId
+from secureps.roles.coordinator.group import Clocks, GroupState
 
 KEPT = 1 << 17
 """Changes that are kept for groups that have not looked at them yet."""
@@ -29,16 +37,16 @@ NEVER = -1
 _QUIET = (
     records.CheckpointComplete,
     records.CheckpointOrdered,
-    records.CheckpointPart,
+    Checkpointed,
     records.CohortClosed,
     records.CohortOpened,
     records.FounderChosen,
     records.KeysReleased,
     records.RoundExtended,
     records.ShardLocated,
-    records.ShardPrepared,
-    records.ShareReceived,
-    records.SumsHeld,
+    Prepared,
+    KeyShare,
+    Held,
     records.VersionCommitted,
     Charge,
     EnvelopeKeyAnnounced,
@@ -96,16 +104,16 @@ def _concerned(record: object) -> Collection[str] | None:
             | records.MemberJoined(client=client)
             | records.MemberLeft(client=client)
             | records.MemberPassed(client=client)
-            | records.MemberRetired(client=client)
+            | Retire(client=client)
         ):
             return (client,)
-        case records.Received(receipt):
+        case Submit(receipt):
             return (receipt.id.client,)
-        case records.SubmissionWithdrawn(id=id):
+        case Withdraw(id=id):
             return (id.client,)
         case records.SubmissionsDropped(ids=ids) | records.CohortReopened(missing=ids):
             return _senders(ids)
-        case records.ReceiptExamined(flaw=""):
+        case Examined(flaw=""):
             return ()
         case _ if isinstance(record, _QUIET):
             return ()

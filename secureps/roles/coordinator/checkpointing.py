@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import CheckpointComplete, CheckpointOrdered
-from secureps.messages.evaluation import EVALUATION
+from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
+from secureps.messages.requests import Checkpointed
+from secureps.messages.run import Placement
 from secureps.roles.coordinator import evaluation
-from secureps.roles.coordinator.checkpoint import CheckpointState, too_far
-from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.tasks import WriteManifest
+from secureps.roles.coordinator.group import CheckpointState, GroupState, too_far
 from secureps.roles.coordinator.termination import over
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Work
+from secureps.roles.machine import Task, TaskResult, Work
 from secureps.wording import named
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest(Task):
+    """Makes a checkpoint whose parts are durable complete.
+
+    Placement and parts are of the moment at which it was asked for, too: where a shard leaves
+    meanwhile it is asked for anew, and counts with the newest placement alone.
+
+    What is spent is of the moment at which it was asked for: the ledger goes on growing. It is how
+    often each fact is on record (`Ledger.tallies`): all facts would be as many as all updates.
+    """
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+    placement: Placement
+    parts: tuple[Checkpointed, ...]
+    tallies: tuple[tuple[Charge | Release, int], ...] = ()
+    unsafe: tuple[str, ...] = ()
+    evaluations: tuple[VersionEvaluated, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten(TaskResult):
+    """The manifest of a checkpoint by the placement of this epoch is durable.
+
+    `kept` are the numbers of the checkpoints that stay; none where all do.
+    """
+
+    number: int
+    epoch: int
+    kept: tuple[int, ...] = ()
 
 
 def order(tx: Transaction) -> None:
@@ -81,16 +116,14 @@ def parts_due(tx: Transaction) -> tuple[str, ...]:
 
 def _stays(tx: Transaction) -> tuple[str, ...]:
     """The shards that hold blocks once a move, if there is one, is over."""
-    assert tx.federation.pinned is not None
-    return (tx.federation.moving.target or tx.federation.pinned.placement).shards
+    return (tx.federation.moving.target or tx.federation.placement).shards
 
 
 def manifest_again(tx: Transaction) -> None:
     """When all parts of a checkpoint have arrived, its manifest makes it complete."""
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is not None and not last.complete and not parts_due(tx):
-        assert tx.federation.pinned is not None
-        placement = tx.federation.pinned.placement
+        placement = tx.federation.placement
         parts = tuple(last.parts[shard] for shard in sorted(_stays(tx)))
         tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
         known = (placement, parts, tallies, unsafe, tx.federation.evaluations.newest)

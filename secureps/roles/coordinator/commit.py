@@ -10,20 +10,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from secureps.crypto.cipher import Opening
 from secureps.messages import coordinator_records as records
 from secureps.messages import orders
-from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import Prepared, Spoilt
+from secureps.messages.requests import Prepared
 from secureps.messages.submission import Cohort, Member, Outcome, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
-from secureps.roles.coordinator.agreement import agrees, agrees_on_scale
 from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
-from secureps.wording import named
+from secureps.roles.machine import Say
 
 REASON_LIMIT = 300
 """Characters of another party's own words that are kept."""
@@ -35,7 +34,7 @@ REASON_LIMIT = 300
 def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
     """A founding model is complete (or lies in the plan's file): the shards make version 0."""
     for shard in tx.federation.owners(group.name):
-        if shard not in group.coming.blocks:
+        if shard not in group.coming:
             tx.order(shard, orders.Found(tx.federation.incarnation, group.name, receipt))
 
 
@@ -44,7 +43,6 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
 
 def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
     """These are the cohort: journalled before any message names it."""
-    assert tx.federation.pinned is not None
     receipts = {m.id: group.receipts[m.id] for m in members}
     own = ((m, receipts[m.id]) for m in members)
     whole = (replace(m, step=r.step, update=r.update, examples=r.examples) for m, r in own)
@@ -52,7 +50,7 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
         group.name,
         group.number + 1,
         group.version + 1,
-        tx.federation.pinned.placement.epoch,
+        tx.federation.placement.epoch,
         tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
         receipts[members[0].id].committee,
@@ -74,69 +72,9 @@ def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> or
     return orders.Hold(tx.federation.incarnation, cohort, members)
 
 
-def held(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
-    """A shard holds the sums of the cohort; when all do, it is opened."""
-    known = group.closed_cohort.held
-    if not agrees(tx, group, f"sums of cohort {group.number}", known, {shard: sums}):
-        return
-    replaced = known.get(shard, sums) != sums
-    if known.get(shard) != sums:  # whoever lost its disk may have drawn other noise: nobody saw any
-        tx.write(records.SumsHeld(group.name, group.number, orders.ShardSums(shard, sums)))
-    if replaced and group.phase is Phase.HOLDING:  # others were not heard while this one erred
-        hold_again(tx, group)
-    if group.phase is not Phase.OPENING:
-        return
-    if tx.plan.opening is Opening.NOTHING:
-        opened(tx, group, ())
-    else:
-        open_again(tx, group)
-
-
-def missing(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
-    """A shard lacks blocks: nothing was opened; the members send again, the rule closes anew."""
-    tx.write(records.CohortReopened(group.name, group.number, ids))
-    send_again(tx, ids)
-
-
-def held_again(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
-    """A shard says once more what it holds of a cohort that is being opened, or is opened.
-
-    It may have lost its journal and made the sums anew. They must be those that holders were shown:
-    what is in others, such as noise under another seed, is no part of what is opened.
-    """
-    if group.closed_cohort.held.get(shard) != sums:
-        text = f"{shard} lost the sums, and made again from the same blocks they came out different"
-        burnt(tx, group, text)
-    elif group.phase is Phase.PREPARING:
-        blocks = tx.federation.owners(group.name)[shard]
-        tx.order(shard, make_prepare(tx, group, blocks))
-
-
 def hold_again(tx: Transaction, group: GroupState) -> None:
     """Every shard says once more what it holds of the cohort, or what it lacks."""
     tx.tell_shards(group.name, lambda blocks: make_hold(tx, group, blocks))
-
-
-def opening_lost(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
-    """A shard lost opened sums: the holders open the same cohort once more.
-
-    If it lost the sums and blocks of members too, these send again first: as long as they can, the
-    cohort is not burnt for it, for no holder opens another of this version with these clients.
-    """
-    gone = sorted(id.client for id in ids if id in tx.sessions.gone)
-    if gone:
-        names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
-        text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
-        burnt(tx, group, text)
-    elif ids:
-        send_again(tx, ids)
-        clients = named([id.client for id in ids])
-        text = f"a shard lost the sums and blocks of members: waits for {clients} again"
-        tx.reasons[group.name] = text
-    elif group.closed_cohort.key is not None:
-        prepare_again(tx, group)
-    else:
-        open_again(tx, group)
 
 
 def came_back(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
@@ -173,8 +111,8 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
     """The same for every holder."""
     making = group.closed_cohort
     receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
-    sums = () if opening.wanted(tx.plan) else sorted(making.held.items())
-    held = tuple(orders.ShardSums(shard, digests) for shard, digests in sums)
+    shards = () if opening.wanted(tx.plan) else sorted(making.held)
+    held = tuple(making.held[shard] for shard in shards)
     return orders.Open(tx.federation.incarnation, making.cohort, receipts, held)
 
 
@@ -212,40 +150,35 @@ def burnt(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False)
 
 
 def try_answers(tx: Transaction, group: GroupState) -> Wait:
-    """Tries the next sum of keys that the answers give, if there is one."""
-    match opening.decide(tx, group):
-        case opening.Found(key, holders):
-            opened(tx, group, (), key, holders)
-            return GOES_ON
-        case opening.Hopeless(reason, spoilt):
-            burnt(tx, group, reason, spoilt)
-            return tx.again
-        case Wait() as waits:
-            return waits
+    """Tries the next sum of keys that the answers give, if there is one.
 
-
-def refused(tx: Transaction, group: GroupState, holder: str, reason: str) -> None:
-    """A holder opens no sum of this cohort; of a committee one is not all."""
-    if opening.wanted(tx.plan):
-        if holder in opening.silent(tx, group):
-            text = reason[:REASON_LIMIT]
-            tx.write(records.HolderRefused(group.name, group.number, holder, text))
-    elif group.phase is Phase.OPENING:
-        burnt(tx, group, f"{holder} refused: {reason}")
-    else:
-        text = f"a shard lost the opened sum, and {holder} refuses: {reason}"
-        tx.reasons[group.name] = text
-
-
-def unusable(tx: Transaction, group: GroupState, said: Spoilt) -> None:
-    """A shard cannot use what was opened: of a committee's keys another sum may serve."""
-    making = group.closed_cohort
-    if said.key is None:
-        burnt(tx, group, f"{said.shard} cannot use the sum: {said.reason}")
-    elif making.key is not None and said.key == payload_digest(making.key):
-        text = f"with the answers of {', '.join(making.opened_by)}, {said.shard} says: "
-        text = f"{text}{said.reason}"[:REASON_LIMIT]
-        tx.write(records.OpeningFailed(group.name, group.number, making.opened_by, text))
+    While fewer than t have answered, it waits; for nobody who was taken off the roster. When all
+    answers that are there are tried, those of silent holders have one deadline's time to come.
+    """
+    making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
+    unanswered = opening.silent(tx, group)
+    gone = (holder for holder in unanswered if holder not in tx.holders)
+    refusals = making.refusals | dict.fromkeys(gone, REVOKED)
+    if len(refusals) > n - t:
+        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(refusals.items()))
+        burnt(tx, group, f"{len(refusals)} of {n} key holders refused: {said}")
+        return tx.again
+    if len(making.shares) < t:
+        due = opening.asked(tx, group)
+        answered = [holder for holder in due if holder not in unanswered]
+        return Wait(None, f"opens: {opening.missing(tx, due, answered)}")
+    for key, holders in opening.candidates(tx, group):
+        opened(tx, group, (), key, holders)
+        return GOES_ON
+    in_vain = f"no {t} of {len(making.shares)} answers open it"
+    late = [holder for holder in unanswered if holder in tx.holders]
+    until = making.answered_at + tx.plan.group(group.name).rule.deadline
+    if late and tx.now < until:
+        return Wait(until, f"{in_vain}; waits for {', '.join(late)}")
+    verdict = opening.judged(tx, group)
+    # one answer more than needed fits: only two holders that conspire could have made that up
+    burnt(tx, group, f"{in_vain}: {verdict.reason}", spoilt=len(verdict.consistent) > t)
+    return tx.again
 
 
 # --- 4 prepare, 5 commit, 6 publish -----------------------------------------------
@@ -262,7 +195,7 @@ def prepare_again(tx: Transaction, group: GroupState) -> None:
     """Tells shards that are not prepared yet, or may be so no more, once more."""
     for shard, blocks in tx.federation.owners(group.name).items():
         unsure = (group.name, shard) in tx.sessions.unconfirmed
-        if unsure or shard not in group.coming.blocks:
+        if unsure or shard not in group.coming:
             tx.order(shard, make_prepare(tx, group, blocks))
 
 
@@ -283,21 +216,21 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
         _make_again(tx, group)
         return False
     version = group.version + 1
-    known = group.coming.blocks
+    coming = group.coming
+    known = {shard: made.blocks for shard, made in coming.items()}
     if not agrees(tx, group, f"blocks of version {version}", known, {by.shard: by.blocks}):
         return False
     if not agrees_on_scale(tx, group, by):
         return False
-    if known.get(by.shard) != by.blocks or by.scale not in (None, group.coming.scale):
+    if known.get(by.shard) != by.blocks or by.scale not in (None, group.coming_scale):
         replaced = by.shard in known
-        made = records.ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
-        tx.write(made)
+        tx.write(by)
         if replaced:  # others were not heard while this one erred
             _make_again(tx, group)
     tx.sessions.unconfirmed.discard((group.name, by.shard))
     tx.sessions.holds(by.shard, group.name)
     owners = tx.federation.owners(group.name)
-    if not owners.keys() <= group.coming.blocks.keys():
+    if not owners.keys() <= group.coming.keys():
         return False
     if unsure := [shard for shard in owners if _unsure(tx, group, shard)]:
         for shard in unsure:
@@ -366,3 +299,48 @@ def make_known(
 def make_published(tx: Transaction, group: GroupState) -> orders.Published:
     """What clients pull."""
     return orders.Published(tx.federation.incarnation, group.name, group.version, group.blocks)
+
+
+Digests = Mapping[str, tuple[bytes, ...]]
+"""By shard, of its own blocks in their order."""
+
+
+def agrees(tx: Transaction, group: GroupState, what: str, known: Digests, said: Digests) -> bool:
+    """Whether what a shard says of its blocks is what others said of them; else it is named.
+
+    Args:
+        what: is compared, for people: "sums of cohort 3".
+        known: what shards said before; said: what one says now.
+    """
+    if tx.federation.placement.replicas is None:
+        return True
+    owners = tx.federation.owners(group.name)
+    ((shard, digests),) = said.items()
+    mine = dict(zip(owners[shard], digests, strict=True))
+    for other in owners.keys() & known.keys() - {shard}:
+        for block, digest in zip(owners[other], known[other], strict=True):
+            if mine.get(block, digest) != digest:
+                _differ(tx, group, f"{shard} and {other} have different {what}, block {block}")
+                return False
+    return True
+
+
+def agrees_on_scale(tx: Transaction, group: GroupState, said: Prepared) -> bool:
+    """The same of the scale of a clip, or of a range: all have it who hold a group's last block."""
+    scale, shard = group.coming_scale, said.shard
+    others = [s for s in tx.federation.last_owners(group.name) if s in group.coming and s != shard]
+    if said.scale is None or not others or said.scale == scale:
+        return True
+    found = f"{shard} and {others[0]} have different scales of version {said.version}"
+    _differ(tx, group, f"{found}, {said.scale} and {scale}")
+    return False
+
+
+def _differ(tx: Transaction, group: GroupState, found: str) -> None:
+    text = (
+        f"{found}: one of the two computes wrongly, and nothing is made of it until they agree; "
+        "start the faulty one on a sound machine, with a new state folder"
+    )
+    if group.reason != text:
+        tx.step.effects.append(Say(f"{tx.plan.head(group.name)}{text}"))
+    tx.reasons[group.name] = text

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.errors import (
-    ConfigError,
-    Malformed,
-    NotReady,
-    PlanRefused,
-    Refused,
-    UnknownParty,
-)
+from secureps.errors import ConfigError, Malformed, NotReady, PlanRefused, Refused, UnknownParty
 from secureps.messages import requests
 from secureps.messages.acts import Act
 from secureps.messages.encoding import from_plain, to_plain
@@ -24,6 +17,7 @@ from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR, RunInfo
+from secureps.messages.submission import Held
 from secureps.model.layout import Layout
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
@@ -31,30 +25,24 @@ from secureps.roles.coordinator import (
     acts,
     answers,
     checkpointing,
-    committees,
-    envelope_checks,
-    key_release,
+    envelopes,
+    founding,
     membership,
     opening,
-    registration,
     reign,
     resubscribe,
     scaling,
     scheduler,
     submissions,
 )
-from secureps.roles.coordinator.cache import Cache
-from secureps.roles.coordinator.founding import LATER, make_configure
-from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.checkpointing import ManifestWritten
+from secureps.roles.coordinator.founding import make_configure
+from secureps.roles.coordinator.group import GroupState, OpenReceipts
 from secureps.roles.coordinator.load import Load
-from secureps.roles.coordinator.receipts import OpenReceipts
-from secureps.roles.coordinator.seat import Seat
-from secureps.roles.coordinator.sessions import Sessions
+from secureps.roles.coordinator.standby import CaughtUp, Seat
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.coordinator.status import HERE, NOT_KNOWN, servers, status
-from secureps.roles.coordinator.tasks import CaughtUp, ManifestWritten
-from secureps.roles.coordinator.telemetry import Window
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
+from secureps.roles.coordinator.transaction import LATER, Cache, Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -90,13 +78,15 @@ BEFORE_A_RUN = (
 
 
 OF_BLOCKS = (
-    requests.Held,
+    Held,
     requests.Missing,
     requests.Spoilt,
     requests.Prepared,
     requests.Checkpointed,
 )
 """What shards say of blocks that they hold."""
+
+OF_A_COMMITTEE = (requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced)
 
 
 class Coordinator(Seat):
@@ -164,7 +154,7 @@ class Coordinator(Seat):
         if pinned is not None and self._settings.roster.digest != pinned.run.roster:
             self._follower.resume(tx.step)
         membership.revoke(tx, self._settings.roster)
-        committees.form(tx, self._settings)
+        opening.form_committee(tx, self._settings)
         checkpointing.manifest_again(tx)
         return self._close_turn(tx)
 
@@ -291,91 +281,68 @@ class Coordinator(Seat):
         reign.demand_ruling(tx, sender, event)
         if isinstance(event, OF_BLOCKS) and tx.gave_up(sender):
             return requests.Noted()  # it held some when it said so
+        self._demand_own(tx, sender, event)
         match event:
             case requests.Register():
-                self._same(sender, event.party)
-                answer = registration.register(tx, self._settings, event)
+                answer = founding.register(tx, self._settings, event)
                 self._rule(tx)
                 return answer
             case requests.Join(client):
-                self._same(sender, client)
                 if client not in self._sessions.watchers:  # another process, whose disk may work
                     self._sessions.trouble(client, "")
                 membership.demand_known(tx, self._follower, client)
                 if waits := membership.join(tx, self._settings, event):
                     return waits
                 self._renew(tx.now, client)
-                assert tx.federation.pinned is not None
-                epoch = tx.federation.pinned.placement.epoch
-                self._sessions.located[client] = tx.federation.addresses, epoch
+                known = tx.federation
+                self._sessions.located[client] = known.addresses, known.placement.epoch
                 return self._welcome(tx, client)
             case requests.Subscribe(party, unsettled, epoch):
-                self._same(sender, party)
                 self._sessions.epochs[party] = epoch
-                if self._role(party) == "client":
-                    for id in unsettled:
-                        self._same(sender, id.client)
-                    known = tx.federation.pending(party)
-                    self._sessions.lost[party] = known.difference(unsettled)
+                if self._settings.roster.find(party).role == "client":
+                    pending = tx.federation.pending(party)
+                    self._sessions.lost[party] = pending.difference(unsettled)
                 self._sessions.waiting[party] = event
                 self._rule(tx)
                 return None
-            case requests.Heartbeat(party):
-                self._same(sender, party)
+            case requests.Heartbeat():
+                pass
             case requests.Submit(receipt):
-                self._same(sender, receipt.id.client)
                 submissions.submit(tx, self._settings.roster, receipt)
             case requests.Trouble(party, reason):
-                self._same(sender, party)
                 self._sessions.trouble(party, membership.said(reason))
             case requests.Retire(party):
-                self._same(sender, party)
                 self._sessions.leave(party)
                 membership.retire(tx, event)
-            case requests.Decline(party):
-                self._same(sender, party)
+            case requests.Decline():
                 membership.decline(tx, event)
-            case requests.Withdraw(party):
-                self._same(sender, party)
+            case requests.Withdraw():
                 membership.withdraw(tx, event)
-            case Evaluated(_, party):
-                self._same(sender, party)
+            case Evaluated():
                 membership.evaluated(tx, self._settings.roster, event)
-            case requests.Held(shard):
-                self._shard(sender, shard)
-                answers.held(tx, event)
-            case requests.Missing(party, ids=ids) if self._role(sender) == "client":
-                self._same(sender, party)
-                membership.gone(tx, sender, ids)
-            case requests.Missing(shard):
-                self._shard(sender, shard)
+            case requests.Missing(party, ids=ids) if party not in tx.federation.shards:
+                membership.gone(tx, party, ids)
+            case requests.Missing():
                 answers.missing(tx, event)
-            case requests.Opened(holder):
-                self._holder(sender, holder)
-                answers.opened(tx, event)
-            case requests.Examined(holder, id):
-                self._holder(sender, holder, committee=True)
-                envelope_checks.looked_into(tx, tx.group(id.group), event)
-            case EnvelopeKeyAnnounced(holder=holder):
-                self._holder(sender, holder, committee=True)
-                key_release.announced(tx, self._settings.roster, event)
-            case requests.KeyShare(holder):
-                self._holder(sender, holder, committee=True)
-                answers.key_share(tx, event)
-            case requests.Spoilt(shard):
-                self._shard(sender, shard)
+            case Held():
+                answers.held(tx, event)
+            case requests.Spoilt():
                 answers.spoilt(tx, event)
-            case requests.OpenRefused(holder):
-                self._holder(sender, holder)
-                answers.refused(tx, event)
-            case requests.Prepared(shard=shard):
-                self._shard(sender, shard)
+            case requests.Prepared():
                 answers.prepared(tx, event)
-            case requests.Checkpointed(shard):
-                self._shard(sender, shard)
+            case requests.Checkpointed():
                 answers.checkpointed(tx, event)
-            case requests.Telemetry(party):
-                self._same(sender, party)
+            case requests.Opened():
+                answers.opened(tx, event)
+            case requests.OpenRefused():
+                answers.refused(tx, event)
+            case requests.KeyShare():
+                answers.key_share(tx, event)
+            case requests.Examined():
+                envelopes.looked_into(tx, tx.group(event.group), event)
+            case EnvelopeKeyAnnounced():
+                envelopes.announced(tx, self._settings.roster, event)
+            case requests.Telemetry():
                 self._telemetry.take(event, tx.federation.groups)
                 if self._plan.section.scaling is not None:
                     self._load.take(event, tx.federation.shards)
@@ -390,6 +357,27 @@ class Coordinator(Seat):
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return requests.Noted()
+
+    def _demand_own(self, tx: Transaction, sender: str, event: Event) -> None:
+        """UnknownParty unless everybody speaks for themselves, and shards of blocks they hold.
+
+        Malformed if a holder speaks for a committee of a run that has none.
+        """
+        names = [event.receipt.id.client] if isinstance(event, requests.Submit) else []
+        if not isinstance(event, Act):  # whose party is whom it is about
+            fields = ("party", "client", "shard", "holder")
+            names += [getattr(event, name) for name in fields if hasattr(event, name)]
+        role = "" if sender == COORDINATOR else self._settings.roster.find(sender).role
+        if isinstance(event, requests.Subscribe) and role == "client":
+            names += [id.client for id in event.unsettled]
+        for claimed in names:
+            if claimed != sender:
+                raise UnknownParty(f"{sender} speaks as {claimed}; everyone speaks for themselves")
+        of_blocks = isinstance(event, OF_BLOCKS) and role == "shard"
+        if of_blocks and sender not in tx.federation.placement.shards:
+            raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
+        if isinstance(event, OF_A_COMMITTEE) and not opening.wanted(self._plan):
+            raise Malformed(f"{sender} speaks for a committee, and this run has none")
 
     def _rule(self, tx: Transaction) -> None:
         """Does what is left to do before this coordinator rules, and what waited for that."""
@@ -433,9 +421,8 @@ class Coordinator(Seat):
 
     def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
         tx = self._tx(now)
-        assert tx.federation.pinned is not None
         self._sessions.kept = event.kept or self._sessions.kept
-        newest = event.epoch == tx.federation.pinned.placement.epoch  # else it is asked for anew
+        newest = event.epoch == tx.federation.placement.epoch  # else it is asked for anew
         for last in tx.federation.checkpoints[-1:]:
             if newest and last.number == event.number and not last.complete:
                 checkpointing.complete(tx, event.number)
@@ -456,7 +443,7 @@ class Coordinator(Seat):
             membership.announce(tx, event.roster)
             membership.revoke(tx, roster)
         if newer or event.keys:
-            committees.form(tx, own)
+            opening.form_committee(tx, own)
         return self._close_turn(tx)
 
     # --- small things -------------------------------------------------------------
@@ -498,22 +485,3 @@ class Coordinator(Seat):
     def _renew_if_client(self, now: float, sender: str) -> None:
         if sender in self._federation.members and sender not in self._federation.why_gone:
             self._renew(now, sender)
-
-    def _same(self, sender: str, claimed: str) -> None:
-        if sender != claimed:
-            raise UnknownParty(f"{sender} speaks as {claimed}; everyone speaks for themselves")
-
-    def _role(self, party: str) -> str:
-        return self._settings.roster.find(party).role
-
-    def _shard(self, sender: str, claimed: str) -> None:
-        self._same(sender, claimed)
-        pinned = self._federation.pinned
-        assert pinned is not None
-        if sender not in pinned.placement.shards:
-            raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
-
-    def _holder(self, sender: str, claimed: str, committee: bool = False) -> None:
-        self._same(sender, claimed)
-        if committee and not opening.wanted(self._plan):
-            raise Malformed(f"{sender} speaks for a committee, and this run has none")

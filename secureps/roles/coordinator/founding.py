@@ -1,33 +1,48 @@
-"""How a run comes to be: placed, pinned, and bound to plan, model, keys and roster.
+"""How a run comes to be, and how its servers come to it: placed, pinned, and registered.
 
 The first model's schema decides (the plan's file of version 0, or the first client's); before
 all shards and holders are up nothing is pinned. Where no file gives version 0, one client that is
 here does.
+
+Journals are kept apart, and each can be lost or come back older than it was. What a server that
+registers remembers is compared with this journal first: a coordinator without its journal founds no
+second run over the first, one that is behind its shards makes no version twice, and a key holder
+that forgot what it opened opens nothing more.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from contextlib import suppress
 
-from secureps.errors import NotReady, WrongShape
-from secureps.messages.coordinator_records import FounderChosen
+from secureps.errors import (
+    DamagedStore,
+    Malformed,
+    NotReady,
+    Refused,
+    UnknownParty,
+    WrongRun,
+    WrongShape,
+)
+from secureps.messages.coordinator_records import FounderChosen, ShardLocated
 from secureps.messages.orders import Configure
-from secureps.messages.records import RunPinned
-from secureps.messages.run import Placement, RunInfo
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.requests import Noted, Register
+from secureps.messages.run import COORDINATOR, Placement, RunInfo, ShardAddress, other_run
 from secureps.messages.schema import Schema
+from secureps.messages.submission import cohort_digest
 from secureps.model.placement import place_groups
-from secureps.roles.coordinator import commit, committees, recovery
+from secureps.roles.coordinator import commit, opening, recovery, reign
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Say
+from secureps.roles.coordinator.state import MOST_AHEAD
+from secureps.roles.coordinator.transaction import LATER, Transaction, said_once
+from secureps.roles.machine import Halt, Say
 from secureps.roles.pinned_run import PinnedRun
-
-LATER = 1.0
-"""Seconds after which a party that cannot be taken asks again, at first."""
 
 
 def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
-    """What a party hears that holds a run, of a coordinator that holds none; None if it is new.
+    """Refuses a party that holds a run while this coordinator holds none; None if it is new.
 
     An empty folder may be a volume that is not mounted. A run that is founded over it would send
     everybody away from the one that they have, with all that cannot be made again.
@@ -43,14 +58,6 @@ def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
         f"and start the coordinator again; or, for a new run, start {party} with another state "
         "folder, and keep the one that it has",
     )
-
-
-def said_once(tx: Transaction, party: str, text: str) -> NotReady:
-    """The refusal of a party that has to wait for an operator, who reads of it here, once."""
-    if party not in tx.sessions.elsewhere:
-        tx.step.effects.append(Say(text))
-    tx.sessions.elsewhere[party] = tx.now
-    return NotReady(text, LATER)
 
 
 def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
@@ -98,7 +105,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     run = RunInfo(plan.text, schema, layout.digest, roster.committee, roster.digest, settings.nonce)
     addresses = tuple(federation.shards[name] for name in shards)
     tx.write(RunPinned(run, placement, addresses))
-    committees.form(tx, settings)
+    opening.form_committee(tx, settings)
     for party in sorted(tx.watchers):
         if party in shards or party in holders or tx.spare(party):
             tx.order(party, make_configure(tx))
@@ -109,14 +116,12 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
 
 def make_configure(tx: Transaction) -> Configure:
     """Which run this is, and where its shards are now."""
-    pinned = tx.federation.pinned
-    assert pinned is not None
-    number, addresses = tx.federation.incarnation, tx.federation.addresses
-    return Configure(number, pinned.run, pinned.placement, addresses)
+    known = tx.federation
+    return Configure(known.incarnation, known.run, known.placement, known.addresses)
 
 
-def moved(tx: Transaction) -> None:
-    """A shard is elsewhere, or serves for the first time: who dials it hears of it."""
+def tell_moved(tx: Transaction) -> None:
+    """Tells everybody who dials a shard where it is."""
     if (pinned := tx.federation.pinned) is None:
         return
     configure = make_configure(tx)
@@ -155,3 +160,182 @@ def choose_founder(tx: Transaction) -> None:
         tx.write(FounderChosen(here))
     for group in wanted:
         tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
+
+
+LONGEST_ADDRESS = 300
+"""Letters of HOST:PORT; a host's name has 253 at most."""
+
+
+def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | NotReady:
+    """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
+
+    A shard that is new on the roster of a run, or has been drained, is here and holds nothing.
+
+    Raises:
+        UnknownParty: it has left this run, for it was away.
+        Malformed: a weight or an address that is none, two newest cohorts of a group, or an
+            incarnation that cannot have been.
+        WrongRun: it holds another run than this one.
+        Refused: its ledger ends before what it opened.
+        Fenced: it is another coordinator, and this one rules.
+    """
+    party, federation, moved = event.party, tx.federation, False
+    if not federation.reigns.can_be(event.seen):  # a damaged server must not end this coordinator
+        raise Malformed(
+            f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
+            f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
+        )
+    if away := reign.meet(tx, event):
+        return away
+    if party == COORDINATOR:
+        return Noted()
+    role = settings.roster.find(party).role
+    if len(event.advertise) > LONGEST_ADDRESS:
+        raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
+    if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
+        raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
+    if len({held.group for held in event.held}) < len(event.held):  # each takes a digest's time
+        raise Malformed(f"{party}: a group has one newest cohort of which there are sums")
+    if elsewhere := _elsewhere(tx, event, role):
+        return elsewhere
+    if apart := _check_progress(tx, event, role):
+        return apart
+    if role == "shard":
+        tx.sessions.reached[party] = _whole(tx, event)
+        address = ShardAddress(party, event.advertise, event.weight)
+        moved = federation.shards.get(party) != address
+        unsafe = event.unsafe and tx.plan.noisy_shards
+        if moved or (unsafe and party not in federation.unsafe):
+            tx.write(ShardLocated(address, unsafe))
+    else:
+        tx.sessions.holders.add(party)
+    if party not in tx.sessions.watchers:  # what is wrong now it says once it watches
+        tx.sessions.trouble(party, "")
+    own = federation.incarnation
+    if event.seen > own or (event.seen == own and party not in tx.sessions.told):
+        tx.write(Incarnated(event.seen + 1))  # its record was lost with our journal's end
+    reign.obeys(tx, party, event.seen)
+    if moved and tx.spare(party):
+        text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
+        tx.step.effects.append(Say(text))
+    elif moved and reign.rules(tx):
+        tell_moved(tx)
+    found_from_file(tx, settings)
+    return Noted()
+
+
+def _whole(tx: Transaction, event: Register) -> frozenset[str]:
+    """The groups that a shard has all of: it may have prepared the newest version, not heard more.
+
+    One that is further behind adopts what others have, and registers again.
+    """
+    groups = tx.federation.groups
+    known = {at.group: at.version for at in event.reached}
+    return frozenset(g for g, at in known.items() if g in groups and at >= groups[g].version - 1)
+
+
+def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
+    """Refuses a server that has left this run, or takes part in another one."""
+    party, pinned = event.party, tx.federation.pinned
+    if pinned is None:
+        return elsewhere(tx, party, event.run)
+    reason = tx.federation.moving.left.get(party, "")
+    if role == "shard" and reason and not tx.federation.moving.dismissed(party):
+        raise UnknownParty(
+            f"{party} has left this run: {reason}; whatever it has of the run does not count any "
+            f"more. secureps shards add {party} takes it in again, with nothing"
+        )
+    if event.run not in (b"", pinned.run.id):
+        raise WrongRun(other_run(party, event.run, pinned.run.id))
+    return None
+
+
+def _check_progress(tx: Transaction, event: Register, role: str) -> NotReady | None:
+    """Checks that the progress of a server of this run agrees with this journal."""
+    if tx.federation.pinned is None:
+        return None
+    return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, event)
+
+
+def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
+    """Shards do what is journalled here first: it ends if one of them knows other.
+
+    They are its own operator's, so that nobody else can end it so.
+    """
+    ahead = next(_newer(tx, event), "")
+    if not ahead:
+        return None
+    text = (
+        f"{ahead}: it is an older copy; bring back the newest one, or begin a new run from the "
+        "last checkpoint"
+    )
+    tx.step.effects.append(Halt(text, DamagedStore))
+    return NotReady(text, LATER)
+
+
+def _newer(tx: Transaction, event: Register) -> Iterator[str]:
+    """What a shard has that the journal here has not, or has otherwise, in words.
+
+    What a shard hears of is journalled here before, and a cohort's number is no other one's.
+    """
+    groups, epoch = tx.federation.groups, tx.federation.placement.epoch
+    for at in event.reached:
+        if at.group in groups and at.version > groups[at.group].version:
+            yield (
+                f"the coordinator's journal ends at version {groups[at.group].version} of "
+                f"{at.group}, and {event.party} has committed {at.version}"
+            )
+    if event.epoch > epoch:
+        yield (
+            f"the coordinator's journal ends at placement {epoch} of the blocks, "
+            f"and {event.party} goes by placement {event.epoch}"
+        )
+    for held in event.held:
+        if (group := groups.get(held.group)) is None:
+            continue
+        if held.number > group.number:
+            yield (
+                f"the coordinator's journal ends at cohort {group.number} of {held.group}, and "
+                f"{event.party} has the sums of cohort {held.number}"
+            )
+        closed = (c for c in (*group.spoilt, group.cohort) if c is not None)
+        same = (c for c in closed if c.number == held.number)
+        if any(cohort_digest(tx.federation.run.id, cohort) != held.digest for cohort in same):
+            yield (
+                f"the coordinator's journal has another cohort {held.number} of {held.group} than "
+                f"the one that {event.party} has sums of"
+            )
+
+
+def _holder_apart(tx: Transaction, event: Register) -> NotReady | None:
+    """A holder that forgot what it opened is refused, one that is ahead of us is not counted.
+
+    Its word alone does not end a coordinator: it is no more than one holder that is away.
+    """
+    party, federation = event.party, tx.federation
+    reached = {at.group: at.version for at in event.reached}
+    for (holder, group), cohort in federation.answered.items():
+        if holder != party or reached.get(group, -1) >= cohort:
+            continue
+        if not reached:
+            raise Refused(
+                f"{party} comes with an empty ledger to a run whose sums it has opened: "
+                "restore nothing, start a new run"
+            )
+        raise Refused(
+            f"{party}'s ledger ends at cohort {reached.get(group, -1)} of {group}, and it has "
+            f"answered for cohort {cohort}: it is an older copy, and would open again what it "
+            "opened before; bring back the newest one, or stay out of this run"
+        )
+    for name, cohort in reached.items():
+        state = federation.groups.get(name)
+        if state is None or cohort <= state.number:
+            continue
+        text = (
+            f"{party} has opened cohort {cohort} of {name}, and the coordinator's journal ends at "
+            f"cohort {state.number}: the journal is an older copy, or {party} lies; until one of "
+            f"them comes back as it was, {party} counts as away"
+        )
+        return said_once(tx, party, text)
+    tx.sessions.elsewhere.pop(party, None)
+    return None

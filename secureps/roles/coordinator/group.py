@@ -1,23 +1,328 @@
-"""One group's life at the coordinator: its version, its round or its stream, its cohort."""
+"""What the coordinator knows of one group: its version, its round or its stream, its cohort.
+
+    Clocks             of a group without rounds: who trains, and whose clock is where
+    OpenReceipts       the receipts whose fate is open, and who found them in order
+    CohortInProgress   what shards and key holders have said of the cohort that is closed
+    GroupState         all of it
+
+Of all groups together: which versions were evaluated, and which a checkpoint has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
 from secureps.messages import coordinator_records as records
-from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
+from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import Checkpointed, Prepared, Withdraw
+from secureps.messages.submission import Cohort, Held, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.base import Base
 from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.rules.rule import RuleState
-from secureps.roles.coordinator.clocks import Clocks, after_pause
-from secureps.roles.coordinator.cohort import CohortInProgress, PreparedVersion
-from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.wording import by_reason
 
+MOST_REFUSED = 3
+"""How often what a client sends may be refused on its way before it is asked seldom for it."""
+
+
+def after_pause(moment: float, since: float, until: float) -> float:
+    """Moves a moment by a pause: what came during the pause counts as come at its end."""
+    return min(moment, since) + (until - since)
+
+
+@dataclass(slots=True)
+class Clocks:
+    """Of a group without rounds: who trains, whose clock is where; shown to the rule.
+
+    A member takes part from the moment at which it is live until its lease runs out; what it sent
+    waits on, and what it is training may still come.
+
+    Args:
+        clocks: of the members that take part (see `policy.rules.rule`); moved: when each came to
+        its own,
+            or was asked for the next update.
+        passed: members that were waited for too long, and have not sent since.
+        training: who was asked, from which base on, and has not answered.
+        sent: the newest base that each client has contributed from.
+        arrived: when each submission that waits came, in seconds of the run's clock.
+        again: submissions that were sealed anew, and count for no clock.
+        returning: submissions that were taken out again, for their blocks were lost.
+        refused: since which version how often what a client sent was refused on its way, or was
+            lost and not sent again, and when it last was.
+        spent: whom the plan's budget allows no further update.
+        closed: cohorts that are settled.
+    """
+
+    clocks: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
+    training: dict[str, Base] = field(default_factory=dict)
+    sent: dict[str, Base] = field(default_factory=dict)
+    arrived: dict[SubmissionId, float] = field(default_factory=dict)
+    again: set[SubmissionId] = field(default_factory=set)
+    returning: dict[SubmissionId, Base] = field(default_factory=dict)
+    refused: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    spent: set[str] = field(default_factory=set)
+    closed: int = 0
+
+    def enter(self, client: str, clock: int, at: float) -> None:
+        """A member takes part, at this clock."""
+        self.clocks[client], self.moved[client] = clock, at
+
+    def leave(self, client: str) -> None:
+        """It does no more; it may still send what it trains."""
+        self.clocks.pop(client, None)
+        self.moved.pop(client, None)
+
+    def pass_over(self, client: str) -> None:
+        """Nobody waits for it until it sends again: then it enters anew."""
+        self.leave(client)
+        self.passed.add(client)
+
+    def exhaust(self, client: str) -> None:
+        """Its budget is spent: it is never asked again, and nobody waits for it."""
+        self.leave(client)
+        self.passed.discard(client)
+        self.spent.add(client)
+
+    def forget(self, client: str) -> None:
+        """Waits no more for a client that will not send what it was asked for, until it sends."""
+        if client in self.training:
+            self.passed.add(client)
+        self.leave(client)
+        self.training.pop(client, None)
+
+    def next_base(self, client: str, version: int) -> Base:
+        """What the client's next update is trained from, if `version` is the newest."""
+        last = self.sent.get(client)
+        if last is None or last.version < version:
+            return Base(version, 0)
+        return Base(version, last.step + 1)
+
+    def ask(self, client: str, base: Base, at: float) -> None:
+        """It is asked to train from this base, or a newer one."""
+        self.training[client] = base
+        if client in self.moved:
+            self.moved[client] = at
+
+    def arrive(self, id: SubmissionId, base: Base, at: float, again: bool = False) -> None:
+        """An update is here; one that returns comes before later ones, and was counted before.
+
+        One that is sealed `again` was counted as what it was sealed as first.
+        """
+        if id in self.returning:
+            del self.returning[id]
+            later = (t for other, t in self.arrived.items() if other.client == id.client)
+            self.arrived[id] = min((at, *later))
+            return
+        self.arrived[id] = at
+        if again:
+            self.again.add(id)
+            return
+        self.training.pop(id.client, None)
+        self.passed.discard(id.client)
+        self.sent[id.client] = max(base, self.sent.get(id.client, base))
+        if id.client in self.clocks:
+            self.enter(id.client, self.clocks[id.client] + 1, at)
+
+    def remove(self, ids: Iterable[SubmissionId]) -> None:
+        """These do not wait any more: they are summed, or given up."""
+        for id in ids:
+            self.arrived.pop(id, None)
+
+    def refuse(self, client: str, version: int, at: float) -> None:
+        """What it was asked for was refused on its way, while `version` is the newest.
+
+        It is asked anew; after three times seldom, and nobody waits for it until it sends.
+        """
+        self.training.pop(client, None)
+        self._count(client, version, at)
+
+    def _count(self, client: str, version: int, at: float) -> None:
+        since, times, _ = self.refused.get(client, (version, 0, at))
+        self.refused[client] = (version, times + 1 if since == version else 1, at)
+        if self.rests_until(client, version, math.inf) > at:
+            self.pass_over(client)
+
+    def rests_until(self, client: str, version: int, pause: float) -> float:
+        """Until when it is asked for nothing, if this version is the newest: so long after it was
+        refused too often."""
+        since, times, last = self.refused.get(client, (version, 0, 0.0))
+        return last + pause if since == version and times >= MOST_REFUSED else -math.inf
+
+    def withdraw(self, lost: Mapping[SubmissionId, Base], at: float) -> None:
+        """The blocks of these were lost: they come once more, or never."""
+        self.remove(lost)
+        self.returning |= lost
+        for client in {id.client for id in lost} & self.moved.keys():
+            self.moved[client] = at
+
+    def drop(self, ids: Iterable[SubmissionId], version: int, at: float) -> None:
+        """These are given up: they count for no later cohort, and others may be sent for it.
+
+        Of what was to return and never does, if it was its client's newest, the client may make it
+        anew from the same base; but not for ever (`refuse`).
+        """
+        self.remove(ids)
+        for id in ids:
+            base = self.returning.pop(id, None)
+            if base is not None:
+                self._count(id.client, version, at)
+            if base is not None and id not in self.again and self.sent.get(id.client) == base:
+                del self.sent[id.client]
+                if base.step:
+                    self.sent[id.client] = Base(base.version, base.step - 1)
+            if id not in self.again and self.clocks.get(id.client, 0) > self.closed:
+                self.enter(id.client, self.clocks[id.client] - 1, at)
+
+    def stand_still(self, since: float, until: float) -> None:
+        """Time spent in a pause of the run does not count for anybody."""
+        self.moved = {c: after_pause(at, since, until) for c, at in self.moved.items()}
+        self.arrived = {id: after_pause(at, since, until) for id, at in self.arrived.items()}
+        self.refused = {
+            client: (version, times, after_pause(at, since, until))
+            for client, (version, times, at) in self.refused.items()
+        }
+
+    def settle(self) -> None:
+        """A cohort is part of a version, or came to nothing."""
+        self.closed += 1
+
+    def state(self, version: int, live: Set[str], since: float | None) -> RuleState:
+        """As the rule sees it, now and after whatever is folded next."""
+        return RuleState(
+            version=version,
+            live=live,
+            invited=self.training.keys(),
+            opened_at=since,
+            clocks=self.clocks,
+            closed=self.closed,
+            moved=self.moved,
+            passed=self.passed,
+            sent=self.sent,
+        )
+
+
+@dataclass(slots=True)
+class OpenReceipts:
+    """The receipts of a group whose fate is open.
+
+    What is asked for at every event follows each receipt as it comes and goes, so that nobody looks
+    through all of them.
+
+    Args:
+        enough: holders of a committee that must find a submission in order; 0: nobody looks.
+        receipts: in the order in which they came.
+        examined: the holders that found nothing wrong with a submission, where one has.
+        doubted: those that found a flaw, and it stays in all the same.
+        ready: those that enough holders found in order.
+        clients: the submissions of each client that is here with any.
+        changes: how often `ready` has changed.
+    """
+
+    enough: int = 0
+    receipts: dict[SubmissionId, Receipt] = field(default_factory=dict)
+    examined: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
+    doubted: dict[SubmissionId, frozenset[str]] = field(default_factory=dict)
+    ready: dict[SubmissionId, None] = field(default_factory=dict)
+    clients: dict[str, dict[SubmissionId, None]] = field(default_factory=dict)
+    changes: int = 0
+    _looked: Counter[str] = field(default_factory=Counter)
+    """Into how many of those that are not ready each holder has looked."""
+
+    def put(self, receipt: Receipt) -> None:
+        """A receipt was accepted."""
+        self.receipts[receipt.id] = receipt
+        self.clients.setdefault(receipt.id.client, {})[receipt.id] = None
+        if not self.enough:
+            self._make_ready(receipt.id)
+
+    def look(self, id: SubmissionId, holder: str) -> None:
+        """A holder found nothing wrong with a submission that is here."""
+        self._answer(self.examined, id, holder)
+        if id not in self.ready and len(self.examined[id]) >= self.enough:
+            self._looked.subtract(self.answered(id))
+            self._make_ready(id)
+
+    def doubt(self, id: SubmissionId, holder: str) -> None:
+        """It found a flaw, and whatever is here stays."""
+        if id in self.receipts:
+            self._answer(self.doubted, id, holder)
+
+    def answered(self, id: SubmissionId) -> frozenset[str]:
+        """Who has looked into a submission, whatever was found."""
+        return self.examined.get(id, frozenset()) | self.doubted.get(id, frozenset())
+
+    def remove(self, id: SubmissionId) -> None:
+        """It waits no more, if it does."""
+        if self.receipts.pop(id, None) is None:
+            return
+        of_client = self.clients[id.client]
+        del of_client[id]
+        if not of_client:
+            del self.clients[id.client]
+        by = self.answered(id)
+        self.examined.pop(id, None)
+        self.doubted.pop(id, None)
+        if id in self.ready:
+            del self.ready[id]
+            self.changes += 1
+        else:
+            self._looked.subtract(by)
+
+    def clear(self) -> None:
+        """Nothing is here."""
+        for id in tuple(self.receipts):
+            self.remove(id)
+
+    def looked_into_all(self, kept: Collection[SubmissionId]) -> frozenset[str]:
+        """Holders that have looked into all that are not ready, and into these that are."""
+        waiting = len(self.receipts) - len(self.ready) + len(kept)
+        found = self._looked + Counter(h for id in kept for h in self.answered(id))
+        return frozenset(holder for holder, count in found.items() if count == waiting)
+
+    def _answer(
+        self, answers: dict[SubmissionId, frozenset[str]], id: SubmissionId, holder: str
+    ) -> None:
+        if id not in self.ready and holder not in self.answered(id):
+            self._looked[holder] += 1
+        answers[id] = answers.get(id, frozenset()) | {holder}
+
+    def _make_ready(self, id: SubmissionId) -> None:
+        self.ready[id] = None
+        self.changes += 1
+
+
+@dataclass(slots=True)
+class CohortInProgress:
+    """A cohort that is closed, and not settled.
+
+    Args:
+        held: by shard, its sums; opened: the digests of the opened sums, by block.
+        shares, refusals: what holders of a committee answered; answered_at: when the last did.
+        failed: the holders whose sum of keys was tried in vain, each time.
+        key: the sum that is tried; opened_by: the holders whose answers gave it.
+    """
+
+    cohort: Cohort
+    held: dict[str, Held] = field(default_factory=dict)
+    opened: tuple[bytes, ...] = ()
+    shares: dict[str, bytes] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    failed: tuple[tuple[str, ...], ...] = ()
+    answered_at: float = 0.0
+    key: bytes | None = None
+    opened_by: tuple[str, ...] = ()
+
+
 SITS_OUT = "cannot take part before the next version"
+OPENS = "every shard holds; the key holders open"
 
 Ask = tuple[int, Base | None]
 """What a client was asked for: by which round, and without rounds from which base."""
@@ -49,7 +354,8 @@ class GroupState:
     """One group's life.
 
     Of the committed version: `scale` under adaptive clipping, `states` the digests of its shards'
-    files, `history` the digest of every one; `coming` is what shards have made of the next.
+    files, `history` the digest of every one; `coming` is what shards have made of the next, each
+    its part, of version 0 without a cohort.
 
     `open_receipts` are those whose fate is open, `missing` what was among them until a shard lost
     its blocks, and may come again while the round is open. `making` is the cohort that is closed,
@@ -79,7 +385,7 @@ class GroupState:
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
     scale: float | None = None
-    coming: PreparedVersion = field(default_factory=PreparedVersion)
+    coming: dict[str, Prepared] = field(default_factory=dict)
     stream: Clocks | None = None
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
@@ -102,6 +408,12 @@ class GroupState:
     def digest(self) -> bytes:
         """Digest of the committed version; what an update must have been trained on."""
         return model_digest(self.name, self.version, self.blocks)
+
+    @property
+    def coming_scale(self) -> float | None:
+        """The scale of the coming version's clip, where it is adaptive and a shard has said it."""
+        scales = (made.scale for made in self.coming.values())
+        return next((scale for scale in scales if scale is not None), None)
 
     @property
     def closed_cohort(self) -> CohortInProgress:
@@ -193,7 +505,7 @@ class GroupState:
         return self.pending
 
     def end_cohort(self, at: float, reason: str) -> None:
-        """It is part of a version, or burnt: the next round opens, or the stream goes on."""
+        """Ends a cohort that is committed or burnt: a round may open, or the stream goes on."""
         if not self.streaming:
             self.end_round()
             self.phase, self.reason = Phase.WAITING, reason
@@ -207,7 +519,7 @@ class GroupState:
         self.phase, self.reason, self.opened_at = Phase.COLLECTING, reason, at
 
     def begin_set(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
-        """Exactly these clients of a burnt cohort send once more what they sent for it.
+        """Asks exactly these clients of a burnt cohort to send once more what they sent for it.
 
         Whatever they made after that was dropped, was in no cohort, and may be made anew.
         """
@@ -253,7 +565,7 @@ class GroupState:
         return member is not None and member.id == id
 
     def decline(self, client: str, reason: str, sits_out: bool = False) -> None:
-        """It takes no part in the open round; without rounds, in none for this version."""
+        """Notes that a client takes no part in the open round; without rounds, in this version."""
         self.absences[client] = reason
         if sits_out:
             self.sitting_out |= {client}
@@ -263,7 +575,7 @@ class GroupState:
             self.lost |= {client}
 
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
-        """These wait no more."""
+        """Removes submissions that wait no more."""
         for id in ids:
             self.open_receipts.remove(id)
             if self.stream is not None:
@@ -292,7 +604,7 @@ class GroupState:
             self.absences.pop(client, None)
 
     def excuse(self, client: str) -> None:
-        """Nothing is asked of a client: its data has nothing for this group."""
+        """Asks a client for nothing more: its data has nothing for this group."""
         if self.awaits(client):
             self.invited -= {client}
             self.forget(client)
@@ -303,7 +615,7 @@ class GroupState:
             self.stream.forget(client)
 
     def stand_still(self, since: float, until: float) -> None:
-        """Nothing that waited has waited longer for a pause of the run."""
+        """Time spent in a pause of the run does not count towards deadlines."""
         if self.opened_at is not None:
             self.opened_at = after_pause(self.opened_at, since, until)
         if self.stream is not None:
@@ -319,9 +631,9 @@ class GroupState:
         self.close(None)
 
     def close(self, cohort: Cohort | None) -> None:
-        """Nothing is held, opened or prepared of this cohort (None: of any)."""
+        """Begins the steps of a cohort; None ends those of the one before."""
         self.making = None if cohort is None else CohortInProgress(cohort)
-        self.coming = PreparedVersion()
+        self.coming = {}
 
     def apply_stream(self, at: float, record: records.StreamRecord) -> None:
         """Folds a record of a group without rounds."""
@@ -344,13 +656,93 @@ class GroupState:
                 self.open_stream.pass_over(client)
             case records.MemberAsked(client=client, version=version, step=step):
                 self.open_stream.ask(client, Base(version, step), at)
-            case records.SubmissionWithdrawn(id=id):
+            case Withdraw(id=id):
                 self.open_stream.refuse(id.client, self.version, at)
             case records.SubmissionsDropped(ids=ids):
                 self.let_go(ids)
                 if self.phase is Phase.FOUNDING:
-                    self.coming = PreparedVersion()
+                    self.coming = {}
                 if self.stream is not None:
                     self.stream.drop(ids, self.version, at)
             case _:
                 assert_never(record)
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """What became of the versions that were to be evaluated.
+
+    Args:
+        results: by version; skipped: why, by version.
+        subject: the version that members were last asked to evaluate, 0 before the first;
+            model: the digests of its groups; rounds: how often they were asked.
+        since: when the newest version of any group was committed.
+    """
+
+    results: dict[int, VersionEvaluated] = field(default_factory=dict)
+    skipped: dict[int, str] = field(default_factory=dict)
+    subject: int = 0
+    model: tuple[bytes, ...] = ()
+    rounds: int = 0
+    since: float = 0.0
+
+    @property
+    def newest(self) -> tuple[VersionEvaluated, ...]:
+        """All results, in the order of versions."""
+        return tuple(self.results[version] for version in sorted(self.results))
+
+    def settled(self, version: int) -> bool:
+        """Whether a version was evaluated, or never will be."""
+        return version in self.results or version in self.skipped
+
+    def begin(self, model: tuple[GroupState, ...]) -> None:
+        """Members are asked to evaluate the version that the model is at."""
+        version = model[0].version
+        self.rounds = self.rounds + 1 if version == self.subject else 1
+        self.subject, self.model = version, tuple(group.digest for group in model)
+
+
+AHEAD, LEAST_AHEAD = 2, 8
+"""Times the plan's `checkpoint_every`, and versions at least, that a group may be ahead of the
+newest checkpoint while none can be made: a restart redoes no more, and outboxes keep no more."""
+
+
+@dataclass(slots=True)
+class CheckpointState:
+    """A checkpoint in the making, or the last complete ones.
+
+    `evaluations` is how many results were there when it was ordered, for its manifest to name.
+    """
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+    evaluations: int = 0
+    parts: dict[str, Checkpointed] = field(default_factory=dict)
+    complete: bool = False
+
+    def version_of(self, group: str) -> int:
+        """The version of a group in this checkpoint; -1 if it is not in it."""
+        return next((gv.version for gv in self.versions if gv.group == group), -1)
+
+
+def too_far(
+    groups: Collection[GroupVersion], checkpoints: Sequence[CheckpointState], every: int
+) -> bool:
+    """Whether a group is as far ahead of the newest whole checkpoint as it may be.
+
+    Args:
+        every: the plan's `checkpoint_every`.
+    """
+    whole = [each for each in checkpoints if each.complete]
+    known = {at.group: at.version for at in whole[-1].versions} if whole else {}
+    most = max(LEAST_AHEAD, AHEAD * every)
+    return any(at.version - known.get(at.group, -1) >= most for at in groups)
+
+
+def stand_still(
+    since: float, until: float, groups: Iterable[GroupState], evaluations: Evaluations
+) -> None:
+    """Time between these two moments does not count towards deadlines of these groups."""
+    evaluations.since = after_pause(evaluations.since, since, until)
+    for group in groups:
+        group.stand_still(since, until)

@@ -14,9 +14,9 @@ from statistics import fmean, median
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import CohortSteps, Telemetry
+from secureps.messages.requests import CohortSteps, Submit, Telemetry
 from secureps.messages.scaling import ShardLoad
-from secureps.messages.submission import UPDATE, Cohort
+from secureps.messages.submission import UPDATE, Cohort, Held
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.policies import Observation, Round, Waits
 from secureps.roles.coordinator import termination
@@ -104,7 +104,7 @@ class Load:
                 case records.RoundOpened(group=name, invited=invited):
                     self._asked[name], self._came[name] = len(invited), []
                     self._coming[name] = 0
-                case records.Received(receipt) if receipt.purpose == UPDATE:
+                case Submit(receipt) if receipt.purpose == UPDATE:
                     group = tx.group(receipt.id.group)
                     self._sent[group.name] += receipt.size
                     self._updates_of[group.name] += 1
@@ -119,8 +119,8 @@ class Load:
                     self._lost += len(ids)
                 case records.CohortBurnt(group=name):
                     self._lost += len(tx.group(name).burnt_members)
-                case records.SumsHeld(group=name, held=held) if name in self._closed:
-                    self._lags[held.shard].append(tx.now - self._closed[name])
+                case Held(shard, name) if name in self._closed:
+                    self._lags[shard].append(tx.now - self._closed[name])
                 case records.VersionCommitted(group=name, version=version) if version > 0:
                     if self.since is None:
                         self.begin(tx.now)

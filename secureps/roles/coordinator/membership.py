@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     Conflict,
@@ -15,24 +17,16 @@ from secureps.errors import (
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.orders import RosterChanged
-from secureps.messages.requests import (
-    FAILED,
-    Decline,
-    Join,
-    Proposal,
-    Retire,
-    Subscribe,
-    Withdraw,
-)
+from secureps.messages.requests import FAILED, Decline, Join, Proposal, Retire, Subscribe, Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.roles.coordinator import (
     asynchronous,
     commit,
-    committees,
     evaluation,
     founding,
+    opening,
     recovery,
     synchronous,
     termination,
@@ -68,8 +62,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         return Proposal(tx.plan.text)
     if federation.pinned is None:
         founding.found(tx, settings, schema)
-    assert federation.pinned is not None
-    ours = federation.pinned.run.schema
+    ours = federation.run.schema
     if schema.untied.digest != ours.untied.digest:
         text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
         raise WrongShape(f"{text}; train the run's model")
@@ -115,7 +108,7 @@ def demand_known(tx: Transaction, follower: RosterFollower, client: str) -> None
 
 
 def revoke(tx: Transaction, roster: Roster) -> None:
-    """Who has joined and is on the roster no more is left out, of open rounds too."""
+    """Leaves out clients that have joined and are on the roster no more, of open rounds too."""
     for client in tx.federation.members:
         if client not in roster and tx.federation.isolated.get(client) != REVOKED:
             tx.sessions.leave(client)
@@ -133,12 +126,13 @@ def announce(tx: Transaction, text: str) -> None:
 
 
 def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> None:
-    """Who goes by an older roster than this one hears of it; of others with committees first.
+    """Sends newer rosters to a party that still follows an older one.
 
-    Whoever was away may not have followed a roster whose key holders are still sealed for.
+    A party that was away may not have followed a roster whose key holders are still sealed for:
+    that one comes first.
     """
     roster = follower.roster
-    for committee in committees.used(tx):
+    for committee in opening.used_committees(tx):
         if committee.committee != roster.committee and follower.number_of(committee.committee) >= 0:
             _tell(tx, known.party, follower.committee(committee.committee).roster)
     newest = (roster.number, roster.expires)
@@ -199,7 +193,7 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
 
 
 def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
-    """A client has no more of what it was to send again: whoever waits for it hears of it.
+    """A client says that it no longer has what it was to send again.
 
     In an open round it trains once more instead: of what it lost nothing was opened. Of a founding
     model that not all shards have there is another one.
@@ -226,7 +220,7 @@ def retire(tx: Transaction, message: Retire) -> None:
     Raises:
         UnknownParty: it never joined, and gives no reason why it does not.
     """
-    client, reason = message.party, said(message.reason)
+    client, reason = message.client, said(message.reason)
     if client not in tx.federation.members:
         if not reason:
             raise UnknownParty(f"{client} has not joined, and cannot retire")
@@ -236,7 +230,7 @@ def retire(tx: Transaction, message: Retire) -> None:
         return
     if client in tx.federation.why_gone and (client in tx.federation.retired or message.returns):
         return
-    tx.write(records.MemberRetired(client, reason, message.returns))
+    tx.write(replace(message, reason=reason))
     for group in tx.federation.groups.values():
         asked = group.phase is Phase.COLLECTING and client in group.invited
         if asked and client not in group.open_receipts.clients:
@@ -254,13 +248,12 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
         Conflict: it said something else of this version.
         Malformed, NotFinite: its metrics are not the plan's, or no numbers.
     """
-    section, pinned = tx.plan.section.evaluation, tx.federation.pinned
+    section = tx.plan.section.evaluation
     if section is None or not tx.plan.evaluator or message.party != tx.plan.evaluator:
         raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
     check_metrics(section, message.metrics)
     roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
-    assert pinned is not None
-    if message.run != pinned.run.id:
+    if message.run != tx.federation.run.id:
         raise WrongRun("this evaluation is of another run; join this one first")
     if message.examples < 1:
         raise Malformed(f"an evaluation on {message.examples} examples: at least 1")

@@ -15,10 +15,12 @@ from secureps.messages.records import RunPinned
 from secureps.messages.requests import BALANCE
 from secureps.messages.run import Placement
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
-from secureps.roles.coordinator.acted import stand_still
-from secureps.roles.coordinator.clocks import after_pause
-from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.group import (
+    Evaluations,
+    GroupState,
+    after_pause,
+    stand_still,
+)
 
 REMOVED = "removed by the operator"
 """Why a shard has left whose blocks were moved first."""

@@ -1,25 +1,28 @@
-"""What the coordinator makes of the answers of a committee's key holders.
+"""Whom updates are sealed for, and what the coordinator makes of the answers of these key holders.
 
+    committees    base versions that are still to come are sealed for the holders that the CA named
+                  last, and those before them for whom they were sealed for already: a client seals
+                  one base version for one committee alone, and a cohort has one
     examination   receipts that enough holders found in order are shown to the rule
     opening       any t shares of a cohort give a sum of keys; the shards say whether it opens
 
 Any t - 1 holders may lie about their shares: subsets of answers are tried one after another, and
 who is off the polynomial of the others is named. A sum of keys that is too large is not tried
 at all. If nothing opens, the cohort is burnt: it is charged, and none of its submissions is ever
-part of another. Pure functions of the state.
+part of another.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from secureps.config.plan import SyncSection
 from secureps.crypto.cipher import Opening
+from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.crypto.sharing import (
     KEY_BOUND,
     Committee,
@@ -30,32 +33,127 @@ from secureps.crypto.sharing import (
     key_sum,
     parse_vector,
 )
+from secureps.errors import WrongVersion
+from secureps.messages.coordinator_records import CommitteeFormed
+from secureps.messages.encoding import file_digest
+from secureps.messages.orders import GroupVersion, KeyCommittee, SealFor
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import Wait
-from secureps.roles.coordinator import committees
-from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.state import REVOKED
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Say
+from secureps.roles.pinned_run import PinnedRun
+from secureps.wording import named
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A sum of keys that may open the cohort: int32 little-endian, from these holders' shares."""
-
-    key: bytes
-    holders: tuple[str, ...]
+def committee_at(tx: Transaction, group: str, version: int) -> KeyCommittee:
+    """Whom updates of a group are sealed for that were trained from this version."""
+    known = tx.federation.committees
+    return next((c for c in reversed(known) if c.begins(group) <= version), known[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Hopeless:
-    """Nothing will ever open this cohort; `spoilt`: whoever answered told the truth.
+def holders_of(tx: Transaction, committee: bytes | None) -> tuple[str, ...]:
+    """Who is in the committee that a receipt or a cohort names; nobody where it names none."""
+    known = tx.federation.committees
+    return next((c.holders for c in known if c.committee == committee), ())
 
-    One holder more than t fits with the others: only two that conspire could have made that up.
+
+def other_holders(tx: Transaction, group: GroupState) -> str:
+    """Whom the newest version is sealed for, where they are not those of the roster; else empty."""
+    known, version = tx.federation.committees, max(0, group.version)
+    if not known or group.phase is Phase.DONE:
+        return ""
+    due, newest = committee_at(tx, group.name, version), known[-1]
+    text = f"version {version} is sealed for {named(due.holders, len(due.holders))}"
+    if due.committee != newest.committee:
+        begins, names = newest.begins(group.name), named(newest.holders, len(newest.holders))
+        return f"{text}, and from version {begins} on for {names}"
+    return text if set(due.holders) != set(tx.holders) else ""
+
+
+def is_able(tx: Transaction, committee: KeyCommittee) -> bool:
+    """Whether enough of them are on the roster: who was taken off it never opens anything again."""
+    return sum(holder in tx.holders for holder in committee.holders) >= tx.plan.threshold
+
+
+def periods(tx: Transaction, group: str) -> Callable[[int], int] | None:
+    """Which base versions of a group may stand in one cohort: those with the same number.
+
+    None: all of them. Updates of one support and for one committee can be summed.
     """
+    every = tx.plan.group(group).support_every
+    later = {each.committee: each.begins(group) for each in tx.federation.committees[1:]}
+    begins = later.values()
+    if every is None and not begins:
+        return None
+    return lambda version: (version // every if every else 0) + sum(b <= version for b in begins)
 
-    reason: str
-    spoilt: bool = False
+
+def check_committee(tx: Transaction, receipt: Receipt) -> None:
+    """WrongVersion unless a receipt is for the committee that its base version is sealed for."""
+    due = committee_at(tx, receipt.id.group, receipt.version)
+    if receipt.committee != due.committee:
+        raise WrongVersion(
+            f"{receipt.id} is sealed for other key holders than {named(due.holders)}, for whom "
+            f"version {receipt.version} is: wait for the next version"
+        )
+
+
+def form_committee(tx: Transaction, settings: PinnedRun) -> None:
+    """The holders of a roster open what is sealed from the next versions on, if they are others.
+
+    While they are not as many as the plan says, or a key is not here, those before them go on.
+    """
+    known, roster, pinned = tx.federation.committees, settings.roster, tx.federation.pinned
+    shared = tx.plan.opening is Opening.COMMITTEE and pinned is not None
+    if tx.plan.opening is Opening.HOLDER and pinned and pinned.run.holders != roster.committee:
+        text = "the key that all updates are encrypted for is on the roster no more"
+        tx.step.effects.append(
+            Say(f"{text}: nobody opens any, begin a new run from the last model")
+        )
+    if not shared or (known and known[-1].committee == roster.committee):
+        return
+    members = roster.holders()
+    names = tuple(certificate.name for certificate in members)
+    if any(earlier.committee == roster.committee for earlier in known):
+        text = f"{named(names)} opened earlier versions of this run, and others since"
+        tx.step.effects.append(Say(f"{text}: a holder that was replaced does not come back"))
+        return
+    if known and len(names) != tx.plan.holders:
+        text = f"the roster has {len(names)} key holders, and the plan {tx.plan.holders}"
+        tx.step.effects.append(Say(f"{text}: those that there were go on"))
+        return
+    found = {file_digest(EnvelopePublicKey(key).to_bytes()): key for key in settings.keys}
+    if known and (lacking := [c.name for c in members if c.cipher_key_digest not in found]):
+        text = f"the kit lacks the cipher key of {named(lacking)}: copy all of public/"
+        tx.step.effects.append(Say(f"{text}; the key holders before go on"))
+        return
+    groups = tx.federation.groups.values() if known else ()
+    since = tuple(GroupVersion(group.name, group.version + 1) for group in groups)
+    digests = (certificate.cipher_key_digest for certificate in members)
+    before = known[-1] if known else None
+    made = tuple(found[digest] for digest in digests if digest in found)
+    formed = KeyCommittee(roster.committee, names, made, since)
+    tx.write(CommitteeFormed(formed))
+    tx.tell_clients(SealFor(tx.federation.incarnation, formed))
+    if before is not None:
+        gone, come = set(before.holders) - set(names), set(names) - set(before.holders)
+        text = f"{named(sorted(come or names))} in place of {named(sorted(gone or names))}"
+        tx.step.effects.append(Say(f"the next versions are sealed for other key holders: {text}"))
+
+
+def used_committees(tx: Transaction) -> tuple[KeyCommittee, ...]:
+    """Those whom something is sealed for, or will be from the next versions on."""
+    known, groups = tx.federation.committees, tx.federation.groups.values()
+    sealed = {receipt.committee for group in groups for receipt in group.receipts.values()}
+    due = [committee_at(tx, group.name, max(0, group.version)) for group in groups] if known else []
+    return tuple(c for c in known if c in due or c == known[-1] or c.committee in sealed)
+
+
+def repeat_committees(tx: Transaction, client: str) -> None:
+    """A client hears for whom to seal, from the versions on that there are."""
+    for committee in used_committees(tx):
+        tx.order(client, SealFor(tx.federation.incarnation, committee))
 
 
 def wanted(plan: Plan) -> bool:
@@ -67,29 +165,29 @@ def short(tx: Transaction, group: GroupState) -> str:
     """Why no round opens: too few holders are here to open anything; empty if enough are."""
     if not wanted(tx.plan):
         return ""
-    due = committees.at(tx, group.name, group.version).holders
+    due = committee_at(tx, group.name, group.version).holders
     here = [holder for holder in due if holder in tx.watchers]
     if len(here) >= tx.plan.threshold:
         return ""
-    return f"waits for key holders: {_missing(tx, due, here)}"
+    return f"waits for key holders: {missing(tx, due, here)}"
 
 
 # --- examination ------------------------------------------------------------------
 
 
-def examined(tx: Transaction, group: GroupState) -> tuple[Collection[Receipt], str]:
-    """The receipts that the rule may see, and what the others wait for (empty: there are none)."""
+def examined(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionId], str]:
+    """The submissions that the rule may see, and what others wait for; empty if there are none."""
     open_receipts, held = group.open_receipts, kept(tx, group)
-    shown: Collection[Receipt] = open_receipts.ready.values()
+    shown: Collection[SubmissionId] = open_receipts.ready
     if held:
-        shown = tuple(receipt for receipt in shown if receipt.id not in held)
+        shown = tuple(id for id in shown if id not in held)
     count = len(open_receipts.receipts) - len(shown)
     if not count:
         return shown, ""
     updates = f"{count} update{'s' * (count > 1)}"
-    due = committees.at(tx, group.name, group.version).holders
-    missing = _missing(tx, due, open_receipts.looked_into_all(held))
-    return shown, f"{updates} to be examined by key holders: {missing}"
+    due = committee_at(tx, group.name, group.version).holders
+    said = missing(tx, due, open_receipts.looked_into_all(held))
+    return shown, f"{updates} to be examined by key holders: {said}"
 
 
 def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
@@ -103,12 +201,12 @@ def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     if not group.suspicion.flawed or last_look(tx, group) is None:
         return stuck
     ids = (id for client in group.suspicion.flawed for id in opened.clients.get(client, ()))
-    shown = (opened.ready[id] for id in ids if id in opened.ready)
+    shown = (opened.receipts[id] for id in ids if id in opened.ready)
     return stuck.union(
         receipt.id
         for receipt in shown
         if not opened.answered(receipt.id)
-        >= tx.watchers.intersection(committees.holders(tx, receipt.committee))
+        >= tx.watchers.intersection(holders_of(tx, receipt.committee))
     )
 
 
@@ -117,7 +215,7 @@ def left(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]
     receipt = group.open_receipts.receipts.get(id)
     if receipt is None:
         return frozenset(tx.holders)
-    return frozenset(committees.holders(tx, receipt.committee)) & frozenset(tx.holders)
+    return frozenset(holders_of(tx, receipt.committee)) & frozenset(tx.holders)
 
 
 def unopenable(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
@@ -161,11 +259,12 @@ def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt
         for receipt in group.receipts.values()
         if looked_at(group, receipt.id.client)
         and holder not in answered(receipt.id)
-        and holder in committees.holders(tx, receipt.committee)
+        and holder in holders_of(tx, receipt.committee)
     )
 
 
-def _missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
+def missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
+    """Says who of these has not answered, and how many suffice."""
     absent = [holder for holder in holders if holder not in answered]
     verb = "has" if len(absent) == 1 else "have"
     suffice = f"{tx.plan.threshold} of {len(holders)} suffice"
@@ -179,7 +278,7 @@ def asked(tx: Transaction, group: GroupState) -> tuple[str, ...]:
     """Who opens the cohort that is closed."""
     if not wanted(tx.plan):
         return tx.holders
-    return committees.holders(tx, group.closed_cohort.cohort.committee)
+    return holders_of(tx, group.closed_cohort.cohort.committee)
 
 
 def silent(tx: Transaction, group: GroupState) -> tuple[str, ...]:
@@ -189,38 +288,11 @@ def silent(tx: Transaction, group: GroupState) -> tuple[str, ...]:
     return tuple(holder for holder in asked(tx, group) if holder not in answered)
 
 
-def decide(tx: Transaction, group: GroupState) -> Found | Hopeless | Wait:
-    """What is next for a cohort that every shard holds.
+def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tuple[str, ...]]]:
+    """Sums of keys (int32, little-endian) that may open the cohort, and whose shares give them.
 
-    While fewer than t have answered, it waits; for nobody who was taken off the roster. When all
-    answers that are there are tried, those of silent holders have one deadline's time to come.
+    Those that were tried are left out.
     """
-    making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
-    unanswered = silent(tx, group)
-    late = tuple(holder for holder in unanswered if holder in tx.holders)
-    gone = (holder for holder in unanswered if holder not in tx.holders)
-    refusals = making.refusals | dict.fromkeys(gone, REVOKED)
-    if len(refusals) > n - t:
-        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(refusals.items()))
-        return Hopeless(f"{len(refusals)} of {n} key holders refused: {said}")
-    if len(making.shares) < t:
-        due = asked(tx, group)
-        answered = [holder for holder in due if holder not in unanswered]
-        return Wait(None, f"opens: {_missing(tx, due, answered)}")
-    found = next(_candidates(tx, group), None)
-    if found is not None:
-        return found
-    verdict = _judged(tx, group, None)
-    until = making.answered_at + tx.plan.group(group.name).rule.deadline
-    if not late or tx.now >= until:
-        reason = f"no {t} of {len(making.shares)} answers open it: {verdict.reason}"
-        return Hopeless(reason, spoilt=len(verdict.consistent) > t)
-    names = ", ".join(late)
-    return Wait(until, f"no {t} of {len(making.shares)} answers open it; waits for {names}")
-
-
-def _candidates(tx: Transaction, group: GroupState) -> Iterator[Found]:
-    """Sums of keys that are plausible and were not tried."""
     committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
     for subset in itertools.combinations(sorted(answers), committee.threshold):
@@ -229,7 +301,7 @@ def _candidates(tx: Transaction, group: GroupState) -> Iterator[Found]:
     failed = {found[names].tobytes() for names in group.closed_cohort.failed}
     for names, total in found.items():
         if total.tobytes() not in failed and _plausible(total, group):
-            yield Found(total.astype("<i4").tobytes(), names)
+            yield total.astype("<i4").tobytes(), names
 
 
 def _key_length(tx: Transaction, group: GroupState) -> int:
@@ -259,7 +331,8 @@ def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
     return {indices[h]: parse_vector(share, length) for h, share in shares.items()}
 
 
-def _judged(tx: Transaction, group: GroupState, verified: Vector | None) -> Verdict:
+def judged(tx: Transaction, group: GroupState, verified: Vector | None = None) -> Verdict:
+    """Who is off the polynomial of the others' answers, or of `verified` ones."""
     return judge(tx.plan.committee(asked(tx, group)), _answers(tx, group), verified)
 
 
@@ -268,5 +341,5 @@ def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
     committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}
-    verdict = _judged(tx, group, interpolate(committee, right))
+    verdict = judged(tx, group, interpolate(committee, right))
     return tuple(committee.holders[k] for k in sorted(verdict.liars)), verdict.reason

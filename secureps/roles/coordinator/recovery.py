@@ -51,8 +51,7 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
     Without rounds, of those alone who stood in a burnt cohort and may still send that update.
     """
     federation, rule = tx.federation, tx.plan.bounds(group.name)
-    assert federation.pinned is not None
-    cut: Cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
+    cut: Cut = partial(halves, federation.run.id, group.name, group.version + 1)
     able = tx.takers(group.name, tx.clients) - federation.retired
     if not group.streaming:
         able -= group.sitting_out
@@ -113,8 +112,7 @@ def decide(
 
 def decide_set(tx: Transaction, group: GroupState) -> Close | Drop | Wait:
     """What becomes of the set that is under way: it makes the cohort whole, or is given up."""
-    examined, waiting = opening.examined(tx, group)
-    ready = {receipt.id for receipt in examined}
+    ready, waiting = opening.examined(tx, group)
     here = [r for r in group.receipts.values() if r.id.client in group.suspicion.chosen]
     arrivals = tuple(Arrival(r.id, r.version, step=r.step) for r in here if r.id in ready)
     decision = decide(tx, group, arrivals)

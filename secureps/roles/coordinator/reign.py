@@ -26,8 +26,7 @@ from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import LINE
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator import founding
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.transaction import LATER, Transaction, said_once
 from secureps.roles.machine import Call, Event, Halt
 from secureps.wording import named
 
@@ -59,7 +58,7 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
     if tx.federation.pinned is None:
         tx.write(StandbyFollows(b""))  # no standby takes over before there is a run
     elif elsewhere:
-        own, run = tx.federation.incarnation, tx.federation.pinned.run.id
+        own, run = tx.federation.incarnation, tx.federation.run.id
         ask = requests.Register(COORDINATOR, "", 1.0, own, run)
         tx.step.effects.append(Call(COORDINATOR, ask))
 
@@ -122,8 +121,7 @@ def _shards(tx: Transaction) -> list[str]:
 
 def _every(tx: Transaction) -> set[str]:
     """All shards that another coordinator may ask, and those that came since."""
-    assert tx.federation.pinned is not None
-    return {*tx.federation.pinned.placement.shards, *tx.federation.reigns.left}
+    return {*tx.federation.placement.shards, *tx.federation.reigns.left}
 
 
 def _has_first(tx: Transaction) -> bool:
@@ -149,7 +147,7 @@ def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
         return
     if isinstance(event, requests.Subscribe) and sender in tx.sessions.obeyed:
         return
-    raise NotReady(f"the coordinator {waits(tx)}", founding.LATER)
+    raise NotReady(f"the coordinator {waits(tx)}", LATER)
 
 
 def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
@@ -176,9 +174,9 @@ def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
     if holder:
         until = "until it obeys this one it is away"
         text = f"{event.party} obeys another coordinator, or lies: {until}"
-        return founding.said_once(tx, event.party, text)
+        return said_once(tx, event.party, text)
     tx.step.effects.append(Halt(SUPERSEDED if higher else STALE, Fenced))
-    return NotReady(f"{event.party} obeys another coordinator", founding.LATER)
+    return NotReady(f"{event.party} obeys another coordinator", LATER)
 
 
 def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
@@ -193,7 +191,7 @@ def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
         return None
     if rules(tx) or _has_first(tx):
         raise Fenced(SUPERSEDED)
-    return NotReady("it is not decided yet which coordinator rules", founding.LATER)
+    return NotReady("it is not decided yet which coordinator rules", LATER)
 
 
 def obeys(tx: Transaction, party: str, seen: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.coordinator_records import PlacementMoved, ShardPrepared
+from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.orders import Finish
 from secureps.messages.requests import BALANCE, Move, Prepared
 from secureps.messages.run import Placement
@@ -262,8 +262,7 @@ def adopted(tx: Transaction, group: GroupState, event: Prepared) -> None:
     if event.blocks != tuple(group.blocks[block] for block in owned):
         return
     if group.states.get(event.shard) != event.state:
-        known = (event.shard, event.blocks, event.state)
-        tx.write(ShardPrepared(group.name, group.version, *known))
+        tx.write(event)
     tx.sessions.adopted.add((event.epoch, group.name, event.shard))
     tx.sessions.holds(event.shard, group.name)
 

@@ -10,9 +10,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import (
     checkpointing,
     commit,
-    committees,
-    envelope_checks,
-    key_release,
+    envelopes,
     opening,
     recovery,
     resharding,
@@ -20,8 +18,7 @@ from secureps.roles.coordinator import (
 )
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.sessions import Located
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.transaction import Located, Transaction
 
 
 def repeat(
@@ -54,7 +51,7 @@ def repeat(
             tx.order(party, Discard(federation.incarnation, past))
     elif party in tx.holders:
         if federation.released.get(party):
-            tx.order(party, key_release.make_erase(tx, party))
+            tx.order(party, envelopes.make_erase(tx, party))
         for group in federation.groups.values():
             if opening.wanted(tx.plan):
                 _repeat_to_committee(tx, group, party)
@@ -63,7 +60,7 @@ def repeat(
             elif group.phase is Phase.PREPARING:
                 commit.prepare_again(tx, group)  # a shard may have lost what this holder opened
     elif not spare:
-        committees.repeat(tx, party)
+        opening.repeat_committees(tx, party)
         now = (federation.addresses, pinned.placement.epoch)
         if located != now:  # a shard or a block moved after its client had joined
             tx.order(party, make_configure(tx))
@@ -72,7 +69,7 @@ def repeat(
                 tx.tell_fates((id,))
             elif not federation.known(id):
                 commit.send_again(tx, (id,))
-        for keys in key_release.known(tx):
+        for keys in envelopes.newest_keys(tx):
             tx.order(party, keys)
         for group in federation.groups.values():
             _repeat_to_client(tx, group, party)
@@ -87,7 +84,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
     if blocks is None:
         return
     if group.phase is Phase.FOUNDING:
-        if shard in group.coming.blocks:
+        if shard in group.coming:
             return
         for receipt in group.receipts.values():
             tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
@@ -97,7 +94,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
     tx.order(shard, commit.make_known(tx, group, shard, blocks))
     if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
         # It may have lost its journal, whatever it said before: what follows, follows its answer.
-        if shard in group.coming.blocks:
+        if shard in group.coming:
             tx.sessions.unconfirmed.add((group.name, shard))
         tx.order(shard, commit.make_hold(tx, group, blocks))
 
@@ -105,7 +102,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
 def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> None:
     if group.streaming or group.phase in (Phase.COLLECTING, Phase.HOLDING, Phase.OPENING):
         for receipt in opening.unexamined(tx, group, holder):
-            tx.order(holder, envelope_checks.make_examine(tx, receipt))
+            tx.order(holder, envelopes.make_examine(tx, receipt))
     if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(tx, group):
         tx.order(holder, commit.make_open(tx, group))
 

@@ -1,7 +1,9 @@
 """Moves every group as far as it can go now: the one loop that all events of a coordinator end in.
 
 Every step returns what its group waits for. Here alone that is stored, beside the fold of the
-journal: a step without a reason leaves the words of its records.
+journal: a step without a reason leaves the words of its records. A server that hangs keeps its
+connection, and all others wait for it: at the end of the loop those that owe an answer for longer
+than the plan's deadline are named.
 """
 
 from __future__ import annotations
@@ -15,19 +17,17 @@ from secureps.roles.coordinator import (
     checkpointing,
     commit,
     departures,
-    envelope_checks,
+    envelopes,
     evaluation,
     founding,
-    key_release,
     opening,
-    overdue,
     resharding,
-    succession,
     synchronous,
     termination,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Say
 
 
 def advance(tx: Transaction) -> float | None:
@@ -44,10 +44,10 @@ def advance(tx: Transaction) -> float | None:
     untils += (leaves, _await_evaluator(tx))
     if not resharding.due(tx):
         checkpointing.order(tx)
-    key_release.release(tx)
+    envelopes.release(tx)
     if tx.federation.moving.target is None:
         termination.finish(tx)
-    untils.append(overdue.look(tx))
+    untils.append(look(tx))
     return min((until for until in untils if until is not None), default=None)
 
 
@@ -60,8 +60,8 @@ def _advance_group(tx: Transaction, group: GroupState, paused: str) -> float | N
 
 def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
     yield Wait(None, tx.reasons.get(group.name, ""))
-    succession.settle(tx, group)
-    envelope_checks.settle(tx, group)
+    envelopes.give_up_lost(tx, group)
+    envelopes.leave_out_doubted(tx, group)
     paused = paused if _between(tx, group) else ""
     if paused:
         yield Wait(None, paused)
@@ -95,3 +95,52 @@ def _await_evaluator(tx: Transaction) -> float | None:
         return None
     held = evaluation.await_evaluator(tx, at)
     return tx.now if held is None else held.until
+
+
+Step = tuple[str, int, str]
+"""Of a group (or none): a version or checkpoint, and what is owed for it."""
+
+
+def look(tx: Transaction) -> float | None:
+    """Notes who is overdue, and says so once; returns when somebody may come to be."""
+    sessions, names, until = tx.sessions, dict[str, str](), list[float]()
+    owed = {step: parties for step, parties in _owed(tx) if parties}
+    sessions.steps = {step: sessions.steps.get(step, tx.now) for step in owed}
+    for (group, version, what), parties in owed.items():
+        deadline = tx.plan.group(group or tx.plan.groups[0]).rule.deadline
+        end = sessions.steps[group, version, what] + deadline
+        if tx.now < end:
+            until.append(end)
+            continue
+        text = f"owes {what} {version} for more than {deadline:g} s, the plan's deadline"
+        names |= {party: text for party in parties if party in tx.watchers}
+    for party in sorted(names.keys() - sessions.overdue.keys()):
+        tx.step.effects.append(Say(f"{party} {names[party]}"))
+    sessions.overdue = names
+    return min(until, default=None)
+
+
+def _owed(tx: Transaction) -> Iterator[tuple[Step, tuple[str, ...]]]:
+    for group in tx.federation.groups.values():
+        yield _owed_of(tx, group)
+    if parts := checkpointing.parts_due(tx):
+        yield ("", tx.federation.checkpoints[-1].number, "its part of checkpoint"), parts
+
+
+def _owed_of(tx: Transaction, group: GroupState) -> tuple[Step, tuple[str, ...]]:
+    owners, version = tx.federation.owners(group.name), group.version + 1
+    match group.phase:
+        case Phase.HOLDING if group.making is not None:
+            silent = tuple(s for s in owners if s not in group.making.held)
+            return (group.name, version, "its sums for version"), silent
+        case Phase.OPENING if opening.wanted(tx.plan):
+            return (group.name, version, "its share for version"), opening.silent(tx, group)
+        case Phase.OPENING:
+            return (group.name, version, "the opened sums for version"), tx.holders
+        case Phase.PREPARING:
+            silent = tuple(s for s in owners if s not in group.coming)
+            return (group.name, version, "its part of version"), silent
+        case Phase.FOUNDING if tx.plan.given(group.name):
+            silent = tuple(s for s in owners if s not in group.coming)
+            return (group.name, version, "its part of version"), silent
+    return (group.name, version, ""), ()

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, Refused, Unreachable
+from secureps.errors import ConfigError, Malformed, Refused, Unreachable
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain
-from secureps.messages.following import Follow, Rows, TakeOver
+from secureps.messages.following import CopyPart, Follow, JournalRow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import Noted, Register
+from secureps.messages.requests import Noted, Register, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.reigns import Reigns
-from secureps.roles.coordinator.seat import Seat
-from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.coordinator.tasks import KeepPart, KeepRows, PartKept, RowsKept
+from secureps.roles import permissions
+from secureps.roles.coordinator.state import CoordinatorState, Reigns
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -40,12 +40,82 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
+    Task,
+    TaskResult,
     Tick,
     Unwatched,
     Work,
     WorkFailed,
 )
+from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp(TaskResult):
+    """A standby has all that is journalled, and is waited for from now on."""
+
+    standby: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRows(Task):
+    """Keeps rows of the coordinator's journal, at a standby."""
+
+    rows: tuple[JournalRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPart(Task):
+    """Keeps a part of a copy of the coordinator's journal, at a standby."""
+
+    part: CopyPart
+
+
+@dataclass(frozen=True, slots=True)
+class PartKept(TaskResult):
+    """So many bytes of a copy, by its digest, are there; `whole` once that is all of it."""
+
+    copy: bytes
+    have: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowsKept(TaskResult):
+    """They are durable, up to this row; and what they say."""
+
+    seq: int
+    chain: bytes
+    records: tuple[Any, ...]
+
+
+class Seat:
+    """The head of both machines.
+
+    Args:
+        whose: "the coordinator" or "a standby", as errors have it.
+        plan: the run's.
+        roster: of the kit, until the journal or the CA has a newer one.
+    """
+
+    def __init__(self, whose: str, plan: Plan, roster: Roster) -> None:
+        self._whose, self._plan = whose, plan
+        self._follower = RosterFollower(roster)
+
+    def inspect(self, sender: str, message: Request) -> bool:
+        """Refuses: nobody sends payloads here."""
+        raise Malformed(f"{self._whose} takes no payloads: blocks go to their shards")
+
+    def subscription(self) -> Subscribe:
+        """Malformed: orders are given here, and none are taken."""
+        raise Malformed(f"{self._whose} watches nobody")
+
+    def _demand_permitted(self, sender: str, event: Event) -> None:
+        """Raises as `permissions.check`, by the roster that is gone by."""
+        allowed, roster = permissions.TO_COORDINATOR, self._follower.roster
+        permissions.check(self._whose, allowed, roster, sender, event)
+
 
 LOOK = 0.5
 """Seconds after which whoever looks for the coordinator here tries again."""

@@ -1,13 +1,19 @@
 """What the coordinator knows: the fold of its journal.
 
 `CoordinatorState.apply` takes one record; nothing else changes this state, so a restarted
-coordinator knows exactly what the killed one had journalled.
+coordinator knows exactly what the killed one had journalled. Before it come the parts that are
+folds of their own:
+
+    Reigns     which coordinators there were, and who may take over
+    Timeline   when each step of the newest cohorts was done
+    Fates      what became of submissions, for as long as their clients may ask
+    Acted      what an operator has had the coordinator do
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -15,6 +21,7 @@ from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import SHARD_DEEDS, Act, Deed
 from secureps.messages.charge import Charge, Release
+from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import (
     EVALUATION,
@@ -23,23 +30,336 @@ from secureps.messages.evaluation import (
     evaluated_digest,
 )
 from secureps.messages.orders import GroupVersion, KeyCommittee
-from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.run import ShardAddress
+from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
+from secureps.messages.requests import (
+    Checkpointed,
+    CohortSteps,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+    Retire,
+    Submit,
+    Withdraw,
+)
+from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingDecided
-from secureps.messages.submission import Outcome, Receipt, SubmissionId, receipt_digest
+from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
-from secureps.roles.announced_keys import AnnouncedKeys
-from secureps.roles.coordinator.acted import Acted
-from secureps.roles.coordinator.checkpoint import CheckpointState
-from secureps.roles.coordinator.cohort import PreparedVersion
-from secureps.roles.coordinator.fates import Fate, Fates
-from secureps.roles.coordinator.group import GroupState, Owed, Phase
-from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.group import (
+    OPENS,
+    CheckpointState,
+    Evaluations,
+    GroupState,
+    Owed,
+    Phase,
+    stand_still,
+)
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.coordinator.reigns import Reigns
 from secureps.roles.coordinator.scaled import Scaled
-from secureps.roles.coordinator.timeline import Timeline
 from secureps.roles.machine import Record
+from secureps.roles.roster_follower import AnnouncedKeys
+
+KEPT_STEPS = 30
+"""Cohorts, and burnt ones, that are kept: the newest of each."""
+
+WHY = 200
+"""Characters that it takes to say why one came to nothing, at most."""
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The steps of the newest cohorts.
+
+    Args:
+        burnt: those that were burnt or spoilt, oldest first; burnt_in_all: how many ever were.
+    """
+
+    burnt: list[CohortSteps] = field(default_factory=list)
+    burnt_in_all: int = 0
+    _began: dict[str, float] = field(default_factory=dict)
+    _making: dict[str, CohortSteps] = field(default_factory=dict)
+    _done: list[CohortSteps] = field(default_factory=list)
+
+    @property
+    def steps(self) -> tuple[CohortSteps, ...]:
+        """Of the newest cohorts, oldest first."""
+        making = sorted(self._making.values(), key=lambda steps: steps.closed)
+        return (*self._done, *making)[-KEPT_STEPS:]
+
+    def take(self, at: float, record: object) -> None:
+        """One record more; most say nothing of steps."""
+        match record:
+            case records.RoundOpened(group=group) | records.StreamBegan(group=group):
+                self._began[group] = at
+            case records.CohortClosed(cohort):
+                began = self._began.get(cohort.group, at)
+                of = (cohort.group, cohort.number, cohort.version, len(cohort.members))
+                self._making[cohort.group] = CohortSteps(*of, began, at)
+            case Held(group=group):
+                self._step(group, lambda steps: replace(steps, held=at))
+            case records.CohortOpened(group=group):
+                self._step(group, lambda steps: replace(steps, opened=at))
+            case Prepared(group=group) if self._makes(record):
+                self._step(group, lambda steps: replace(steps, prepared=at))
+            case records.VersionCommitted(group=group):
+                self._step(group, lambda steps: replace(steps, committed=at))
+                self._end(group, "", "")
+                self._began[group] = at
+            case records.CohortReopened(group=group):
+                self._end(group, "reopened", "a shard lacked blocks of it")
+            case records.CohortBurnt(group=group, reason=reason, spoilt=spoilt):
+                self.burnt_in_all += 1
+                if ended := self._end(group, "spoilt" if spoilt else "burnt", reason[:WHY]):
+                    self.burnt = [*self.burnt, ended][-KEPT_STEPS:]
+            case _:
+                pass
+
+    def _makes(self, made: Prepared) -> bool:
+        making = self._making.get(made.group)
+        return making is not None and making.version == made.version
+
+    def _step(self, group: str, done: Callable[[CohortSteps], CohortSteps]) -> None:
+        if (making := self._making.get(group)) is not None:
+            self._making[group] = done(making)
+
+    def _end(self, group: str, ended: str, why: str) -> CohortSteps | None:
+        if (making := self._making.pop(group, None)) is None:
+            return None
+        told = replace(making, ended=ended, why=why)
+        self._done = [*self._done, told][-KEPT_STEPS:]
+        return told
+
+
+MOST_AHEAD = 1 << 20
+"""Starts of a coordinator that its journal may have lost, or takeovers. What is journalled of one
+party's word must leave room for all to come: an order carries 63 bits of incarnation."""
+
+
+@dataclass(slots=True)
+class Reigns:
+    """A reign is the time of one coordinator, however often it starts.
+
+    A standby that takes over begins the next one, in a line of numbers of its own.
+
+    Args:
+        incarnation: the coordinator's newest one.
+        known: by line, the newest incarnation up to which a standby was confirmed to have
+            everything.
+        follower: the standby that has everything that was acted on, and may take over (or has, if
+            it is the `ruler`), by the number of its folder; empty: nobody may.
+        ruler: the standby that took over last; empty: none did.
+        followers: every standby that followed this ruler, in that order.
+        left, came: shards that did since the follower was last confirmed.
+    """
+
+    incarnation: int = 0
+    known: dict[int, int] = field(default_factory=dict)
+    follower: bytes = b""
+    ruler: bytes = b""
+    followers: list[bytes] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    came: list[str] = field(default_factory=list)
+
+    def apply(self, record: Incarnated | StandbyFollows) -> None:
+        """Folds one record."""
+        match record:
+            case Incarnated(number, standby):
+                self.incarnation = number
+                if standby:
+                    self.ruler, self.followers = standby, []
+            case StandbyFollows(standby):
+                self.follower, self.left, self.came = standby, [], []
+                self.known[self.incarnation // LINE] = self.incarnation
+                if standby and standby not in self.followers:
+                    self.followers.append(standby)
+
+    def placed(self, before: Placement, now: Placement) -> None:
+        """Notes which shards hold no blocks any more, and which hold some for the first time."""
+        if self.follower:
+            self.left += (shard for shard in before.shards if shard not in now.shards)
+            self.came += (shard for shard in now.shards if shard not in before.shards)
+
+    @property
+    def reign(self) -> int:
+        """How often a standby has taken over, and gone on.
+
+        Of one that still waits for others to obey it, the coordinator may rule.
+        """
+        waits = bool(self.ruler) and self.follower == self.ruler
+        return self.incarnation // REIGN - waits
+
+    @property
+    def followed(self) -> bool:
+        """Whether this coordinator ever had a standby."""
+        return bool(self.followers or self.ruler)
+
+    def may_take_over(self, standby: bytes) -> bool:
+        """Whether a standby has everything that was acted on, as far as this journal knows."""
+        return bool(standby) and self.follower == standby and self.ruler != standby
+
+    def next_reign(self, standby: bytes) -> int:
+        """The incarnation with which a standby that followed takes over."""
+        return (self.incarnation // REIGN + 1) * REIGN + self.followers.index(standby) * LINE
+
+    def taken_over(self, seen: int) -> bool:
+        """Whether this incarnation is of the follower, which has taken over."""
+        if not self.may_take_over(self.follower):
+            return False
+        return seen // LINE == self.next_reign(self.follower) // LINE
+
+    def can_be(self, seen: int) -> bool:
+        """Whether some coordinator of this run can have come to this incarnation."""
+        if self.foreign(seen):
+            return 0 <= seen // REIGN <= self.incarnation // REIGN + MOST_AHEAD
+        return 0 <= seen <= self.incarnation + MOST_AHEAD
+
+    def foreign(self, seen: int) -> bool:
+        """Whether this incarnation is of a coordinator that may have acted on more than is here.
+
+        In its own line a higher one is the coordinator's own, whose record was lost.
+        """
+        line = seen // LINE
+        return line != self.incarnation // LINE and seen > self.known.get(line, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a submission."""
+
+    outcome: Outcome
+    version: int
+    reason: str
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing else becomes of it."""
+        return self.outcome != Outcome.INCLUDED
+
+
+KEPT_FATES = 16
+"""Final fates of a client and group that are kept all the same: what is sent twice on its way is
+answered as before."""
+
+OVER = Fate(Outcome.DROPPED, -1, "it is over since long, and its client was told of it")
+"""Of a submission whose fate is kept no more: who asks all the same goes on without it."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""First and last of sequences, ascending, none beside another."""
+
+
+@dataclass(slots=True)
+class Fates:
+    """What became of submissions, for as long as their clients may ask.
+
+    A fate is told on the client's stream of orders, or again when it subscribes anew, and before
+    any version that is newer than the fate. So a client that sends an update of a version which was
+    committed after a fate was final has journalled that fate, and never asks for it again. What is
+    left of it then is its number: an update of that name is over, whoever sends it once more.
+
+    Args:
+        known: those that may be asked for.
+        receipts: the digest of every receipt that was accepted, and may be asked for.
+        final: by (client, group) and sequence, at which version of its group a fate was final.
+        over: by (client, group), the sequences of all others.
+    """
+
+    known: dict[SubmissionId, Fate] = field(default_factory=dict)
+    receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
+    final: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    over: dict[tuple[str, str], Ranges] = field(default_factory=dict)
+
+    def of(self, id: SubmissionId) -> Fate | None:
+        """The fate of a submission; None while it is open."""
+        found = self.known.get(id)
+        return OVER if found is None and self.is_over(id) else found
+
+    def is_over(self, id: SubmissionId) -> bool:
+        """Whether it was settled so long ago that its fate is kept no more."""
+        ranges = self.over.get((id.client, id.group), ())
+        return any(first <= id.sequence <= last for first, last in ranges)
+
+    def settle(self, id: SubmissionId, fate: Fate, version: int) -> None:
+        """It has a fate, `version` being the newest of its group."""
+        self.known[id] = fate
+        if fate.final:
+            self.final.setdefault((id.client, id.group), {}).setdefault(id.sequence, version)
+
+    def trained_from(self, client: str, group: str, version: int) -> None:
+        """A client sent an update of a version: what was settled before that, it knows."""
+        final = self.final.get((client, group), {})
+        if len(final) <= KEPT_FATES:
+            return
+        told = [sequence for sequence, at in final.items() if at < version][:-KEPT_FATES]
+        for sequence in told:
+            del final[sequence]
+            id = SubmissionId(client, group, sequence)
+            self.known.pop(id, None)
+            self.receipts.pop(id, None)
+        if told:
+            self.over[client, group] = joined((*self.over.get((client, group), ()), *told))
+
+
+def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
+    """Ranges and single sequences as ranges, in order, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted((each, each) if isinstance(each, int) else each for each in of):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class Acted:
+    """What an operator has had the coordinator do.
+
+    A pause costs nobody time: what waited when it began has waited as long when it is over.
+
+    Args:
+        paused: why no round opens and no cohort closes; empty while the run goes.
+        since: when that began.
+        checkpoint: whether one was asked for, and none begun since.
+        out: clients that were left out, and may be taken back.
+    """
+
+    paused: str = ""
+    since: float = 0.0
+    checkpoint: bool = False
+    out: set[str] = field(default_factory=set)
+
+    def apply(
+        self,
+        at: float,
+        act: Act,
+        isolated: dict[str, str],
+        groups: Iterable[GroupState],
+        evaluations: Evaluations,
+    ) -> None:
+        """Folds one act."""
+        match act.what:
+            case Deed.PAUSE:
+                self.paused, self.since = _told("paused by the operator", act), at
+            case Deed.GO_ON:
+                self.paused = ""
+                stand_still(self.since, at, groups, evaluations)
+            case Deed.CHECKPOINT:
+                self.checkpoint = True
+            case Deed.LEAVE_OUT:
+                self.out.add(act.party)
+                isolated[act.party] = _told("by the operator", act)
+                for group in groups:
+                    group.suspicion = group.suspicion.without(act.party)
+                    group.forget(act.party)
+            case Deed.TAKE_BACK:
+                self.out.discard(act.party)
+                isolated.pop(act.party, None)
+
+
+def _told(what: str, act: Act) -> str:
+    return f"{what}, {act.reason}" if act.reason else what
+
 
 REVOKED = "its name is on the roster no more"
 """Why a client is left out that whoever issues keys has revoked."""
@@ -121,6 +441,18 @@ class CoordinatorState:
         return tuple(group for group in self.groups.values() if group.name != EVALUATION)
 
     @property
+    def run(self) -> RunInfo:
+        """The run that is founded."""
+        assert self.pinned is not None
+        return self.pinned.run
+
+    @property
+    def placement(self) -> Placement:
+        """Where its blocks are now."""
+        assert self.pinned is not None
+        return self.pinned.placement
+
+    @property
     def addresses(self) -> tuple[ShardAddress, ...]:
         """Where the shards of the run are; none before it is founded."""
         placed = () if self.pinned is None else self.pinned.placement.shards
@@ -134,22 +466,19 @@ class CoordinatorState:
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
         """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
-        assert self.pinned is not None
-        placed = self.pinned.placement
-        owned = {s: placed.blocks_of(group, s) for s in placed.shards}
+        owned = {s: self.placement.blocks_of(group, s) for s in self.placement.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
 
     def last_owners(self, group: str) -> tuple[str, ...]:
         """Which shards hold a group's last block, and the scale of an adaptive clip with it."""
-        assert self.pinned is not None
-        return self.pinned.placement.holders(group, -1)
+        return self.placement.holders(group, -1)
 
-    def by_block(self, group: str, parts: dict[str, tuple[bytes, ...]]) -> tuple[bytes, ...]:
+    def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
         """Digests per shard, put into the order of the blocks."""
         table = {
             block: digest
             for shard, blocks in self.owners(group).items()
-            for block, digest in zip(blocks, parts[shard], strict=True)
+            for block, digest in zip(blocks, made[shard].blocks, strict=True)
         }
         return tuple(table[block] for block in range(len(table)))
 
@@ -221,7 +550,7 @@ class CoordinatorState:
                     if groups and group.name not in groups:
                         outside.add(client)
                         group.excuse(client)
-            case records.MemberRetired(client, reason, returns):
+            case Retire(client, reason, returns):
                 self.why_gone[client] = reason
                 if not returns:
                     self.retired.add(client)
@@ -235,7 +564,7 @@ class CoordinatorState:
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
                 self.acted.checkpoint, self.moving.kept = False, True
-            case records.CheckpointPart(number):
+            case Checkpointed(number=number):
                 self.checkpoint(number).parts[record.shard] = record
             case records.CheckpointComplete(number):
                 self._complete(number)
@@ -253,7 +582,7 @@ class CoordinatorState:
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
                     group.phase, group.reason = Phase.DONE, group.resigned or reason
-            case records.Received(receipt):
+            case Submit(receipt):
                 self._receive(at, receipt)
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)
@@ -327,7 +656,7 @@ class CoordinatorState:
             self.unsafe.add(id.client)
 
     def _use(self, id: SubmissionId) -> None:
-        """Its client is beyond this sequence."""
+        """Notes that a client has used a sequence."""
         after = self.next.get((id.client, id.group), 0)
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
@@ -366,9 +695,8 @@ class CoordinatorState:
                 group.close(None)
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
-            case records.SumsHeld(held=held):
-                known = group.closed_cohort.held
-                known[held.shard] = held.sums
+            case Held(shard):
+                group.closed_cohort.held[shard] = record
                 self._hold(group)
             case records.CohortOpened(sums=sums):
                 making, holders = group.closed_cohort, record.holders or ()
@@ -376,12 +704,7 @@ class CoordinatorState:
                 self.answered |= {(h, group.name): record.number for h in holders}
                 group.phase = Phase.PREPARING
                 group.reason = "opened; the shards average and step"
-            case (
-                records.ReceiptExamined()
-                | records.ShareReceived()
-                | records.HolderRefused()
-                | records.OpeningFailed()
-            ):
+            case Examined() | KeyShare() | OpenRefused() | records.OpeningFailed():
                 self._apply_answer(group, at, record)
             case records.FlawNoted(id=id, holder=holder):
                 self._accuse(id, holder)
@@ -403,15 +726,13 @@ class CoordinatorState:
             case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
                 group.apply_stream(at, record)
-            case records.SubmissionWithdrawn(id=id):
+            case Withdraw(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
-            case records.ShardPrepared(version=version) if version == group.version:
+            case Prepared(version=version) if version == group.version:
                 group.states[record.shard] = record.state  # of other blocks than before
-            case records.ShardPrepared(shard=shard, blocks=blocks):
-                group.coming.blocks[shard], group.coming.states[shard] = blocks, record.state
-                if record.scale is not None:
-                    group.coming.scale = record.scale
+            case Prepared(shard):
+                group.coming[shard] = record
             case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
                 if group.name != EVALUATION:
@@ -422,27 +743,27 @@ class CoordinatorState:
     def _apply_answer(self, group: GroupState, at: float, record: records.AnswerRecord) -> None:
         """What holders of a committee say, and what comes of it."""
         match record:
-            case records.ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
+            case Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._drop(group, (id,), reason)
                 group.let_go((id,))
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
-            case records.ReceiptExamined(id=id, holder=holder):
+            case Examined(id=id, holder=holder):
                 group.open_receipts.look(id, holder)
-            case records.ShareReceived(holder=holder, share=share):
+            case KeyShare(holder=holder, share=share):
                 making = group.closed_cohort
                 making.shares[holder], making.answered_at = share, at
-                self.answered[holder, group.name] = record.number
-            case records.HolderRefused(holder=holder, reason=reason):
+                self.answered[holder, group.name] = record.cohort
+            case OpenRefused(holder=holder, reason=reason):
                 making = group.closed_cohort
                 making.refusals[holder], making.answered_at = reason, at
             case records.OpeningFailed(holders=holders, reason=reason):
                 making = group.closed_cohort
                 making.failed += (holders,)
                 making.key, making.opened_by, making.answered_at = None, (), at
-                group.coming = PreparedVersion()
+                group.coming = {}
                 group.phase, group.reason = Phase.OPENING, reason
             case _:
                 assert_never(record)
@@ -450,10 +771,10 @@ class CoordinatorState:
     def _hold(self, group: GroupState) -> None:
         if self.owners(group.name).keys() <= group.closed_cohort.held.keys():
             group.phase = Phase.OPENING
-            group.reason = "every shard holds; the key holders open"
+            group.reason = OPENS
 
     def _move(self, at: float, record: Act | records.MovingRecord) -> None:
-        """What others are asked for who are left, they may have; what shards said stays said."""
+        """Folds a move of blocks; a cohort is held once all shards that are left have said so."""
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned
         self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)
@@ -465,9 +786,9 @@ class CoordinatorState:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
     def _commit(self, at: float, group: GroupState, version: int) -> None:
-        coming, group.version = group.coming, version
-        group.blocks = self.by_block(group.name, coming.blocks)
-        group.states, group.scale = coming.states, coming.scale
+        coming, group.version, group.scale = group.coming, version, group.coming_scale
+        group.blocks = self.by_block(group.name, coming)
+        group.states = {shard: made.state for shard, made in coming.items()}
         group.history[version] = group.digest
         group.suspicion = group.suspicion.opens(frozenset(group.weights))
         group.sitting_out = frozenset()

@@ -1,32 +1,42 @@
-"""How the run stands, in words an operator understands: the answer to `AskStatus`."""
+"""How the run stands, in words an operator understands: the answer to `AskStatus`.
+
+The newest reports of what a version costs are part of it. Parties report seconds and bytes of their
+own. The coordinator adds how many bytes each update has, when it published a version and with which
+clip, and of every client that was invited to its round how long after the opening its update
+arrived, or how long it was waited for in vain. All of it is for people: nothing is decided on it,
+none of it is journalled, and a restart forgets it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 
 from secureps.crypto.roster import Roster
+from secureps.errors import Malformed
 from secureps.messages import requests
+from secureps.messages.coordinator_records import CohortClosed, VersionCommitted
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
-from secureps.messages.requests import Holding
+from secureps.messages.requests import Figure, Holding, Submit, Telemetry
 from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.messages.submission import UPDATE, Receipt
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, missable, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.roles.coordinator import (
-    committees,
-    envelope_checks,
+    envelopes,
     evaluation,
+    opening,
     reign,
     resharding,
     scaling,
     termination,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
-from secureps.roles.coordinator.transaction import Names, Transaction
+from secureps.roles.coordinator.transaction import Names, Sessions, Transaction
 from secureps.wording import by_reason, named
 
 Servers = tuple[requests.ServerStatus, ...]
@@ -103,8 +113,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
 
 def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
     """What the placement of this epoch gives to each shard."""
-    assert federation.pinned is not None
-    placement = federation.pinned.placement
+    placement = federation.placement
     for shard in placement.shards:
         spans = [
             group.span(block)
@@ -227,7 +236,7 @@ def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, server
         parts = [", ".join(server.name for server in absent), client]
         return " and ".join(part for part in parts if part) or "its servers"
     if group.receipts or plan.given(group.name):
-        made = group.coming.blocks
+        made = group.coming
         makers = [shard for shard in federation.owners(group.name) if shard not in made]
         return f"{named(makers, SHOWN)} to make version 0"
     return f"the first model of {federation.founder or 'a client'}"
@@ -240,9 +249,9 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
     ill = (f"{name} {tx.sessions.troubles[name]}" for name in late if name in tx.sessions.troubles)
     reason = "; ".join([reason, *ill])
-    if stuck := envelope_checks.stuck(tx, group):
+    if stuck := envelopes.stuck(tx, group):
         reason = f"{reason}; {stuck}"
-    if others := committees.others(tx, group):
+    if others := opening.other_holders(tx, group):
         reason = f"{reason}; {others}"
     if not tx.federation.finished and (waits := reign.waits(tx)):
         reason = f"{waits}; {reason}"
@@ -295,3 +304,90 @@ def _epsilon(tx: Transaction, name: str) -> float:
     ledger = tx.federation.ledger
     known = ledger.count(name)
     return tx.cache.of(("spent", name), known, lambda: spent(tx.plan, ledger.tally(name)))
+
+
+KEPT = 4096
+"""Reports that a status shows; who wants them all asks before so many have come."""
+
+MOST = 1e15
+"""Of a party's figure: a petabyte. Figures of many are summed, and no sum of theirs is infinite."""
+
+WAITED, ARRIVED = "waited_seconds", "arrived"
+"""What the coordinator says of a client: seconds from the round's opening; 1 if it came, else 0."""
+
+UP = "bytes_up"
+"""The same, of an update that it has taken."""
+
+PUBLISHED = "published_seconds"
+"""What it says as itself of a version: seconds of the run's clock."""
+
+SPENT = "epsilon"
+"""The same: the largest epsilon of all members when it was published."""
+
+CLIP = "clip"
+"""The same: the clip of those who train from it, where that is adaptive."""
+
+
+class Window:
+    """The newest reports, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._reports: deque[Telemetry] = deque(maxlen=KEPT)
+
+    @property
+    def newest(self) -> tuple[Telemetry, ...]:
+        """The reports that are kept, oldest first."""
+        return tuple(self._reports)
+
+    def take(self, report: Telemetry, groups: Mapping[str, GroupState]) -> None:
+        """A party's own report; one of a version that nobody makes yet is passed over.
+
+        Raises:
+            Malformed: an unknown group, too many figures, too long a name or one that is not
+                the party's to say, or a value that is no amount.
+        """
+        names = [figure.name for figure in report.figures]
+        if report.group not in groups:
+            raise Malformed(f"no group is called {report.group!r}")
+        if len(names) > 16 or any(len(name) > 64 for name in names):
+            raise Malformed("telemetry has at most 16 figures, with names of 64 letters")
+        if wrong := {WAITED, ARRIVED, UP}.intersection(names):
+            raise Malformed(f"{min(wrong)} is the coordinator's figure, not a party's")
+        if not all(0 <= figure.value <= MOST for figure in report.figures):
+            raise Malformed(f"telemetry has seconds and bytes: from 0 to {MOST:g}")
+        # A client that names any version would fill the memory of whoever keeps all reports. Two
+        # above: a coordinator that was started anew may be behind its shards.
+        if 0 <= report.version <= groups[report.group].version + 2:
+            self._reports.append(report)
+
+    def measure(self, tx: Transaction) -> None:
+        """What arrived, what had not when a cohort closed, and what was published."""
+        for record in tx.step.records:
+            match record:
+                case Submit(receipt):
+                    self._size(receipt)
+                    self._waited(tx, receipt.id.group, (receipt.id.client,), arrived=True)
+                case CohortClosed(cohort):
+                    group = tx.federation.groups[cohort.group]
+                    late = sorted(group.invited - group.open_receipts.clients.keys())
+                    self._waited(tx, cohort.group, late, arrived=False)
+                case VersionCommitted(name, version):
+                    clip, spent = clip_of(tx, tx.federation.groups[name]), most_spent(tx)
+                    known = {PUBLISHED: tx.now, CLIP: clip, SPENT: spent}
+                    figures = tuple(Figure(n, v) for n, v in known.items() if v is not None)
+                    self._reports.append(Telemetry(COORDINATOR, name, version, figures))
+
+    def _size(self, receipt: Receipt) -> None:
+        if receipt.purpose == UPDATE:
+            client, group, made = receipt.id.client, receipt.id.group, receipt.version + 1
+            figures = (Figure(UP, float(receipt.size)),)
+            self._reports.append(Telemetry(client, group, made, figures, receipt.step))
+
+    def _waited(self, tx: Transaction, name: str, clients: Iterable[str], arrived: bool) -> None:
+        group = tx.federation.groups[name]
+        if group.opened_at is None:
+            return  # the founding model, or the round was given up in this transaction
+        seconds = Figure(WAITED, tx.now - group.opened_at)
+        figures = (seconds, Figure(ARRIVED, float(arrived)))
+        for client in clients:
+            self._reports.append(Telemetry(client, name, group.version + 1, figures))

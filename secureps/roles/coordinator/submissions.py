@@ -15,8 +15,8 @@ from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import parse_vector
 from secureps.errors import Conflict, Malformed, Oversized, Refused, WrongRun, WrongVersion
-from secureps.messages.coordinator_records import Received
 from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.requests import Submit
 from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
@@ -33,13 +33,7 @@ from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.spending import fact
-from secureps.roles.coordinator import (
-    commit,
-    committees,
-    envelope_checks,
-    key_release,
-    recovery,
-)
+from secureps.roles.coordinator import commit, envelopes, opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import block_bytes, check_sequence
@@ -64,35 +58,33 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         return
     assert tx.layout is not None
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
-    key_release.check_numbers(tx, receipt)
+    envelopes.check_numbers(tx, receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)
-        tx.write(Received(receipt))
+        tx.write(Submit(receipt))
         commit.found(tx, group, receipt)
         return
     # A client that spoils cohorts would burn every one, and all others pay for it in privacy.
     if (client := receipt.id.client) in tx.federation.isolated:
         raise Refused(f"left out of this run: {tx.federation.isolated[client]}")
     if receipt.committee is not None:
-        committees.check(tx, receipt)
-        key_release.check_unerased(tx, receipt)
+        opening.check_committee(tx, receipt)
+        envelopes.check_unerased(tx, receipt)
     if tx.plan.bounds(group.name).rounds:
         _check_round(tx, group, receipt)
     else:
         _check_stream(tx, group, receipt)
     check_counted(tx.plan.group(group.name), receipt.id, receipt.examples)
-    tx.write(Received(receipt))
+    tx.write(Submit(receipt))
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)
-    envelope_checks.examine(tx, group, receipt)
+    envelopes.examine(tx, group, receipt)
 
 
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:
     # What was signed for one run is replayed in no other.
-    pinned = tx.federation.pinned
-    assert pinned is not None
-    if receipt.run != pinned.run.id:
+    if receipt.run != tx.federation.run.id:
         raise WrongRun(f"{receipt.id} was made for another run; join this one first")
     return tx.group(receipt.id.group)
 

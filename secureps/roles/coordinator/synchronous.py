@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from secureps.errors import InternalError, TooFew
 from secureps.messages import coordinator_records as records
-from secureps.messages.submission import Receipt
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.rules.rule import (
     Admission,
     Admit,
@@ -20,13 +20,7 @@ from secureps.policy.rules.rule import (
     Wait,
     holds_everybody,
 )
-from secureps.roles.coordinator import (
-    commit,
-    evaluation,
-    opening,
-    recovery,
-    termination,
-)
+from secureps.roles.coordinator import commit, evaluation, opening, recovery, termination
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
 from secureps.wording import by_reason, counted, named
@@ -178,8 +172,8 @@ def decide(tx: Transaction, group: GroupState) -> Wait:
     """Asks the rule about the open round, and does what it says; returns what is waited for."""
     if not leave_out(tx, group):
         return tx.again
-    receipts, waiting = opening.examined(tx, group)
-    decision = decided(tx, group, receipts)
+    ids, waiting = opening.examined(tx, group)
+    decision = decided(tx, group, ids)
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
         decision = Wait(opening.last_look(tx, group), "the deadline is over")
     match decision:
@@ -211,11 +205,12 @@ def alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
     return tuple(receipt for receipt in receipts if receipt.beside == most)
 
 
-def decided(tx: Transaction, group: GroupState, receipts: Collection[Receipt]) -> Decision:
+def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -> Decision:
     """What becomes of the open round; asked anew if anything changed, or the time has come."""
 
     def ask() -> Decision:
-        arrivals = tuple(Arrival(r.id, r.version) for r in alike(receipts))
+        receipts = alike([group.receipts[id] for id in ids])
+        arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
         if recovery.chooses(tx, group):
             return recovery.decide(tx, group, arrivals)
         return tx.rule(group.name).decide(tx.now, arrivals, group.round_state(tx.live))

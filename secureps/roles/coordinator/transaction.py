@@ -1,35 +1,194 @@
 """One transaction of the coordinator: the state, the time, and the step that is being built.
 
 `write` journals a fact and folds it at once; `order` speaks to whoever watches now (a
-party that does not is told when it subscribes).
+party that does not is told when it subscribes). `Sessions` is who is here now, and `Cache` what was
+worked out before: a restart begins without both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
-from secureps.errors import Malformed
+from secureps.errors import Malformed, NotReady
 from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
 from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
+from secureps.messages.requests import Subscribe
+from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import build_rule, in_force
 from secureps.policy.rules.rule import Rule, Wait
-from secureps.roles.coordinator.attendance import Attendance
-from secureps.roles.coordinator.cache import Cache
+from secureps.roles.coordinator.attendance import Attendance, Changes
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.scaled import AS_PLANNED
-from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.machine import Order, Step
+from secureps.roles.machine import Order, Say, Step
+
+Located = tuple[tuple[ShardAddress, ...], int]
+"""Where shards are, and the epoch of the placement of blocks on them."""
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Who is here now, and whom this incarnation gave orders; a restart forgets it.
+
+    `elsewhere` are parties that cannot be taken before an operator has brought something back,
+    and when they last asked. `lost` are submissions whose fate was open and that their client had
+    no more when it last subscribed, or said so of (`gone`) when it was to send them again
+    (`asked`). `unconfirmed` are shards, by group, that said that they are prepared and came back
+    since: perhaps without it. `located` is where shards were as those were told who joined and do
+    not watch yet.
+    """
+
+    watchers: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+    holders: set[str] = field(default_factory=set)
+    elsewhere: dict[str, float] = field(default_factory=dict)
+    lost: dict[str, frozenset[SubmissionId]] = field(default_factory=dict)
+    asked: set[SubmissionId] = field(default_factory=set)
+    gone: set[SubmissionId] = field(default_factory=set)
+    unconfirmed: set[tuple[str, str]] = field(default_factory=set)
+    located: dict[str, Located] = field(default_factory=dict)
+    away: dict[str, float] = field(default_factory=dict)
+    """Since when shards of the run are not here."""
+    reached: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Of which groups shards have what is committed, as they said since they last came up."""
+    adopted: set[tuple[int, str, str]] = field(default_factory=set)
+    """Of which groups shards have all blocks of a placement's epoch: (epoch, group, shard)."""
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Of the rosters that parties go by, as they said when they last subscribed."""
+    troubles: dict[str, str] = field(default_factory=dict)
+    """What is wrong at servers and clients, in words that follow their names."""
+    roster: str = ""
+    """What is wrong with the roster that the coordinator goes by, in such words."""
+    refused: set[str] = field(default_factory=set)
+    """Clients that took no part in the plan that they were shown, as an operator has read."""
+    obeyed: dict[str, int] = field(default_factory=dict)
+    """The incarnation that each server obeys, as it said."""
+    told_of: dict[str, int] = field(default_factory=dict)
+    """The incarnation that each server was told of, before this coordinator rules."""
+    waiting: dict[str, Subscribe] = field(default_factory=dict)
+    """Subscriptions of servers, until this coordinator rules."""
+    caught_up: bytes = b""
+    """The standby that has all of the journal, until it may be written down that it follows."""
+    followed: bool = False
+    """Whether a standby has had all of the journal in this incarnation."""
+    confirmed: bool = False
+    """Whether the standby has it on record, too, that it follows this incarnation."""
+    changes: Changes = field(default_factory=Changes)
+    """Clients that came, went or moved, for `attendance` to follow."""
+    attendance: dict[str, Attendance] = field(default_factory=dict)
+    """Who takes part in each group, by name (`Transaction.attendance`)."""
+    unheard: set[str] = field(default_factory=set)
+    """Clients that have a lease since this incarnation began, and were not heard of since."""
+    steps: dict[tuple[str, int, str], float] = field(default_factory=dict)
+    """Since when servers owe what a step of a commit, or a checkpoint, wants of them."""
+    overdue: dict[str, str] = field(default_factory=dict)
+    """Servers that owe it for longer than the plan's deadline, in words that follow their names."""
+    kept: tuple[int, ...] = ()
+    """The checkpoints that stay, as the last manifest's writer found them; none: not known."""
+    began: float = 0.0
+    _leases: dict[str, float] = field(default_factory=dict)
+    _live: set[str] = field(default_factory=set)
+    _first: float = math.inf
+    """No lease runs out before it: until then nobody need look at all of them."""
+
+    def trouble(self, party: str, reason: str) -> None:
+        """Something is wrong at a server, or is no more (no reason)."""
+        self.troubles.pop(party, None)
+        if reason:
+            self.troubles[party] = reason
+
+    def holds(self, shard: str, group: str) -> None:
+        """A shard has the next version of a group."""
+        self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
+
+    def forget_adopted(self, shard: str) -> None:
+        """A shard has come anew, perhaps without what it had."""
+        self.adopted = {each for each in self.adopted if each[2] != shard}
+
+    def renew(self, client: str, until: float) -> None:
+        """A client was heard of: its lease runs until then."""
+        self.unheard.discard(client)
+        self._leases[client] = until
+        self._first = min(self._first, until)
+        if client not in self._live:
+            self._live.add(client)
+            self.changes.add(client)
+
+    def begin(self, now: float, clients: Iterable[str], until: float) -> None:
+        """These were here by the journal, which does not say who has gone since."""
+        for client in clients:
+            self.renew(client, until)
+        self.unheard, self.began = set(clients), now
+
+    def leave(self, client: str) -> None:
+        """Its lease is over."""
+        self._leases.pop(client, None)
+        if client in self._live:
+            self._live.remove(client)
+            self.changes.add(client)
+
+    def live(self, now: float) -> set[str]:
+        """Clients whose lease runs: the set itself, not a copy; for reading."""
+        if now >= self._first:
+            for client in [client for client, until in self._leases.items() if until <= now]:
+                del self._leases[client]
+                self._live.discard(client)
+                self.changes.add(client)
+            self._first = min(self._leases.values(), default=math.inf)
+        return self._live
+
+    @property
+    def next_look(self) -> float | None:
+        """When a lease may run out; None: none runs."""
+        return self._first if self._leases else None
+
+
+T = TypeVar("T")
+
+
+class Cache:
+    """The last answer to each question, with all that it depends on."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Any, Any]] = {}
+
+    def of(
+        self,
+        question: Hashable,
+        basis: Any,
+        answer: Callable[[], T],
+        holds: Callable[[T], bool] = lambda found: True,
+    ) -> T:
+        """The answer to a question, worked out again only if it must be.
+
+        Args:
+            basis: all that the answer depends on, compared by `==`.
+            holds: whether an answer that was given on this basis holds at this time.
+        """
+        known = self._known.get(question)
+        if known is not None and known[0] == basis and holds(known[1]):
+            found: T = known[1]
+            return found
+        found = answer()
+        self._known[question] = basis, found
+        return found
+
 
 Names = set[str] | frozenset[str]
 
 GOES_ON = Wait(None, "")
 """What a step returns whose records, or those before it, say what its group waits for."""
+
+
+LATER = 1.0
+"""Seconds after which a party that cannot be taken asks again, at first."""
 
 
 @dataclass(slots=True)
@@ -92,7 +251,7 @@ class Transaction:
     def spare(self, party: str) -> bool:
         """Whether a shard has been here that holds no blocks of the run, and is part of it."""
         federation = self.federation
-        placed = () if federation.pinned is None else federation.pinned.placement.shards
+        placed = () if federation.pinned is None else federation.placement.shards
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
 
@@ -138,7 +297,7 @@ class Transaction:
             self.step.effects.append(Order(to, message))
 
     def settle(self, ids: tuple[SubmissionId, ...]) -> None:
-        """Nobody needs the blocks of these any more: clients hear why, and shards that it is so."""
+        """Tells clients what became of these, and shards that their blocks may go."""
         if ids:
             self.tell_fates(ids)
             self.discard(ids)
@@ -155,12 +314,11 @@ class Transaction:
 
     def discard(self, ids: tuple[SubmissionId, ...]) -> None:
         """Tells every shard that nobody needs the blocks of these any more."""
-        assert self.federation.pinned is not None
-        for shard in self.federation.pinned.placement.shards:
+        for shard in self.federation.placement.shards:
             self.order(shard, Discard(self.federation.incarnation, ids))
 
     def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:
-        """These wait no more in a group without rounds, and are part of nothing."""
+        """Drops submissions: they are part of nothing."""
         if ids:
             self.write(SubmissionsDropped(group, ids, reason))
             self.settle(ids)
@@ -174,3 +332,11 @@ class Transaction:
         """Tells every shard that holds blocks of a group: make(its blocks)."""
         for shard, blocks in self.federation.owners(group).items():
             self.order(shard, make(blocks))
+
+
+def said_once(tx: Transaction, party: str, text: str) -> NotReady:
+    """The refusal of a party that has to wait for an operator, who reads of it here, once."""
+    if party not in tx.sessions.elsewhere:
+        tx.step.effects.append(Say(text))
+    tx.sessions.elsewhere[party] = tx.now
+    return NotReady(text, LATER)

@@ -15,7 +15,6 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader, Cohort, Receipt
 from secureps.roles.holder.holder import Holder, Name
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
-from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -23,10 +22,30 @@ from secureps.roles.machine import (
     Effect,
     Event,
     Failed,
+    Prune,
     Step,
+    Task,
+    TaskResult,
     Work,
 )
-from secureps.roles.tasks import Prune, Task
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSum(Task):
+    """Decrypts the sum of one block that lies in the store under `key`."""
+
+    group: str
+    cohort: int
+    block: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SumOpened(TaskResult):
+    """The opened sum lies in the store under the header's key."""
+
+    header: BlockHeader
+    seconds: float
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@
     Open      a cohort: its share of the sum of the members' keys, the same whenever asked
     EraseKeys no submission that can still be opened is sealed for its older keys
 
-It takes another envelope key whenever the plan wants (`roles.holder.key_rotation`). It talks to the
+It takes another envelope key whenever the plan wants (`roles.holder.ledger`). It talks to the
 coordinator alone and sees neither ciphertexts nor models; what it answers opens one cohort's sums,
 together with the answers of the others.
 """
@@ -12,7 +12,7 @@ together with the answers of the others.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import Committee
@@ -22,18 +22,9 @@ from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
+from secureps.messages.submission import Cohort, Receipt, SubmissionId, receipt_digest
 from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
-from secureps.roles.holder.tasks import (
-    AnnounceKey,
-    DeriveShare,
-    EnvelopeExamined,
-    Erase,
-    ExamineEnvelope,
-    KeySigned,
-    ShareDerived,
-)
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -42,9 +33,69 @@ from secureps.roles.machine import (
     Event,
     Failed,
     Step,
+    Task,
+    TaskResult,
     Work,
 )
-from secureps.roles.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineEnvelope(Task):
+    """Opens the own envelope of a submission, and checks what is in it."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeExamined(TaskResult):
+    """What is wrong with it; empty if nothing is, None if it is sealed for a key that is erased."""
+
+    receipt: Receipt
+    flaw: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveShare(Task):
+    """Derives the own share of the sum of a cohort's keys; receipts in the members' order."""
+
+    cohort: Cohort
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDerived(TaskResult):
+    """The answer for a cohort, uint32 little-endian; it has not left this process.
+
+    `about` is the cohort's `opening_digest`.
+    """
+
+    cohort: Cohort
+    about: bytes
+    share: bytes = field(repr=False)
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceKey(Task):
+    """Signs that a key of this number is the newest, which is made if it is not there."""
+
+    number: int
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeySigned(TaskResult):
+    """The key is on the disk, and nobody has heard of it."""
+
+    announced: EnvelopeKeyAnnounced
+
+
+@dataclass(frozen=True, slots=True)
+class Erase(Task):
+    """Erases the keys below this number, those that are left of them."""
+
+    below: int
+
 
 TOLD_AT_ONCE = 16
 """Findings that wait for no others."""
@@ -63,7 +114,6 @@ class CommitteeHolder(Holder[Open]):
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(HolderLedger(name, roster, rules, blind=True))
-        self._rotation = self._ledger.rotation
         self._announcing = False
         self._asked: Counter[SubmissionId] = Counter()
         self._found: list[Effect] = []
@@ -72,24 +122,24 @@ class CommitteeHolder(Holder[Open]):
     def resume(self, now: float) -> Step:
         """Greets the coordinator, and erases again what may not be erased yet."""
         step = super().resume(now)
-        if self._rotation.least:
-            step.effects.append(Work(Erase(self._rotation.least)))
+        if self._ledger.rotation.least:
+            step.effects.append(Work(Erase(self._ledger.rotation.least)))
         return step
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """As every holder; then looks whether another key is due, or an old one to be erased."""
         step = super().handle(now, sender, event)
-        if isinstance(event, Configure) and self._rotation.announced is not None:
-            step.tell(self._rotation.announced)  # the coordinator may not have heard
+        if isinstance(event, Configure) and self._ledger.rotation.announced is not None:
+            step.tell(self._ledger.rotation.announced)  # the coordinator may not have heard
         if self.configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
-            self._erase(step, self._rotation.overdue(unix))
+            self._erase(step, self._ledger.rotation.overdue(unix))
             if isinstance(event, Finish) and sender == COORDINATOR:  # all, and one that is made now
-                self._erase(step, self._rotation.number + 1 + self._announcing)
-            due = self._rotation.due(section, unix)
+                self._erase(step, self._ledger.rotation.number + 1 + self._announcing)
+            due = self._ledger.rotation.due(section, unix)
             if due is not None and not self._announcing:
                 self._announcing = True
-                step.effects.append(Work(AnnounceKey(due, self._rotation.least)))
+                step.effects.append(Work(AnnounceKey(due, self._ledger.rotation.least)))
         return step
 
     def own(self, sender: str, event: Event) -> Step | None:
@@ -107,14 +157,14 @@ class CommitteeHolder(Holder[Open]):
                 return self._examine(event)
             case EraseKeys(incarnation, below) if sender == COORDINATOR:
                 step = self._ledger.obeys(incarnation)
-                self._erase(step, min(below, self._rotation.number))
+                self._erase(step, min(below, self._ledger.rotation.number))
                 return step
         return None
 
     @property
     def announced(self) -> EnvelopeKeyAnnounced | None:
         """Its newest key, as it is on record; None while that is the kit's."""
-        return self._rotation.announced
+        return self._ledger.rotation.announced
 
     def committee(self, digest: bytes | None) -> Committee:
         """Who opens with this holder what is sealed for them; Refused as `HolderLedger`'s."""
@@ -189,7 +239,7 @@ class CommitteeHolder(Holder[Open]):
     # --- keys ---------------------------------------------------------------------
 
     def _signed(self, announced: EnvelopeKeyAnnounced) -> Step:
-        """On record before anybody hears of it: a restart says it again, and makes no other."""
+        """Journals a key before anybody hears of it: a restart makes no other."""
         self._announcing = False
         step, unix = Step(), self._ledger.follower.unix
         self._ledger.write(step, KeyReplaced(announced, unix or 0.0))
@@ -197,8 +247,8 @@ class CommitteeHolder(Holder[Open]):
         return step
 
     def _erase(self, step: Step, below: int) -> None:
-        """Decided for good before a file goes."""
-        if below > self._rotation.least:
+        """Journals that keys are erased before their files go."""
+        if below > self._ledger.rotation.least:
             self._ledger.write(step, KeysErased(below))
             step.effects.append(Work(Erase(below)))
 

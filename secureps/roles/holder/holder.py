@@ -25,12 +25,12 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import Figure, Register, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
-from secureps.roles.disk_reports import DiskReports
 from secureps.roles.holder.ledger import HolderLedger, Opening
 from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    DiskReports,
     Effect,
     Event,
     Failed,
@@ -39,13 +39,13 @@ from secureps.roles.machine import (
     KitRead,
     Record,
     Step,
+    Task,
     Tick,
     Watch,
     WatchLost,
     WorkFailed,
 )
 from secureps.roles.pinned_run import Pinned
-from secureps.roles.tasks import Task
 
 Name = tuple[str, int]
 """Of a cohort: its group and number."""
@@ -202,14 +202,14 @@ class Holder(ABC, Generic[T]):
     # --- orders -------------------------------------------------------------------
 
     def _refuse(self, now: float, error: SecurepsError) -> Step:
-        """A holder that takes no part says so, and ends: it would wait in vain."""
+        """Tells the coordinator that this holder takes no part, and ends it."""
         why = f"takes no part in the run: {error}"
         said = Trouble(self._ledger.name, why)
         self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
         return Step(effects=[Call(COORDINATOR, said)])
 
     def _followed(self, step: Step, newer: bool) -> Step:
-        """By another roster, or calendar, it hears of everything again, on a new stream."""
+        """Asks on a new stream for everything that waited for another roster or calendar."""
         if newer:
             step.effects.append(Watch())
         return step
@@ -232,7 +232,7 @@ class Holder(ABC, Generic[T]):
         return step
 
     def _spoilt(self, task: Task, error: SecurepsError) -> Step:
-        """What a client sent and does not open is its cohort's end; anything else is ours."""
+        """Gives up a cohort for what a client sent; any other error ends this holder."""
         name = self.opens(task)
         if name is not None and isinstance(error, ClientError | Refused):
             return self.give_up(name, str(error)) if name in self._openings else Step()

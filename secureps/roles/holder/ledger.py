@@ -6,21 +6,24 @@ record that is written before anything is done for it, and no cohort is opened b
 it could be subtracted (`policy.cohorts.overlap`). In memory the ledger grows with clients and not
 with what they send: a client with a submission in an opened cohort sends no earlier one, and a
 client with an opened update sends none from an earlier version.
+
+A key serves so many released cohorts and so many seconds as the plan says, by the holder's own
+ledger and calendar. One that was replaced is erased as soon as the coordinator needs it no more,
+and KEPT seconds later whatever it says; all are when the run is over. The kit's own key, which may
+be of any age, is replaced when the run begins.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from secureps.config.plan import CipherSection
 from secureps.crypto.roster import Roster
-from secureps.errors import (
-    Fenced,
-    InternalError,
-    Refused,
-    WrongRun,
-)
+from secureps.errors import Fenced, InternalError, Refused, WrongRun
 from secureps.messages.encoding import canonical, digest, from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.holder_records import (
     BaseModel,
@@ -29,13 +32,14 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
+from secureps.messages.orders import Configure, GroupVersion, Open
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.messages.submission import (
     UPDATE,
     Cohort,
+    Held,
     Member,
     Receipt,
     SubmissionId,
@@ -44,19 +48,151 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import (
-    base_of,
-    check_members,
-    may_both_open,
-    places,
-)
-from secureps.roles.holder.fold import HolderFold, OpenedCohort, Standing
-from secureps.roles.holder.key_rotation import KeyRotation
-from secureps.roles.holder.spans import Spans
+from secureps.policy.cohorts.overlap import base_of, check_members, may_both_open, places
 from secureps.roles.machine import Call, Fold, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, founded
 from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
+
+
+class Spans:
+    """The oldest and the newest base version of each committee, by group."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, dict[bytes | None, tuple[int, int]]] = {}
+
+    def add(self, cohort: Cohort) -> None:
+        """Notes the bases of a cohort that counts as opened."""
+        known = self.spans.setdefault(cohort.group, {})
+        versions = [member.version for member in cohort.members]
+        versions += known.get(cohort.committee, ())
+        known[cohort.committee] = min(versions), max(versions)
+
+    def check(self, cohort: Cohort, number_of: Callable[[bytes | None], int]) -> None:
+        """Refused if another committee was asked for one of its bases, or an older one for newer.
+
+        Args:
+            number_of: of the first roster with a committee.
+        """
+        own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
+        for other, (first, last) in self.spans.get(cohort.group, {}).items():
+            earlier = number_of(other) < own
+            apart = min(versions) > last if earlier else max(versions) < first
+            if other != cohort.committee and not apart:
+                raise Refused(
+                    f"{'an earlier' if earlier else 'a later'} committee of key holders was asked "
+                    f"to open versions {first} to {last} of {cohort.group}: this one opens none of "
+                    "them"
+                )
+
+
+KEPT = 24 * 3600.0
+"""Seconds after which a key that was replaced is erased at the latest."""
+
+
+@dataclass(slots=True)
+class KeyRotation:
+    """Of one holder: the fold of its journal.
+
+    Args:
+        announced: its newest key, None while that is the kit's; least: those below are erased.
+    """
+
+    announced: EnvelopeKeyAnnounced | None = None
+    least: int = 0
+    _served: int = 0
+    _began: float = 0.0
+    _replaced: dict[int, float] = field(default_factory=dict)
+    """By number: when those below it were replaced."""
+
+    def apply(self, record: KeyReplaced | KeysErased) -> None:
+        """Folds one record."""
+        match record:
+            case KeyReplaced(announced, unix) if announced.number > self.number:
+                self._replaced[announced.number] = unix
+                self._served, self._began, self.announced = 0, unix, announced
+            case KeyReplaced(announced):
+                self.announced = announced
+            case KeysErased(below):
+                self.least = max(self.least, below)
+                self._replaced = {n: at for n, at in self._replaced.items() if n > below}
+
+    def serve(self) -> None:
+        """A cohort is released."""
+        self._served += 1
+
+    @property
+    def number(self) -> int:
+        """Of the newest key; 0 is the kit's."""
+        return 0 if self.announced is None else self.announced.number
+
+    def due(self, section: CipherSection, unix: float | None) -> int | None:
+        """The number of the key to announce now; None: the newest goes on, and all is said of it.
+
+        Args:
+            unix: what the calendar says; None where nobody looks at any.
+        """
+        if self.least > self.number:
+            return None  # the run is over
+        served = self._served >= section.envelope_versions
+        if self.announced is None:
+            return 1 if unix is not None or served else None
+        late = unix is not None and unix - self._began >= section.envelope_seconds
+        if served or late:
+            return self.number + 1
+        return self.number if self.announced.least < self.least else None
+
+    def overdue(self, unix: float | None) -> int:
+        """The keys below this number are erased now, whoever may still want them."""
+        old = [n for n, at in self._replaced.items() if unix is not None and unix - at >= KEPT]
+        return max(old, default=self.least)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCohort:
+    """The number of an opened cohort, and the digest of its shards' sums (`CohortReleased`)."""
+
+    number: int
+    sums: bytes
+
+
+NONE = Base(-1, 0)
+"""Older than every base."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """What holds for a client in a group, for ever.
+
+    Args:
+        bound: its newest submission that is in an opened cohort, and cohort: that one's number.
+        base: the newest base of an update of it that was opened, NONE if none was.
+        released: all opened cohorts with an update of it from that base, by `opening_digest`.
+    """
+
+    bound: SubmissionId
+    cohort: int
+    base: Base = NONE
+    released: dict[bytes, Cohort] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HolderFold:
+    """What a holder's records come to, but for the run and its rosters.
+
+    Args:
+        bases: the digest of the model that was a version of a group.
+        opened: the newest opened cohorts by group and `opening_digest`.
+        spans: the oldest and the newest base version of each committee, by group.
+    """
+
+    incarnation: int
+    standings: dict[tuple[str, str], Standing]
+    bases: dict[tuple[str, int], bytes]
+    opened: dict[str, dict[bytes, OpenedCohort]]
+    spans: dict[str, dict[bytes | None, tuple[int, int]]]
+    keys: KeyRotation
+
 
 REMEMBERED = 64
 """Cohorts of a group that are answered for again when they are asked for again: the newest."""
@@ -139,7 +275,7 @@ class HolderLedger:
         """All that its records came to."""
         run = () if self._pinned is None else (self._pinned.record,)
         known = (self.incarnation, self._standings, self._bases, self._opened)
-        state = HolderFold(*known, self._spans.spans, self.rotation.folded())
+        state = HolderFold(*known, self._spans.spans, self.rotation)
         return Fold((*run, *self.follower.records), to_plain(state))
 
     def unfold(self, fold: Fold) -> None:
@@ -149,8 +285,7 @@ class HolderLedger:
         state = from_plain(HolderFold, fold.state)
         self.incarnation, self._standings = state.incarnation, state.standings
         self._bases, self._opened = state.bases, state.opened
-        self._spans.spans = state.spans
-        self.rotation.unfold(state.keys)
+        self._spans.spans, self.rotation = state.spans, state.keys
 
     def _apply_released(self, record: CohortReleased) -> None:
         cohort = record.cohort
@@ -435,5 +570,5 @@ class HolderLedger:
         return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(order)))
 
 
-def _digest(held: tuple[ShardSums, ...]) -> bytes:
+def _digest(held: tuple[Held, ...]) -> bytes:
     return digest("secureps-held-sums", *map(canonical, held)) if held else b""

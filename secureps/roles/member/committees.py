@@ -24,9 +24,8 @@ from secureps.messages.orders import (
 from secureps.messages.requests import Decline
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
-from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.machine import Say, Step
-from secureps.roles.roster_follower import RosterFollower
+from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 
 
 class Committees:
@@ -39,7 +38,7 @@ class Committees:
         self.keys = AnnouncedKeys()
 
     def begin(self, plan: Plan, step: Step) -> None:
-        """The roster that a run begins with is on record: by a later kit it seals for these too."""
+        """Journals the roster of the kit: after a later one it still seals for these holders."""
         if plan.opening is Opening.COMMITTEE:
             self._follower.resume(step)
 
@@ -91,8 +90,8 @@ class Committees:
             raise Refused(objection)
         return self._begun(group, version)[-1]
 
-    def goes_on_with(self, group: str, version: int) -> KeyCommittee:
-        """As `due`, of an update that is made already when others stand for those before.
+    def due_for_made(self, group: str, version: int) -> KeyCommittee:
+        """Like `due`, for an update that was made for an earlier committee.
 
         It is sealed for those that its version was sealed for: nobody opens it, and nobody seals
         that version for two.
@@ -126,7 +125,7 @@ class Committees:
         invites: dict[str, Invite],
         published: Mapping[str, Published],
     ) -> None:
-        """Says of those of these invitations that come to nothing that they do (`objection`)."""
+        """Declines invitations to which no update can be sealed (`objection`)."""
         for group, invite in list(invites.items()) if plan.opening is Opening.COMMITTEE else ():
             newest = published.get(group)
             base = invite.version if newest is None else newest.version

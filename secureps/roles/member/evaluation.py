@@ -18,10 +18,10 @@ from secureps.messages.submission import model_digest
 from secureps.policy.base import Base
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt, Say, Step
-from secureps.roles.member.budget import Budget
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.schedule import Desk
 from secureps.roles.member.tasks import DECLINES, Aim, Evaluate
+from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned
 
 

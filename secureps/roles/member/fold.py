@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from secureps.errors import InternalError
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.member_records import OwnAct, Sealed, SequencesBegun, SubmissionSettled
+from secureps.messages.member_records import (
+    OwnAct,
+    OwnDeed,
+    Sealed,
+    SequencesBegun,
+    SubmissionSettled,
+)
 from secureps.messages.orders import Configure
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Welcome
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
-from secureps.roles.disk_reports import DiskReports
-from secureps.roles.machine import Fold, Record
-from secureps.roles.member.budget import Budget
+from secureps.roles.machine import DiskReports, Fold, Record
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
-from secureps.roles.member.invitations import Invitations
 from secureps.roles.member.leaving import Departure
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.schedule import Gathering
+from secureps.roles.member.schedule import Invitations, LeaseRenewal, Timing
 from secureps.roles.member.settings import MemberSettings
-from secureps.roles.member.state import MemberState
-from secureps.roles.member.timing import LeaseRenewal, Timing
+from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned, founded
-from secureps.roles.roster_follower import RosterFollower
+from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """All but the run and its rosters.
+
+    Args:
+        sealed, next, carried, founded: as `Outbox` has them.
+        committee: by group, the newest receipt under a committee.
+        acted, wants: as `Departure` has them; lowered: the least budget that an act named.
+    """
+
+    client: str
+    sealed: dict[SubmissionId, Sealed]
+    next: dict[str, int]
+    carried: dict[str, tuple[int, bytes]]
+    committee: dict[str, Receipt]
+    keys: AnnouncedKeys
+    ledger: Ledger
+    founded: set[str]
+    acted: int
+    wants: OwnDeed | None
+    lowered: float | None
 
 
 class MemberFold:
@@ -49,7 +77,9 @@ class MemberFold:
         self._lowered: float | None = None
         self._ahead: Configure | Welcome | None = None
         """What it was told of shards of a later roster."""
-        self._gathering = Gathering()
+        self._first_due: float | None = None
+        self._gathers_until: float | None = None
+        """When it waits no more for further invitations, after the first was due."""
         self._lease = LeaseRenewal()
         self._disk = DiskReports(settings.name)
 

@@ -6,23 +6,15 @@ nothing else however often it is asked, and stops at its own privacy budget.
 
 from __future__ import annotations
 
-from secureps.errors import (
-    BudgetSpent,
-    Conflict,
-    Malformed,
-    SecurepsError,
-    TermsRefused,
-)
+from collections.abc import Iterable
+
+from secureps.crypto.roster import Roster
+from secureps.errors import BudgetSpent, Conflict, Malformed, SecurepsError, TermsRefused
 from secureps.messages import orders, requests
 from secureps.messages.evaluation import EVALUATION, Evaluated
-from secureps.messages.member_records import (
-    MemberRecord,
-    OwnAct,
-    Sealed,
-    SequencesBegun,
-    SubmissionSettled,
-)
+from secureps.messages.member_records import MemberRecord, OwnAct, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import (
+    Configure,
     Finish,
     GroupVersion,
     Invite,
@@ -32,6 +24,7 @@ from secureps.messages.orders import (
     Settled,
 )
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import PutBlock, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, BlockHeader, Outcome, SubmissionId
 from secureps.policy.base import Base
@@ -46,8 +39,11 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Leave,
+    Prune,
     Say,
     Step,
+    Sweep,
+    Task,
     Tick,
     Watch,
     WatchLost,
@@ -57,12 +53,47 @@ from secureps.roles.machine import (
 from secureps.roles.member import tasks
 from secureps.roles.member.fold import MemberFold
 from secureps.roles.member.leaving import Leaving
-from secureps.roles.member.outbox import FOUNDED
-from secureps.roles.member.relocation import follow, send
-from secureps.roles.member.schedule import Desk, Gathering
+from secureps.roles.member.outbox import FOUNDED, Outbox
+from secureps.roles.member.pulled_model import PulledModel
+from secureps.roles.member.schedule import GATHER_SECONDS, Desk
 from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
-from secureps.roles.tasks import Prune, Sweep, Task
+from secureps.roles.pinned_run import Pinned
+
+
+def send(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
+    """Each of these blocks goes to its primary."""
+    for each in headers:
+        to = pinned.placement.of(each.group).owners[each.block]
+        step.effects.append(Call(to, PutBlock(each), attach=each.key))
+
+
+def follow(
+    step: Step,
+    pinned: Pinned,
+    told: Configure | Welcome,
+    roster: Roster,
+    out: Outbox,
+    model: PulledModel,
+) -> Pinned:
+    """The run by what the coordinator says of its shards; another run's changes nothing."""
+    step.effects += pinned.located(told.run, told.shards)
+    if told.run.id != pinned.run.id:
+        return pinned
+    moved = pinned.moved(told.placement, roster)
+    if moved is pinned:
+        return pinned
+    step.effects += moved.left(pinned)
+    before, now = pinned.placement, moved.placement
+    model.ask_again(lambda *at: not set(before.holders(*at)) <= set(now.holders(*at)))
+    for id, transfer in out.moving.items():
+        for header in out.left(id):
+            place = header.group, header.block
+            to = now.holders(*place)[0]
+            if header.block not in transfer.stored and to != before.holders(*place)[0]:
+                step.effects.append(Call(to, PutBlock(header), attach=header.key))
+    return moved
+
 
 _IDLE = (
     requests.Telemetry,
@@ -95,7 +126,7 @@ class Member(MemberFold):
 
     def wake(self) -> float | None:
         """When its lease is to be renewed, or it has gathered invitations, or a rest is over."""
-        times = (self._lease.at, self._gathering.until, self._departure.until)
+        times = (self._lease.at, self._gathers_until, self._departure.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
@@ -118,7 +149,7 @@ class Member(MemberFold):
             case Tick():
                 if self._departure.comes_back(now):
                     step.effects += self._greet().effects
-                if self._gathering.until is None or self._lease.due(now):
+                if self._gathers_until is None or self._lease.due(now):
                     self._lease.beats(now, self._plan.section.lease, self._settings.name, step)
             case WatchLost():
                 self._watching = False
@@ -239,7 +270,7 @@ class Member(MemberFold):
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
-        gathering, self._gathering = self._gathering, Gathering()
+        first, self._first_due, self._gathers_until = self._first_due, None, None
         if self._departure.leaving is not None:
             self._retire(step)
         busy = self._pinned is None or self._working or self._departure.leaving is not None
@@ -259,8 +290,10 @@ class Member(MemberFold):
         desk = self._desk()
         if not (due := desk.due()):
             return
-        self._gathering = gathering.goes_on(now, desk.more_may_come(due))
-        if self._gathering.until is not None:
+        self._first_due = now if first is None else first
+        until = self._first_due + GATHER_SECONDS
+        if desk.more_may_come(due) and now < until:
+            self._gathers_until = until
             return
         if self._model.lacking(self.pinned, step):
             self._timing.pulls(now)
@@ -268,7 +301,7 @@ class Member(MemberFold):
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
         for each in due:
             self._invites.follow(each.invite.group)
-        self._gathering = Gathering()
+        self._first_due = None
         within = min(each.invite.seconds for each in due)
         part = portion(self._plan.section, self._timing.paces, within)
         self._timing.begins(now, part)
@@ -289,7 +322,7 @@ class Member(MemberFold):
         return True
 
     def _decline_worn_out(self, step: Step) -> None:
-        """Takes no part in rounds that ask for an update that was sealed often enough."""
+        """Declines rounds that ask for an update that was sealed often enough."""
         for due in self._desk().asked():
             if reason := self._out.worn_out(due.invite.group, due.base):
                 self._decline(step, self._invites.open.pop(due.invite.group), due.base, reason)
@@ -369,7 +402,7 @@ class Member(MemberFold):
             return
         self._timing.done(now)
         for update in event.updates:
-            self._write(step, Sealed(update.receipt, update.headers))
+            self._write(step, update)
             self._out.keyed.add(update.receipt.id)
             if update.receipt.purpose == UPDATE:
                 self._out.goes_well.add(update.receipt.id.group)
@@ -461,7 +494,7 @@ class Member(MemberFold):
         self._pinned = self._appraiser.pinned = follow(step, self.pinned, told, roster, *own)
 
     def _catch_up(self, step: Step) -> None:
-        """By another roster: what it was told of shards that were not on the one before."""
+        """Takes up what it was told of shards that were not on its roster before."""
         if (told := self._ahead) is not None:
             self._follow(step, told)
 
@@ -487,7 +520,7 @@ class Member(MemberFold):
     def _refused(
         self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
     ) -> None:
-        """A submission never comes."""
+        """Says that a submission never comes."""
         sealed = self._out.sealed.get(id)
         self._settle(step, id, Outcome.DROPPED, str(error))
         if sealed is None:

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from secureps.errors import Conflict, Malformed, SecurepsError
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion, SealAgain
-from secureps.messages.requests import Decline, Missing, Withdraw
+from secureps.messages.requests import Decline, Figure, Missing, Telemetry, Withdraw
 from secureps.messages.submission import FOUNDING, BlockHeader, Outcome, Receipt, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Step
-from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.schedule import Desk
-from secureps.roles.member.tasks import Reseal, kept_key
-from secureps.roles.member.timing import Transfer
+from secureps.roles.member.tasks import Reseal, in_own_order, kept_key
 
 MOST_AHEAD = 1 << 20
 """Submissions that a client may have lost all trace of. What is journalled of one shard's word must
@@ -42,6 +40,31 @@ def _base(sealed: Sealed) -> Base:
 
 FOUNDED = Base(-1, 0)
 """What the founding model is sealed for."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A submission on its way: since when, what its making took, which blocks its shards have.
+
+    Args:
+        since: from when on nothing but that is left to do.
+        ahead: blocks that left before all were sealed.
+        refused: why one of those was not taken in.
+    """
+
+    since: float
+    work: tuple[Figure, ...] = ()
+    stored: set[int] = field(default_factory=set)
+    ahead: list[BlockHeader] = field(default_factory=list)
+    refused: SecurepsError | None = None
+
+    def report(self, now: float, receipt: Receipt) -> Telemetry:
+        """What it took, now that all its blocks have arrived."""
+        made, figures = (
+            receipt.version + 1,
+            (*self.work, Figure("network_seconds", now - self.since)),
+        )
+        return Telemetry(receipt.id.client, receipt.id.group, made, figures, receipt.step)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from secureps.errors import ClientError, Refused, SecurepsError, WrongVersion
 from secureps.messages.orders import GroupVersion, Published
 from secureps.messages.requests import GetBlock
 from secureps.roles.machine import Call, Effect, Halt, Say, Step
-from secureps.roles.member.block_order import in_own_order
+from secureps.roles.member.tasks import in_own_order
 from secureps.roles.pinned_run import Pinned
 
 

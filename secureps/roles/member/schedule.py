@@ -1,45 +1,93 @@
-"""What a client trains for next: which groups, from which bases.
+"""What a client trains for next: which groups, from which bases, and how long that takes.
 
 Groups of one rule with rounds move together, or not at all; but row-blocks have rounds of their
 own, for each has other members. Without rounds an invitation is for the newest version that is
 published when training begins. Whatever is due is trained for at once: one pass over the data
-contributes to all of it.
+contributes to all of it. A restart forgets invitations and times; the coordinator says again what
+it still waits for, and the client begins with all of its work.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Invite, Published
+from secureps.messages.requests import Heartbeat
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.base import Base
+from secureps.policy.checks.local_work import Pace
 from secureps.policy.groups import joins_others, together
 from secureps.policy.plan import Plan
+from secureps.roles.machine import Step
+
+REMEMBERED = 3
+"""Contributions whose mean is expected of the next."""
+
+
+@dataclass(slots=True)
+class Timing:
+    """Of one client."""
+
+    paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    pulled: float = 0.0
+    """Seconds in which the newest model came that was trained from."""
+    _pulls: float | None = None
+    _began: float | None = None
+    _part: float = 1.0
+
+    def pulls(self, now: float) -> None:
+        """Blocks of the model are on their way, from the first time on that this is said."""
+        if self._pulls is None:
+            self._pulls = now
+
+    def begins(self, now: float, part: float) -> None:
+        """The model is here, and training begins, with this part of the work."""
+        self.pulled = 0.0 if self._pulls is None else now - self._pulls
+        self._pulls, self._began, self._part = None, now, part
+
+    def done(self, now: float) -> None:
+        """Trained and sealed, if it was training that began."""
+        if self._began is not None:
+            self.paces.append(Pace((now - self._began) / self._part, self.pulled))
+        self._began = None
+
+    def sent(self, seconds: float) -> None:
+        """An update of the last training arrived, after so many seconds of sending."""
+        if self.paces:
+            last = self.paces.pop()
+            self.paces.append(Pace(last.training, max(last.transfer, self.pulled + seconds)))
+
+
+@dataclass(slots=True)
+class LeaseRenewal:
+    """One heartbeat at a time: while the coordinator is away they do not pile up.
+
+    Args:
+        at: when the next one is due, None before the run is known.
+        beating: one is on its way.
+    """
+
+    at: float | None = None
+    beating: bool = False
+
+    def due(self, now: float) -> bool:
+        """Whether it is time."""
+        return self.at is None or now >= self.at
+
+    def beats(self, now: float, lease: float, client: str, step: Step) -> None:
+        """Renews a lease of so many seconds."""
+        self.at = now + lease / 3
+        if not self.beating:
+            self.beating = True
+            step.tell(Heartbeat(client))
+
 
 GATHER_SECONDS = 0.05
 """For which a client waits for more invitations to groups without rounds, after the first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gathering:
-    """While a client waits for more invitations.
-
-    Args:
-        since: when the first was there, None before; until: when it waits no more, None if it does
-            not wait.
-    """
-
-    since: float | None = None
-    until: float | None = None
-
-    def goes_on(self, now: float, more_may_come: bool) -> Gathering:
-        """What comes of it now that something is due."""
-        since = now if self.since is None else self.since
-        waits = more_may_come and now < since + GATHER_SECONDS
-        return Gathering(since, since + GATHER_SECONDS if waits else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +199,36 @@ class Desk:
             return True
         newest = self.published.get(group)
         return newest is None or newest.version <= receipt.version
+
+
+@dataclass(slots=True)
+class Invitations:
+    """Of one client.
+
+    Args:
+        open: by group, those for which nothing has begun.
+        followed: by group, those for which something began last.
+    """
+
+    open: dict[str, Invite] = field(default_factory=dict)
+    followed: dict[str, Invite] = field(default_factory=dict)
+
+    def follow(self, group: str) -> None:
+        """What the open invitation to a group asks for begins."""
+        self.followed[group] = self.open.pop(group)
+
+    def again(self, group: str) -> None:
+        """What began last for a group came to nothing: it is open again, but for a newer one."""
+        if group in self.followed:
+            self.open.setdefault(group, self.followed[group])
+
+    def arrived(self, plan: Plan, receipt: Receipt) -> None:
+        """A submission is at the coordinator.
+
+        In a group without rounds nobody is asked twice for one update: what came once more while it
+        was on its way asks for nothing new.
+        """
+        group, base = receipt.id.group, Base(receipt.version, receipt.step)
+        invite, rounds = self.open.get(group), plan.bounds(group).rounds
+        if invite is not None and not rounds and Base(invite.version, invite.step) <= base:
+            del self.open[group]

@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
-from secureps.errors import (
-    ConfigError,
-    DamagedStore,
-    Malformed,
-    PlanRefused,
-    WrongRun,
-    WrongShape,
-)
+from secureps.errors import ConfigError, DamagedStore, Malformed, PlanRefused, WrongRun, WrongShape
 from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run
 from secureps.messages.schema import Schema

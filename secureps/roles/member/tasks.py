@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from secureps.messages.encoding import digest
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.member_records import OwnAct
+from secureps.messages.member_records import OwnAct, Sealed
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Decline, Figure
 from secureps.messages.submission import BlockHeader, Receipt
-from secureps.roles.tasks import Task, TaskResult
+from secureps.roles.machine import Task, TaskResult
 
 DECLINES = "sends no evaluation; its own log says why"
 """All that the coordinator hears of a refusal: why is the client's own matter."""
@@ -102,14 +105,6 @@ class BlockSealed(TaskResult):
 
 
 @dataclass(frozen=True, slots=True)
-class SealedUpdate:
-    """One group's blocks are durable in the outbox."""
-
-    receipt: Receipt
-    headers: tuple[BlockHeader, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Unsent:
     """An aim for which nothing was sealed, and what the coordinator is told of it."""
 
@@ -127,7 +122,7 @@ class Contributed(TaskResult):
     aims that are to be sealed anew: the disk failed when blocks of theirs had left.
     """
 
-    updates: tuple[SealedUpdate, ...]
+    updates: tuple[Sealed, ...]
     figures: tuple[Figure, ...]
     unsent: tuple[Unsent, ...] = ()
     told: str = ""
@@ -156,3 +151,16 @@ class Judged(TaskResult):
     """What came of `Evaluate` without one: metrics, or none."""
 
     message: Evaluated | Decline
+
+
+Block = TypeVar("Block")
+
+
+def in_own_order(client: str, blocks: Iterable[Block]) -> list[Block]:
+    """The blocks from one on that follows from the client's name, and then those before it."""
+    every = list(blocks)
+    if len(every) < 2:
+        return every
+    first = int.from_bytes(digest("secureps-block-order", client.encode())[:8], "little")
+    first %= len(every)
+    return every[first:] + every[:first]

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from secureps.messages.orders import Commit
 from secureps.messages.requests import GetBlock, Missing, Prepared
 from secureps.messages.shard_records import BlocksAdopted
-from secureps.roles.machine import Call, Step, Work
+from secureps.roles.machine import Call, Prune, Step, Work
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.state_copies import ask_states
 from secureps.roles.shard.tasks import AdoptState
-from secureps.roles.tasks import Prune
 
 
 @dataclass(slots=True)

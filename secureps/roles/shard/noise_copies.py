@@ -16,12 +16,11 @@ from secureps.errors import NotReady, Refused, SecurepsError, UnknownParty
 from secureps.messages.orders import Hold
 from secureps.messages.requests import GetSum, Payload
 from secureps.messages.submission import cohort_digest
-from secureps.roles.machine import Answer, Call, Say, Step, Work
+from secureps.roles.machine import Answer, Call, Prune, Say, Step, Work
 from secureps.roles.pinned_run import LATER
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn
-from secureps.roles.tasks import Prune
 
 AGAIN = 5.0
 """Seconds after which noise is asked for again that was refused for good, or came damaged."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from secureps.messages.requests import Held, Missing, Prepared, Register, Spoilt
+from secureps.messages.requests import Missing, Register, Spoilt
 from secureps.messages.run import COORDINATOR, ShardAddress
-from secureps.messages.shard_records import StatePrepared, SumsMade
-from secureps.messages.submission import Cohort, SubmissionId
+from secureps.messages.shard_records import SumsMade
+from secureps.messages.submission import Cohort, Held, SubmissionId
 from secureps.roles.machine import Call, Halt, Say, Step
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
@@ -50,12 +50,6 @@ def spoilt(shard: str, task: StepState, reason: str, key: bytes | None = None) -
 def held(shard: str, made: SumsMade) -> Held:
     """A cohort's sums are here."""
     return Held(shard, made.cohort.group, made.cohort.number, made.sums)
-
-
-def prepared(shard: str, state: StatePrepared) -> Prepared:
-    """A version's blocks are here."""
-    own = (state.group, state.version, state.blocks, state.state, state.scale, state.mean)
-    return Prepared(shard, *own)
 
 
 def work_name(task: MakeState | SumCohort | StepState) -> tuple[str, str, int]:

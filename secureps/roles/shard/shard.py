@@ -23,21 +23,25 @@ from secureps.messages import shard_records as records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
 from secureps.policy.cohorts.overlap import check_clients, check_weights
 from secureps.roles import permissions
-from secureps.roles.disk_reports import DiskReports
 from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
+    DiskReports,
     Event,
     Failed,
     Halt,
     KitRead,
+    Prune,
     Say,
     Step,
+    Sweep,
+    Task,
     Tick,
     Watch,
     WatchLost,
@@ -53,7 +57,7 @@ from secureps.roles.shard.keys import name_under, submission_of, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
-from secureps.roles.shard.reports import held, missing_for, prepared, registering, spoilt, work_name
+from secureps.roles.shard.reports import held, missing_for, registering, spoilt, work_name
 from secureps.roles.shard.serving import serve
 from secureps.roles.shard.state_copies import StateCopies
 from secureps.roles.shard.tasks import (
@@ -70,7 +74,6 @@ from secureps.roles.shard.tasks import (
     Unopened,
     WritePart,
 )
-from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.roles.validation import check_divisor, check_key_sum
 
 ALL = 1 << 62
@@ -288,7 +291,7 @@ class Shard(ShardFoldable):
         state = self.state.of_founding(group, receipt)
         keys = None if receipt is None else self.state.founding_keys(group, receipt)
         if state is not None:
-            step.tell(prepared(self._name, state))
+            step.tell(state)
         elif receipt is not None and keys is None:
             missing = requests.Missing.of_founding(self._name, group, (receipt.id,))
             self._peers.lack(step, missing, order)
@@ -343,7 +346,7 @@ class Shard(ShardFoldable):
         self._check_cohort(cohort)
         state = held.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
-            step.tell(prepared(self._name, state))
+            step.tell(state)
             return
         if reports.another(step, cohort, self._address, self.state, self._unsafe):
             return
@@ -414,7 +417,7 @@ class Shard(ShardFoldable):
                 for key in self._tried.pop((state.group, state.cohort), [])[:1]:
                     self._write(step, KeySumTaken(state.group, state.cohort, key))
                 self._write(step, state)  # with its key: until then the order comes again
-                step.tell(prepared(self._name, state))
+                step.tell(state)
                 if telemetry is not None:
                     step.tell(telemetry)
             case Unopened(task, reason):
@@ -436,9 +439,7 @@ class Shard(ShardFoldable):
                         step.effects += self._greet().effects
             case AdoptState(at, copies):
                 self._busy.discard(("adopt", at.group, at.version))
-                self._write(
-                    step, records.StatePrepared(at.group, at.version, -1, at.blocks, at.state)
-                )
+                self._write(step, Prepared(self._name, at.group, at.version, at.blocks, at.state))
                 step.effects += [Work(Prune(copies))] if copies else []
                 self._commit(step, at)
                 if not any(kind == "adopt" for kind, _, _ in self._busy):

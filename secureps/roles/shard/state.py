@@ -13,7 +13,7 @@ from secureps.messages import shard_records as records
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated, RunPinned
-from secureps.messages.requests import GetBlock
+from secureps.messages.requests import GetBlock, Prepared
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -48,7 +48,7 @@ class ShardGroup:
     keep: int = 0
     sums: dict[int, records.SumsMade] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
-    states: dict[int, records.StatePrepared] = field(default_factory=dict)
+    states: dict[int, Prepared] = field(default_factory=dict)
     own: tuple[int, ...] | None = None
     shrunk: bool = False
     adopted: int = -1
@@ -91,7 +91,7 @@ class ShardState:
                 self._groups[cohort.group].sums[cohort.number] = record
             case KeySumTaken():
                 self._groups[record.group].keys[record.number] = record.key
-            case records.StatePrepared(group, version):
+            case Prepared(_, group, version):
                 self._groups[group].states[version] = record
             case records.StateCommitted():
                 self._commit(record)
@@ -134,7 +134,7 @@ class ShardState:
         held = ShardGroup(version, max(0, version), adopted=version, epoch=record.epoch)
         if version >= 0:
             known = (record.blocks, record.state)
-            held.states[version] = records.StatePrepared(group, version, -1, *known)
+            held.states[version] = Prepared(self._name, group, version, *known)
         self._groups[group] = held
         self._drop([name for name in self.spooled if name[2] == group and self._past(name)])
 
@@ -353,7 +353,7 @@ class ShardState:
             return None
         return StepState(made.cohort, opened, key)
 
-    def _founding(self, group: str, state: records.StatePrepared) -> MakeState | None:
+    def _founding(self, group: str, state: Prepared) -> MakeState | None:
         if self.pinned.plan.given(group):
             return MakeState(group, None)
         wanted = dict(zip(self.own(group), state.blocks, strict=True))
@@ -371,7 +371,7 @@ class ShardState:
         """As `keys`, of what a client founds a group with; Malformed if that is another's."""
         return self.keys(receipt.id, FOUNDING, self._founding_digests(group, receipt))
 
-    def of_founding(self, group: str, receipt: Receipt | None) -> records.StatePrepared | None:
+    def of_founding(self, group: str, receipt: Receipt | None) -> Prepared | None:
         """Version 0, if it was made of this model (None: the plan's), or is every shard's by now.
 
         Until then it may be lost elsewhere, and a client may found the group with another one.

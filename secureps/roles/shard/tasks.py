@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.orders import Commit, GroupVersion
-from secureps.messages.requests import Checkpointed, Telemetry
-from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.requests import Checkpointed, Prepared, Telemetry
+from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort
-from secureps.roles.tasks import Task, TaskResult
+from secureps.roles.machine import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Unopened(TaskResult):
 class StateReady(TaskResult):
     """A state file is durable, and may go on record."""
 
-    made: StatePrepared
+    made: Prepared
     telemetry: Telemetry | None = None
 
 

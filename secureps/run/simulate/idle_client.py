@@ -21,10 +21,22 @@ from secureps.messages.orders import Finish, HolderKeys, Published, SealFor
 from secureps.messages.requests import PutBlock, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema
-from secureps.roles.machine import Answered, Effect, Event, Failed, Halt, Record, Step, Tick, Watch
+from secureps.roles.machine import (
+    Answered,
+    Effect,
+    Event,
+    Failed,
+    Halt,
+    Record,
+    Step,
+    Sweep,
+    Task,
+    TaskResult,
+    Tick,
+    Watch,
+)
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
-from secureps.roles.tasks import Sweep, Task, TaskResult
 from secureps.service.environment import Worker
 from secureps.wire.transport import Cancel, Clock, Deliver, Transport
 

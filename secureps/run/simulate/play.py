@@ -21,7 +21,7 @@ from secureps.policy.explain.explanation import row_block_words, touched_by_few
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
-from secureps.roles.coordinator.telemetry import UP
+from secureps.roles.coordinator.status import UP
 from secureps.roles.machine import Machine
 from secureps.run.initial_schema import founding_schema
 from secureps.run.report.group_labels import folded

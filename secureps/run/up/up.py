@@ -38,7 +38,7 @@ from secureps.files.objects import ObjectStore
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
-from secureps.roles.coordinator.telemetry import UP
+from secureps.roles.coordinator.status import UP
 from secureps.run.check import refuse_few
 from secureps.run.export import export
 from secureps.run.initial_schema import founding_schema

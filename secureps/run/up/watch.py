@@ -27,7 +27,7 @@ from secureps.messages.requests import FAILED, GroupStatus, MemberStatus, Status
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
-from secureps.roles.coordinator.telemetry import UP
+from secureps.roles.coordinator.status import UP
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor

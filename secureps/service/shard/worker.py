@@ -22,13 +22,22 @@ from secureps.errors import ClientError, DamagedStore, InternalError, Malformed,
 from secureps.files.objects import initial_path, shown
 from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
-from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.requests import (
+    Figure,
+    GetBlock,
+    GetSum,
+    Prepared,
+    PutBlock,
+    Request,
+    Telemetry,
+)
+from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.privacy.adaptive import FIRST
+from secureps.roles.machine import Prune, Sweep, Task, TaskResult
 from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
@@ -46,7 +55,6 @@ from secureps.roles.shard.tasks import (
     Unopened,
     WritePart,
 )
-from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.environment import Worker
 from secureps.service.parallel import in_order
 from secureps.service.shard.folders import ShardFolders
@@ -475,7 +483,8 @@ class ShardWorker(Worker):
             mean = tuple(float(value) for block in made.values.values() for value in block)
         scaled = (block for block in made.values if self._has_scale(group, block))
         scale = next((float(made.values[block][-1]) for block in scaled), None)
-        ready = StatePrepared(group, made.version, cohort, digests, state, scale, mean)
+        made_of = (group, made.version, digests, state, scale, mean)
+        ready = Prepared(self._name, *made_of, cohort=cohort)
         return StateReady(ready, report)
 
     # --- small things -------------------------------------------------------------

@@ -15,15 +15,11 @@ import numpy as np
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, SecurepsError
-from secureps.messages.coordinator_records import (
-    CohortClosed,
-    PlacementMoved,
-    Received,
-    ShardLeft,
-)
+from secureps.messages.coordinator_records import CohortClosed, PlacementMoved, ShardLeft
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed, SubmissionSettled, UpdateReleased
 from secureps.messages.records import REIGN, RunPinned
+from secureps.messages.requests import Submit
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import FOUNDING, UPDATE, Outcome, Receipt
 from secureps.policy.plan import Plan, load_plan
@@ -131,7 +127,7 @@ class Check:
         return state
 
     def _receipts(self) -> list[Receipt]:
-        received = of_kind(self._records(self._ruler), Received)
+        received = of_kind(self._records(self._ruler), Submit)
         return [each.receipt for each in received]
 
     # --- how it ended -------------------------------------------------------------
@@ -172,7 +168,7 @@ class Check:
 
     def _sealed_by_nobody(self, journal: list[Any]) -> Iterator[str]:
         """Whatever is counted is what its client sealed."""
-        for each in of_kind(journal, Received):
+        for each in of_kind(journal, Submit):
             receipt = each.receipt
             if receipt.purpose == UPDATE and receipt.id.group == GROUP:
                 try:

@@ -14,7 +14,7 @@ from secureps.errors import DamagedStore
 from secureps.messages.coordinator_records import StandbyFollows, VersionCommitted
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.roles.coordinator.reigns import Reigns
+from secureps.roles.coordinator.state import Reigns
 from secureps.store.journal import read_rows
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from secureps.crypto.sharing import Committee
 from secureps.errors import Oversized, PlanRefused
 from secureps.messages.charge import Release
 from secureps.messages.envelope_keys import MOST_KEYS
-from secureps.messages.orders import MESSAGE_LIMIT, Open, ShardSums
+from secureps.messages.orders import MESSAGE_LIMIT, Open
 from secureps.messages.submission import UPDATE, Cohort, Member, Receipt, SubmissionId
 from secureps.policy.envelope_size import order_bytes
 from secureps.policy.plan import Plan
@@ -26,7 +26,7 @@ MOST = (1 << 63) - 1
 DIGEST = b"\1" * 32
 
 
-def longest(committee: Committee, members: int, group: str, shards: int) -> Open:
+def longest(committee: Committee, members: int, group: str) -> Open:
     """An order of which every name and number is as long as can be."""
     holders, client = len(committee.holders), "c" * 63
     id = SubmissionId(client, group, MOST)
@@ -55,16 +55,15 @@ def longest(committee: Committee, members: int, group: str, shards: int) -> Open
     )
     member = Member(id, MOST, MOST, MOST, bytes(16))
     cohort = Cohort(group, MOST, MOST, MOST, (member,) * members, 0.1, DIGEST)
-    held = (ShardSums("s" * 63, (DIGEST,)),) * shards
-    return Open(MOST, cohort, (receipt,) * members, held)
+    return Open(MOST, cohort, (receipt,) * members, ())
 
 
 @pytest.mark.parametrize(("holders", "threshold"), [(1, 1), (3, 2), (4, 3), (7, 5), (11, 6)])
 def test_no_order_is_longer_than_is_counted(holders: int, threshold: int) -> None:
     committee = committee_plan(holders, threshold).unnamed_committee
-    for members, group, shards in product((1, 20), ("a", "all", "g" * 63), (1, 8)):
-        own = len(encode(longest(committee, members, group, shards)))
-        assert own <= order_bytes(committee, members, group, shards) < 1.01 * own + 200
+    for members, group in product((1, 20), ("a", "all", "g" * 63)):
+        own = len(encode(longest(committee, members, group)))
+        assert own <= order_bytes(committee, members, group) < 1.01 * own + 200
 
 
 def plan(most: int, holders: int = 4, threshold: int = 3) -> Plan:
@@ -83,7 +82,7 @@ def test_a_plan_is_refused_whose_cohorts_are_told_in_no_message() -> None:
     committee = plan(fit).unnamed_committee
     with pytest.raises(PlanRefused, match=f"up to {fit + 1} members"):
         plan(fit + 1)
-    assert len(encode(longest(committee, fit, "all", 1))) <= MESSAGE_LIMIT
+    assert len(encode(longest(committee, fit, "all"))) <= MESSAGE_LIMIT
     with pytest.raises(Oversized):
-        encode(longest(committee, fit + 30, "all", 1))
+        encode(longest(committee, fit + 30, "all"))
     assert plan(4096, 1, 1).unnamed_committee.threshold == 1

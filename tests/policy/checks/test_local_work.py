@@ -14,8 +14,8 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.checks.local_work import Pace, portion
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Answered
+from secureps.roles.member.schedule import REMEMBERED, Timing
 from secureps.roles.member.tasks import Contribute
-from secureps.roles.member.timing import REMEMBERED, Timing
 from tests.kits.member_kit import Client, works
 from tests.kits.roles_kit import make_plan
 

@@ -11,7 +11,8 @@ from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import ClientIsolated, ClientRevoked
 from secureps.messages.requests import Noted, Submit
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase, after_pause
+from secureps.roles.coordinator.state import Acted
 from secureps.roles.coordinator.status import status
 from secureps.roles.machine import Answer
 from tests.kits.roles_kit import (
@@ -204,3 +205,22 @@ def test_a_checkpoint_is_begun_once_and_of_what_is_new() -> None:
         due = world.due.pop(0)
         world.give(due.sender, due.reply)
     assert status(world.coordinator._tx(0.0), ()).checkpoint == last.number
+
+
+def test_a_pause_moves_what_waited_and_what_came_meanwhile_to_its_end() -> None:
+    assert after_pause(3.0, 10.0, 60.0) == 53.0
+    assert after_pause(10.0, 10.0, 60.0) == 60.0
+    assert after_pause(30.0, 10.0, 60.0) == 60.0
+
+
+def test_going_on_shifts_every_time_that_a_rule_sees() -> None:
+    acted, group, judged = Acted(), GroupState("all", opened_at=4.0), Evaluations(since=2.0)
+    group.stream = Clocks(moved={"c0": 6.0, "c1": 30.0}, refused={"c2": (1, 3, 7.0)})
+    isolated: dict[str, str] = {}
+    acted.apply(10.0, Act("pause", reason="why"), isolated, (group,), judged)
+    assert (acted.paused, acted.since) == ("paused by the operator, why", 10.0)
+    acted.apply(110.0, Act("go-on"), isolated, (group,), judged)
+    assert acted.paused == ""
+    assert (group.opened_at, judged.since) == (104.0, 102.0)
+    assert group.stream.moved == {"c0": 106.0, "c1": 110.0}
+    assert group.stream.refused == {"c2": (1, 3, 107.0)}

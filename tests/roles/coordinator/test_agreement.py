@@ -7,6 +7,7 @@ from typing import Any
 
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
+from secureps.messages.submission import Held
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Order, Say, Step
 from tests.kits.roles_kit import SHARDS, World, collecting, make_plan
@@ -41,15 +42,15 @@ def test_different_sums_are_not_opened() -> None:
     world = doubled()
     sums = world.sums(FIRST, "all", world.group().number)
     number = world.group().number
-    world.give(FIRST, requests.Held(FIRST, "all", number, sums))
-    step = world.give(SECOND, requests.Held(SECOND, "all", number, other(sums)))
+    world.give(FIRST, Held(FIRST, "all", number, sums))
+    step = world.give(SECOND, Held(SECOND, "all", number, other(sums)))
     text = f"shard-b and shard-a have different sums of cohort {number}, block 3: one of the two"
     assert text in said(step)[0]
     assert world.group().phase is Phase.HOLDING
     assert world.group().reason == said(step)[0]
-    again = world.give(SECOND, requests.Held(SECOND, "all", number, other(sums)))
+    again = world.give(SECOND, Held(SECOND, "all", number, other(sums)))
     assert said(again) == []
-    world.give(SECOND, requests.Held(SECOND, "all", number, sums))
+    world.give(SECOND, Held(SECOND, "all", number, sums))
     assert world.group().phase is Phase.PREPARING
 
 
@@ -79,14 +80,14 @@ def test_a_faulty_one_that_came_first_makes_room_for_the_sums_of_others() -> Non
     world = doubled()
     number = world.group().number
     sums = world.sums(FIRST, "all", number)
-    world.give(FIRST, requests.Held(FIRST, "all", number, other(sums)))
-    assert said(world.give(SECOND, requests.Held(SECOND, "all", number, sums)))
-    step = world.give(FIRST, requests.Held(FIRST, "all", number, sums))
+    world.give(FIRST, Held(FIRST, "all", number, other(sums)))
+    assert said(world.give(SECOND, Held(SECOND, "all", number, sums)))
+    step = world.give(FIRST, Held(FIRST, "all", number, sums))
     assert told(step, orders.Hold) == [FIRST, SECOND]
     assert world.group().phase is Phase.HOLDING
-    again = world.give(FIRST, requests.Held(FIRST, "all", number, sums))
+    again = world.give(FIRST, Held(FIRST, "all", number, sums))
     assert told(again, orders.Hold) == []
-    world.give(SECOND, requests.Held(SECOND, "all", number, sums))
+    world.give(SECOND, Held(SECOND, "all", number, sums))
     assert world.group().phase is Phase.PREPARING
 
 
@@ -100,8 +101,7 @@ def test_a_faulty_one_that_came_first_makes_room_for_the_blocks_of_others() -> N
     assert said(world.give(SECOND, second))
     step = world.give(FIRST, first)
     assert told(step, orders.Prepare) == [SECOND]
-    assert world.group().coming.blocks == {FIRST: first.blocks}
-    assert world.group().coming.states == {FIRST: first.state}
+    assert world.group().coming == {FIRST: first}
     assert world.group().version == version
     world.give(SECOND, second)
     assert world.group().version == version + 1
@@ -120,8 +120,8 @@ def test_who_lost_its_disk_before_anything_was_opened_may_hold_other_sums() -> N
     number = world.group().number
     sums = world.sums(FIRST, "all", number)
     for made in (sums, other(sums)):
-        world.give(FIRST, requests.Held(FIRST, "all", number, made))
-        assert world.group().closed_cohort.held == {FIRST: made}
+        world.give(FIRST, Held(FIRST, "all", number, made))
+        assert world.group().closed_cohort.held[FIRST].sums == made
 
 
 # --- scales -----------------------------------------------------------------------

@@ -12,12 +12,12 @@ from hypothesis import given
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
+from secureps.messages.requests import Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.roles.coordinator import attendance
 from secureps.roles.coordinator.attendance import Attendance, Changes
-from secureps.roles.coordinator.clocks import Clocks
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import Clocks, GroupState, Phase
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Walker
 from tests.kits.roles_kit import make_plan
@@ -59,7 +59,7 @@ class Followed:
                 self.changes.add(client)
             case "refused" if client in stream.training:
                 id = SubmissionId(client, "all", int(self.at))
-                self.write(records.SubmissionWithdrawn("all", id, "refused"))
+                self.write(Withdraw(client, id, 0, 0, "refused"))
             case "passed":
                 self.write(records.MemberPassed("all", client, "late"))
             case "spent" if client in self.own.free:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
-from secureps.roles.coordinator.clocks import Clocks
+from secureps.roles.coordinator.group import Clocks
 
 
 def update(sequence: int, client: str = "c0") -> SubmissionId:

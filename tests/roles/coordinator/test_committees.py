@@ -16,7 +16,7 @@ from secureps.messages.orders import GroupVersion, RosterChanged, SealFor
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Subscribe
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
-from secureps.roles.coordinator import committees, membership, succession
+from secureps.roles.coordinator import envelopes, membership, opening
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
@@ -62,7 +62,7 @@ class Change:
     def formed(self, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
         watchers, none = frozenset({"c0"}), frozenset[str]()
         tx = Transaction(0.0, PLAN, self.state, None, none, (), none, watchers)
-        committees.form(tx, PinnedRun(PLAN, self.roster, None, NONCE, keys))
+        opening.form_committee(tx, PinnedRun(PLAN, self.roster, None, NONCE, keys))
         return tx
 
     @property
@@ -79,7 +79,7 @@ def test_the_next_version_is_sealed_for_the_new_ones() -> None:
     tx = change.to("h0", "h1", "h2", "h4")
     assert change.names == [FIRST, ("h0", "h1", "h2", "h4")]
     assert change.state.committees[1].since == (GroupVersion("all", 3),)
-    assert [committees.at(tx, "all", v).holders[3] for v in (0, 2, 3, 9)] == [
+    assert [opening.committee_at(tx, "all", v).holders[3] for v in (0, 2, 3, 9)] == [
         "h3",
         "h3",
         "h4",
@@ -113,8 +113,8 @@ def test_two_changes_before_a_version_are_one() -> None:
     change = Change()
     change.to("h0", "h1", "h2", "h4")
     tx = change.to("h0", "h1", "h4", "h5")
-    assert committees.at(tx, "all", 2).holders == FIRST
-    assert committees.at(tx, "all", 3).holders == ("h0", "h1", "h4", "h5")
+    assert opening.committee_at(tx, "all", 2).holders == FIRST
+    assert opening.committee_at(tx, "all", 3).holders == ("h0", "h1", "h4", "h5")
 
 
 def test_an_update_is_for_those_whom_its_version_is_for() -> None:
@@ -127,17 +127,17 @@ def test_an_update_is_for_those_whom_its_version_is_for() -> None:
         made = Receipt(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False)
         return dataclasses.replace(made, committee=committee)
 
-    committees.check(tx, update(2, first.committee))
-    committees.check(tx, update(3, second.committee))
+    opening.check_committee(tx, update(2, first.committee))
+    opening.check_committee(tx, update(3, second.committee))
     for wrong in ((2, second.committee), (3, first.committee), (3, bytes(32)), (3, None)):
         with pytest.raises(WrongVersion, match="is sealed for other key holders than h0"):
-            committees.check(tx, update(*wrong))
+            opening.check_committee(tx, update(*wrong))
 
 
 def test_versions_fall_into_periods_by_committee() -> None:
     change = Change()
-    assert committees.periods(change.formed(), "all") is None
-    period = committees.periods(change.to("h0", "h1", "h2", "h4"), "all")
+    assert opening.periods(change.formed(), "all") is None
+    period = opening.periods(change.to("h0", "h1", "h2", "h4"), "all")
     assert period is not None
     assert [period(version) for version in range(5)] == [0, 0, 0, 1, 1]
 
@@ -148,7 +148,7 @@ def test_who_comes_back_hears_of_all_that_its_updates_may_be_for() -> None:
 
     def told() -> list[tuple[str, ...]]:
         tx = change.formed()
-        committees.repeat(tx, "c0")
+        opening.repeat_committees(tx, "c0")
         return [e.message.committee.holders for e in tx.step.effects]  # type: ignore[union-attr]
 
     assert told() == change.names
@@ -180,7 +180,7 @@ def test_nobody_looks_through_receipts_while_enough_of_each_committee_are_left()
     change = Change()
     tx, group = change.to("h0", "h1", "h2", "h4"), change.state.groups["all"]
     group.phase, group.open_receipts.receipts = Phase.COLLECTING, Unread()
-    succession.settle(dataclasses.replace(tx, holders=("h0", "h1", "h2", "h4")), group)
+    envelopes.give_up_lost(dataclasses.replace(tx, holders=("h0", "h1", "h2", "h4")), group)
     tx = change.to("h1", "h2", "h4", "h5")
     with pytest.raises(AssertionError):
-        succession.settle(dataclasses.replace(tx, holders=("h1", "h2", "h4", "h5")), group)
+        envelopes.give_up_lost(dataclasses.replace(tx, holders=("h1", "h2", "h4", "h5")), group)

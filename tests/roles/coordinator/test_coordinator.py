@@ -19,9 +19,10 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, orders, records, requests
 from secureps.messages.evaluation import EVALUATION
+from secureps.messages.requests import Prepared, Submit
 from secureps.messages.run import ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Tick
@@ -125,14 +126,14 @@ def test_the_founder_is_asked_found_orders_follow_and_prepared_makes_version_0()
     assert orders_of(world.enter("c1"), "c1") == []
     step = world.give(*take(world, "c0"))
     (received,) = step.records
-    assert isinstance(received, coordinator_records.Received)
+    assert isinstance(received, Submit)
     assert orders_of(step) == [orders.Found(1, "all", received.receipt)] * 2
     step = world.give(*take(world, "shard-a"))
-    assert [type(r) for r in step.records] == [coordinator_records.ShardPrepared]
+    assert [type(r) for r in step.records] == [Prepared]
     assert (world.group().version, world.group().phase) == (-1, Phase.FOUNDING)
     step = world.give(*take(world, "shard-b"))
     assert [type(r) for r in step.records] == [
-        coordinator_records.ShardPrepared,
+        Prepared,
         coordinator_records.VersionCommitted,
         coordinator_records.CheckpointOrdered,
     ]
@@ -367,7 +368,7 @@ def test_nobody_speaks_for_another() -> None:
         requests.Subscribe("c1", (receipt.id,)),
         requests.Telemetry("c0", "all", 0, ()),
         requests.Register("shard-a", "x:1", 1.0, 0),
-        requests.Held("shard-a", "all", 0, ()),
+        Held("shard-a", "all", 0, ()),
         requests.Missing("shard-a", "all", 0, ()),
         requests.Opened(HOLDER, "all", 0, (), b""),
         requests.OpenRefused(HOLDER, "all", 0, "", b""),
@@ -395,7 +396,7 @@ def test_only_those_on_the_roster_and_in_their_role_are_heard() -> None:
             "shard-a is a shard, and sends no",
         ),
         ("c0", requests.Register("c0", "x:1", 1.0, 0), "c0 is a client, and sends no Register"),
-        ("c0", requests.Held("c0", "all", 0, ()), "c0 is a client, and sends no Held"),
+        ("c0", Held("c0", "all", 0, ()), "c0 is a client, and sends no Held"),
         (
             "shard-a",
             requests.Opened("shard-a", "all", 0, (), b""),
@@ -419,7 +420,7 @@ RECEIPT = make_receipt(make_plan(), NONCE, SubmissionId("c0", "all", 0), 0, byte
     [
         (HOLDER, requests.KeyShare(HOLDER, "all", 0, bytes(4), b"")),
         (HOLDER, requests.Opened(HOLDER, "all", 0, (bytes(32),), b"")),
-        ("shard-a", requests.Held("shard-a", "all", 0, (bytes(32),))),
+        ("shard-a", Held("shard-a", "all", 0, (bytes(32),))),
         ("c0", requests.Submit(RECEIPT)),
     ],
 )
@@ -434,7 +435,7 @@ def test_a_shard_that_is_not_of_the_run() -> None:
     world = World(make_plan(shards=1))
     sums = (bytes(32),)
     events: tuple[Any, ...] = (
-        requests.Held("shard-b", "all", 0, sums),
+        Held("shard-b", "all", 0, sums),
         requests.Missing("shard-b", "all", -1, ()),
         requests.Prepared("shard-b", "all", 0, sums, bytes(32)),
         requests.Checkpointed("shard-b", 0, "f", 1, bytes(32)),
@@ -460,7 +461,7 @@ def test_a_shard_without_blocks_of_a_group_holds_nothing() -> None:
     world.pump(3)
     ((owner, _),) = world.federation.owners("all").items()
     (idle,) = set(SHARDS) - {owner}
-    refused(world, idle, requests.Held(idle, "all", 0, ()), Malformed, "it holds 0 blocks")
+    refused(world, idle, Held(idle, "all", 0, ()), Malformed, "it holds 0 blocks")
     world.pump()
     assert world.federation.finished
 
@@ -469,10 +470,10 @@ def test_wrong_numbers_of_digests() -> None:
     world = holding()
     wrong: list[tuple[bytes, ...]] = [(), (bytes(32),) * 5, (bytes(31),) * 3]
     for sums in wrong:
-        event: Any = requests.Held("shard-a", "all", 0, sums)
+        event: Any = Held("shard-a", "all", 0, sums)
         refused(world, "shard-a", event, Malformed, "shard-a: it holds 2 blocks of all")
     for event in (
-        requests.Held("shard-a", "none", 0, ()),
+        Held("shard-a", "none", 0, ()),
         requests.Missing("shard-a", "none", 0, ()),
     ):
         refused(world, "shard-a", event, Malformed, "no group is called 'none'")

@@ -9,6 +9,7 @@ import pytest
 from secureps.errors import UnknownParty
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.run import GroupPlacement, Placement, Replicas
+from secureps.messages.submission import Held
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer, Order, Say, Step, Tick, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, collecting
@@ -175,10 +176,10 @@ def test_what_was_said_before_leaving_is_not_what_others_say() -> None:
         world.pump(1)
     number = world.group().number
     sums = world.sums(GOES, "all", number)
-    world.give(GOES, requests.Held(GOES, "all", number, sums))
+    world.give(GOES, Held(GOES, "all", number, sums))
     world.give(GOES, Unwatched(GOES))
     passes(world, 60.0)
     assert left(world) == [GOES]
     assert world.group().phase is Phase.HOLDING
-    world.give(STAYS, requests.Held(STAYS, "all", number, sums))
+    world.give(STAYS, Held(STAYS, "all", number, sums))
     assert world.group().phase is Phase.PREPARING

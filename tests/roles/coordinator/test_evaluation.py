@@ -7,8 +7,7 @@ import pytest
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric, VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.roles.coordinator import evaluation
-from secureps.roles.coordinator.checkpoint import CheckpointState
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from tests.kits.evaluations import evaluated_plan

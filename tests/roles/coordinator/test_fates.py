@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import Conflict
-from secureps.messages.coordinator_records import Received
 from secureps.messages.orders import Settled
 from secureps.messages.requests import Submit
 from secureps.messages.submission import Outcome, SubmissionId
-from secureps.roles.coordinator.fates import KEPT, OVER, Fate, Fates, joined
+from secureps.roles.coordinator.state import KEPT_FATES, OVER, Fate, Fates, joined
 from secureps.roles.machine import Order
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.federations import small_federation, small_plan
@@ -36,23 +35,23 @@ def settled(count: int) -> Fates:
 def test_what_a_client_knows_of_is_kept_no_more() -> None:
     fates = settled(40)
     fates.trained_from("a", "all", 30)
-    assert min(id.sequence for id in fates.known) == 30 - KEPT
+    assert min(id.sequence for id in fates.known) == 30 - KEPT_FATES
     assert set(fates.receipts) == set(fates.known)
     assert fates.of(name(0)) == OVER
-    assert fates.of(name(30 - KEPT)) == DURABLE
+    assert fates.of(name(30 - KEPT_FATES)) == DURABLE
     assert fates.of(name(40)) is None
-    assert fates.over == {("a", "all"): ((0, 30 - KEPT - 1),)}
+    assert fates.over == {("a", "all"): ((0, 30 - KEPT_FATES - 1),)}
 
 
 def test_what_was_settled_at_the_version_or_later_may_be_asked_for() -> None:
     """The order of that fate may follow the one of the version on the client's stream."""
     fates = Fates()
-    for sequence in range(3 * KEPT):
+    for sequence in range(3 * KEPT_FATES):
         fates.settle(name(sequence), DURABLE, 7)
     fates.trained_from("a", "all", 7)
-    assert len(fates.known) == 3 * KEPT
+    assert len(fates.known) == 3 * KEPT_FATES
     fates.trained_from("a", "all", 8)
-    assert len(fates.known) == KEPT
+    assert len(fates.known) == KEPT_FATES
 
 
 def test_what_is_not_final_is_kept() -> None:
@@ -100,24 +99,24 @@ def test_ranges_are_joined(of: tuple[int | tuple[int, int], ...], found: object)
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
-    plan = small_plan("plain", versions=2 * KEPT, checkpoint_every=4)
+    plan = small_plan("plain", versions=2 * KEPT_FATES, checkpoint_every=4)
     simulation = small_federation(plan, Path(tmp_path_factory.mktemp("long")))
-    simulation.run(lambda: simulation.versions() == {"all": 2 * KEPT - 1})
+    simulation.run(lambda: simulation.versions() == {"all": 2 * KEPT_FATES - 1})
     return simulation
 
 
 def test_in_a_run_they_do_not_grow_with_its_versions(long_run: Simulation) -> None:
     federation = long_run.coordinator.federation
     assert len(federation.members) == 6
-    assert len(federation.fates) <= 6 * (KEPT + 5)
-    assert len(federation.settled.receipts) <= 6 * (KEPT + 5)
+    assert len(federation.fates) <= 6 * (KEPT_FATES + 5)
+    assert len(federation.settled.receipts) <= 6 * (KEPT_FATES + 5)
     assert all(len(ranges) == 1 for ranges in federation.settled.over.values())
 
 
 def test_whoever_asks_late_hears_that_it_is_over(long_run: Simulation) -> None:
     coordinator = long_run.coordinator
     rows = long_run._stores["coordinator"].journal.replay()
-    receipt = next(r.receipt for _, r in rows if isinstance(r, Received) and r.receipt.version == 0)
+    receipt = next(r.receipt for _, r in rows if isinstance(r, Submit) and r.receipt.version == 0)
     id = receipt.id
     assert coordinator.federation.settled.of(id) == OVER
     subscribe = long_run.parties[id.client].machine.subscription()

@@ -16,9 +16,9 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_b
 from secureps.messages.orders import HolderKeys
 from secureps.messages.records import RunPinned
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
-from secureps.roles.coordinator import committees, key_release
+from secureps.roles.coordinator import envelopes, opening
+from secureps.roles.coordinator.envelopes import AT_ONCE, BETWEEN
 from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.key_release import AT_ONCE, BETWEEN
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order
@@ -51,7 +51,7 @@ class Begun:
         self.state = CoordinatorState({"all": GroupState("all")}, pinned=pinned)
         self.state.members = {"c0": 0.0}
         offered = tuple(key.key for key in KEYS.values())
-        committees.form(self.at(0.0), PinnedRun(PLAN, ROSTER, None, NONCE, offered))
+        opening.form_committee(self.at(0.0), PinnedRun(PLAN, ROSTER, None, NONCE, offered))
 
     def at(self, now: float) -> Transaction:
         none = frozenset[str]()
@@ -61,7 +61,7 @@ class Begun:
         bare = EnvelopeKeyAnnounced(RUN.id, holder, number, NEXT, least)
         signature = IDENTITIES[holder].sign(*announcement_bytes(bare))
         tx = self.at(now)
-        key_release.announced(tx, ROSTER, dataclasses.replace(bare, signature=signature))
+        envelopes.announced(tx, ROSTER, dataclasses.replace(bare, signature=signature))
         return tx
 
 
@@ -107,10 +107,10 @@ def test_a_receipt_is_sealed_for_keys_that_were_announced() -> None:
     run = Begun()
     run.hear("h2", 3)
     for numbers in ((0, 0, 0, 0), (0, 0, 3, 0), (0, 0, 2, 0)):
-        key_release.check_numbers(run.at(0.0), receipt(*numbers))
+        envelopes.check_numbers(run.at(0.0), receipt(*numbers))
     for numbers in ((0, 0, 4, 0), (1, 0, 0, 0), (0, 0, -1, 0)):
         with pytest.raises(Malformed, match="whose newest is"):
-            key_release.check_numbers(run.at(0.0), receipt(*numbers))
+            envelopes.check_numbers(run.at(0.0), receipt(*numbers))
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -123,18 +123,18 @@ def test_what_is_sealed_for_erased_keys_is_not_taken(released: bool) -> None:
             run.at(0.0).write(KeysReleased(holder, 1))
         if refused:
             with pytest.raises(WrongVersion, match="fewer than 3 key holders still have the keys"):
-                key_release.check_unerased(run.at(0.0), receipt(0, 0, 0, 0))
+                envelopes.check_unerased(run.at(0.0), receipt(0, 0, 0, 0))
         else:
-            key_release.check_unerased(run.at(0.0), receipt(0, 0, 0, 0))
-        key_release.check_unerased(run.at(0.0), receipt(1, 0, 0, 1))
+            envelopes.check_unerased(run.at(0.0), receipt(0, 0, 0, 0))
+        envelopes.check_unerased(run.at(0.0), receipt(1, 0, 0, 1))
 
 
 def test_a_key_is_released_when_nothing_that_may_come_again_is_sealed_for_it() -> None:
     run = Begun()
     run.state.groups["all"].missing = frozenset({SubmissionId("c0", "all", 1)})
     tx = run.hear("h0", 1)
-    key_release.release(tx)
+    envelopes.release(tx)
     assert KeysReleased("h0", 1) not in tx.step.records
     run.state.groups["all"].missing = frozenset()
-    key_release.release(tx)
+    envelopes.release(tx)
     assert tx.step.records[-1] == KeysReleased("h0", 1)

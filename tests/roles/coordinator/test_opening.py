@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.crypto.sharing import KEY_BOUND
+from secureps.messages.coordinator_records import CohortBurnt, CohortOpened, OpeningFailed
 from secureps.messages.orders import Examine, KeyCommittee
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
-from secureps.roles.coordinator import envelope_checks, opening, recovery, synchronous
-from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.receipts import OpenReceipts
+from secureps.roles.coordinator import commit, envelopes, opening, recovery, synchronous
+from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order
@@ -98,7 +98,7 @@ class Round:
         ready, waiting = plain(self.tx, self.group)
         shown, text = opening.examined(self.tx, self.group)
         assert len(shown) == len(ready)
-        assert ({receipt.id for receipt in shown}, text) == (ready, waiting)
+        assert (set(shown), text) == (ready, waiting)
         assert synchronous.decided(self.tx, self.group, shown) == anew(self.tx, self.group)
 
     def happens(self, chance: random.Random) -> None:
@@ -200,7 +200,11 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
     tx = Transaction(
         now=0.0,
         plan=bench.plan,
-        federation=CoordinatorState({"all": group}, committees=[bench.sealed_for("all", 0)]),
+        federation=CoordinatorState(
+            {"all": group},
+            pinned=bench.pinned.record,
+            committees=[bench.sealed_for("all", 0)],
+        ),
         layout=bench.pinned.layout,
         clients=clients,
         holders=bench.names,
@@ -216,12 +220,13 @@ def test_clients_are_to_blame_only_where_one_answer_more_than_needed_fits(
 ) -> None:
     """Any three fit together, whatever they are: one of them may have lied."""
     tx, group = opened(bench, answers)
-    found = opening.decide(tx, group)
-    assert isinstance(found, opening.Found)
-    group.closed_cohort.failed = (found.holders,)
-    over = opening.decide(tx, group)
-    assert isinstance(over, opening.Hopeless)
-    assert over.spoilt is spoilt
+    commit.try_answers(tx, group)
+    (found,) = tx.step.records
+    assert isinstance(found, CohortOpened)
+    tx.write(OpeningFailed("all", 0, found.holders or (), "it does not open the sums"))
+    commit.try_answers(tx, group)
+    (burnt,) = (record for record in tx.step.records if isinstance(record, CohortBurnt))
+    assert burnt.spoilt is spoilt
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -245,7 +250,7 @@ def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_loo
         group.receive(tx.now, receipt(id))
         tx.federation.settled.receipts[id] = b"about"
     tx.federation.accused = {client: frozenset({"holder-0"}) for client in ("c1", "c2", "c3")}
-    envelope_checks.looked_into(tx, group, Examined("holder-0", flawed, "no", b"about"))
+    envelopes.looked_into(tx, group, Examined("holder-0", flawed, "no", b"about"))
     assert opening.kept(tx, group) == {flawed, other}
     asked = [
         (effect.to, effect.message.receipt.id)
@@ -259,5 +264,5 @@ def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_loo
         if (holder, id) != ("holder-0", flawed)
     )
     for holder, id in asked:
-        envelope_checks.looked_into(tx, group, Examined(holder, id, "", b"about"))
+        envelopes.looked_into(tx, group, Examined(holder, id, "", b"about"))
     assert opening.kept(tx, group) == frozenset()

@@ -16,7 +16,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
-from secureps.roles.coordinator.tasks import CaughtUp
+from secureps.roles.coordinator.standby import CaughtUp
 from secureps.roles.machine import WORKER, Call, Halt, Order, Step, Unwatched
 from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting, make_charter
 

@@ -7,7 +7,7 @@ import pytest
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import LINE, REIGN, Incarnated, starts
 from secureps.messages.run import GroupPlacement, Placement
-from secureps.roles.coordinator.reigns import Reigns
+from secureps.roles.coordinator.state import Reigns
 
 ONE, TWO = b"one", b"two"
 

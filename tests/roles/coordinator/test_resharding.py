@@ -17,11 +17,9 @@ from secureps.messages.requests import AskStatus, Move, Noted, Prepared, Registe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
-from secureps.roles.coordinator.clocks import Clocks
-from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.machine import WORKER, Answer, Step
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
 from tests.kits.streams import ASYNC

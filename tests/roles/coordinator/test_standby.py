@@ -12,8 +12,7 @@ from secureps.messages.following import Follow, JournalRow, Rows, TakeOver
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import Noted
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.standby import AGAIN, TAKES_OVER, Standby
-from secureps.roles.coordinator.tasks import KeepRows, RowsKept
+from secureps.roles.coordinator.standby import AGAIN, TAKES_OVER, KeepRows, RowsKept, Standby
 from secureps.roles.machine import (
     WORKER,
     Answer,

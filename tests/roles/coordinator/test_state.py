@@ -22,12 +22,10 @@ from secureps.messages import (
     shard_records,
 )
 from secureps.messages.charge import Charge
-from secureps.messages.coordinator_records import SubmissionWithdrawn
+from secureps.messages.requests import Checkpointed, Prepared, Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import commit
-from secureps.roles.coordinator.checkpoint import CheckpointState
-from secureps.roles.coordinator.clocks import Clocks
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import CheckpointState, Clocks, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Tick
@@ -176,7 +174,7 @@ def test_the_order_of_messages_changes_no_version(name: str, chance: random.Rand
             world.due = kept
     loose = (
         coordinator_records.CheckpointOrdered,
-        coordinator_records.CheckpointPart,
+        Checkpointed,
         coordinator_records.CheckpointComplete,
     )
 
@@ -211,11 +209,7 @@ def test_a_restart_renews_every_lease_once() -> None:
 
 def test_a_restart_before_the_manifest_is_written_writes_it() -> None:
     world = collecting()
-    ordered = next(
-        i
-        for i, t in enumerate(world.journal)
-        if isinstance(t[-1], coordinator_records.CheckpointPart)
-    )
+    ordered = next(i for i, t in enumerate(world.journal) if isinstance(t[-1], Checkpointed))
     again = World(world.plan, journal=tuple(world.journal[: ordered + 2]))
     assert [type(d.order).__name__ for d in again.due] == ["WriteManifest"]
     again.start()
@@ -261,7 +255,10 @@ def test_known() -> None:
 def test_digests_of_shards_are_put_into_the_order_of_blocks() -> None:
     world = collecting()
     owners = world.federation.owners("all")
-    parts = {s: tuple(bytes([b]) for b in blocks) for s, blocks in owners.items()}
+    parts = {
+        s: Prepared(s, "all", 1, tuple(bytes([b]) for b in blocks), b"")
+        for s, blocks in owners.items()
+    }
     assert world.federation.by_block("all", parts) == tuple(bytes([b]) for b in range(4))
     assert set(owners) == set(SHARDS)
 
@@ -317,7 +314,7 @@ def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
     "record",
     [
         holder_records.CohortReleased(make_cohort(), b"", ()),
-        shard_records.StatePrepared("all", 0, -1, (), b""),
+        shard_records.SumsMade(make_cohort(), ()),
         shard_records.StateCommitted("none", 0, 0),
         coordinator_records.CheckpointComplete(3),
         "text",
@@ -337,7 +334,7 @@ def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
     known = CoordinatorState({"all": GroupState("all", version=0, stream=Clocks())})
     for sequence in (5, 3):
         id = SubmissionId("c0", "all", sequence)
-        known.apply(0.0, SubmissionWithdrawn("all", id, "refused"))
+        known.apply(0.0, Withdraw("c0", id, 0, 0, "refused"))
     assert known.next_of("c0") == (orders.GroupVersion("all", 6),)
 
 

@@ -9,9 +9,9 @@ import pytest
 from secureps.errors import Malformed
 from secureps.messages.requests import Figure, Missing, Telemetry
 from secureps.policy.spending import planned
-from secureps.roles.coordinator import telemetry
+from secureps.roles.coordinator import status
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.telemetry import Window
+from secureps.roles.coordinator.status import Window
 from secureps.roles.machine import Tick
 from tests.kits.roles_kit import (
     World,
@@ -116,11 +116,11 @@ def test_the_opening_of_a_round_survives_a_restart_and_the_reports_do_not() -> N
 
 
 def test_the_window_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    window, groups = Window(), {"all": GroupState("all", version=telemetry.KEPT)}
-    for version in range(-1, telemetry.KEPT + 4):  # the first and the last are not made yet
+    window, groups = Window(), {"all": GroupState("all", version=status.KEPT)}
+    for version in range(-1, status.KEPT + 4):  # the first and the last are not made yet
         window.take(Telemetry("c0", "all", version, (Figure("bytes_down", 1.0),)), groups)
-    assert len(window.newest) == telemetry.KEPT
-    assert [window.newest[0].version, window.newest[-1].version] == [3, telemetry.KEPT + 2]
+    assert len(window.newest) == status.KEPT
+    assert [window.newest[0].version, window.newest[-1].version] == [3, status.KEPT + 2]
 
 
 @pytest.mark.parametrize(

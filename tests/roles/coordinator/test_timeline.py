@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from secureps.messages import coordinator_records as records
-from secureps.messages.orders import ShardSums
 from secureps.messages.requests import CohortSteps, Status
+from secureps.messages.submission import Held
+from secureps.roles.coordinator.state import KEPT_STEPS, WHY, Timeline
 from secureps.roles.coordinator.status import status
-from secureps.roles.coordinator.timeline import KEPT, WHY, Timeline
 from secureps.wire.msgpack import encode
 from tests.kits.roles_kit import collecting, make_cohort
 
@@ -21,7 +21,7 @@ def test_each_step_has_its_time() -> None:
         (
             records.RoundOpened("all", 1, 0, ("c0",), ""),
             closed(0),
-            records.SumsHeld("all", 0, ShardSums("shard-a", ())),
+            Held("shard-a", "all", 0, ()),
         )
     ):
         told.take(float(at), record)
@@ -36,12 +36,12 @@ def test_however_many_cohorts_there_were_and_however_they_ended_a_status_is_shor
         burnt = records.CohortBurnt("all", number, "y" * 5000, number % 2 == 0)
         told.take(number + 0.5, burnt)
     assert told.burnt_in_all == 500
-    assert [each.number for each in told.steps] == list(range(500 - KEPT, 500))
+    assert [each.number for each in told.steps] == list(range(500 - KEPT_STEPS, 500))
     assert [each.ended for each in told.steps[-2:]] == ["spoilt", "burnt"]
     assert {len(each.why) for each in told.steps} == {WHY}
     bare = Status(b"", 1, "", (), (), (), ())
     whole = Status(b"", 1, "", (), (), (), (), steps=told.steps)
-    assert len(encode(whole)) - len(encode(bare)) < KEPT * (WHY + 150)
+    assert len(encode(whole)) - len(encode(bare)) < KEPT_STEPS * (WHY + 150)
 
 
 def test_cohorts_of_many_groups_share_the_room() -> None:

@@ -21,10 +21,16 @@ from secureps.messages import orders, records, requests
 from secureps.messages.coordinator_records import MemberJoined
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
-from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, opening_digest
-from secureps.roles.holder.bfv import received_key
+from secureps.messages.submission import (
+    FOUNDING,
+    Cohort,
+    Held,
+    Member,
+    SubmissionId,
+    opening_digest,
+)
+from secureps.roles.holder.bfv import OpenSum, SumOpened, received_key
 from secureps.roles.holder.holder import LAST_WORD
-from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -33,6 +39,7 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     Locate,
+    Prune,
     Step,
     Tick,
     Watch,
@@ -40,7 +47,6 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.pinned_run import Pinned
-from secureps.roles.tasks import Prune
 from tests.kits.bfv_holder import (
     ENDS,
     PLAN,
@@ -253,18 +259,7 @@ def test_a_restart_goes_on_with_the_same_cohort_alone() -> None:
     assert "is bound to cohort 0 for ever" in refusal(keys.restarted().order(other))
 
 
-def test_before_the_run_is_founded_it_opens_nothing() -> None:
-    obeys = Call(COORDINATOR, requests.Register(HOLDER, "", 1.0, 1))
-    assert Keys().order(opening()) == Step([records.Incarnated(1)], [obeys])
-
-
 # --- refusals ---------------------------------------------------------------------
-
-
-def test_too_small_a_cohort() -> None:
-    reason = refusal(Keys().founded().order(opening(make_cohort(CLIENTS[:1]))))
-    assert reason == "a cohort of 1 clients, and 2 or more are opened"
-    assert "a cohort of 0 clients" in refusal(Keys().founded().order(opening(make_cohort(()))))
 
 
 def test_a_client_counts_once() -> None:
@@ -276,23 +271,6 @@ def test_a_client_counts_once() -> None:
     twice = dataclasses.replace(make_cohort(), members=crowd)
     reason = refusal(Keys().founded().order(opening(twice)))
     assert reason == "a client stands in the cohort twice"
-
-
-@pytest.mark.parametrize(
-    ("weight", "why"),
-    [
-        (0, "cohorts of weights (1, 2, 4) are opened, and no others"),
-        (-1, "cohorts of weights (1, 2, 4) are opened, and no others"),
-        (2, "one member outweighs all the others"),
-        (4, "one member outweighs all the others"),
-    ],
-)
-def test_uneven_weights(weight: int, why: str) -> None:
-    cohort = make_cohort()
-    members = (*cohort.members[:2], dataclasses.replace(cohort.members[2], weight=weight))
-    cohort = dataclasses.replace(cohort, members=members)
-    reason = refusal(Keys().founded().order(opening(cohort)))
-    assert reason == why
 
 
 def test_receipts_must_be_the_cohorts() -> None:
@@ -350,17 +328,6 @@ def test_a_group_that_there_is_not() -> None:
     assert step.effects[0].message.reason == "no group is called 'none'"
 
 
-def test_a_submission_is_bound_to_one_cohort_for_ever() -> None:
-    keys = Keys().founded()
-    keys.order(opening())
-    differencing = make_cohort(CLIENTS[:2], number=1)
-    for holder in (keys, keys.restarted()):
-        reason = refusal(holder.order(opening(differencing)))
-        assert reason == "c0/all/1 is bound to cohort 0 for ever"
-    fresh = opening(make_cohort(number=1, version=2))
-    assert keys.order(fresh).records == [released(fresh)]
-
-
 def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
     """Else one grant would open whatever is put under its name, one update after another."""
     keys = Keys().founded()
@@ -376,7 +343,7 @@ def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
 
 def test_every_shard_must_hold() -> None:
     order = opening()
-    short = orders.ShardSums("shard-b", SUMS[:1])
+    short = Held("shard-b", "all", 0, SUMS[:1])
     for sums in ((), order.held[:1], (order.held[0], short)):
         wrong = dataclasses.replace(order, held=sums)
         assert "does not hold the cohort" in refusal(Keys().founded().order(wrong))
@@ -418,18 +385,6 @@ def seventh(cohort: Cohort) -> tuple[Member, ...]:
     """The members, with the same updates under another sequence."""
     renamed = dataclasses.replace
     return tuple(renamed(m, id=renamed(m.id, sequence=7)) for m in cohort.members)
-
-
-def test_two_sums_of_one_version_that_differ_in_a_client_are_never_released() -> None:
-    keys = Keys().founded()
-    keys.order(opening())
-    for block in range(4):
-        keys.fetched(block)
-        keys.stored(block)
-    again = Cohort("all", 1, 1, 1, seventh(make_cohort())[:2])
-    reason = "c0 stands in cohort 0, which was opened with its update from the same version 0"
-    assert refusal(keys.order(opening(again))) == reason
-    assert refusal(keys.restarted().order(opening(again))) == reason
 
 
 def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:

@@ -239,7 +239,7 @@ def test_without_shares_of_zero_the_same_answers_leak(
     bare = lambda shares, weights, about, length: sharing.weighted_sum(  # noqa: E731
         (share.share(length) for share in shares), weights
     )
-    monkeypatch.setattr("secureps.service.holder.committee_worker.answer", bare)
+    monkeypatch.setattr("secureps.service.holder.answer", bare)
     party = Aggregator(n, t, f)
     mixed(party, t)
     assert party.leaks()

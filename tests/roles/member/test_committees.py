@@ -118,10 +118,10 @@ def test_what_is_made_already_is_sealed_for_those_that_its_version_was_sealed_fo
 ) -> None:
     client.sealed(receipt(4, FIRST.committee))
     client.take(told(SECOND, 3))
-    assert client.goes_on_with("all", 4).committee == FIRST.committee
-    assert client.goes_on_with("all", 5).committee == SECOND.committee
+    assert client.due_for_made("all", 4).committee == FIRST.committee
+    assert client.due_for_made("all", 5).committee == SECOND.committee
     with pytest.raises(Refused):
-        client.goes_on_with("all", 3)
+        client.due_for_made("all", 3)
 
 
 def test_nobody_is_taken_whom_the_ca_did_not_sign_for(client: Committees) -> None:

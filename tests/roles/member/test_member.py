@@ -33,6 +33,7 @@ from secureps.roles.machine import (
     Locate,
     Say,
     Step,
+    Sweep,
     Tick,
     Watch,
     WatchLost,
@@ -42,7 +43,6 @@ from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
 from secureps.roles.member.terms import Terms
 from secureps.roles.pinned_run import Pinned
-from secureps.roles.tasks import Sweep
 from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
     ADDRESSES,

@@ -18,31 +18,27 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import member_records, orders, requests
+from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
-from secureps.roles.machine import WORKER, Answered, Call, Failed, Say, Step, Tick, Work
+from secureps.roles.machine import (
+    WORKER,
+    Answered,
+    Call,
+    Failed,
+    Prune,
+    Say,
+    Step,
+    Sweep,
+    Tick,
+    Work,
+)
 from secureps.roles.member.settings import MemberSettings
-from secureps.roles.member.tasks import (
-    Aim,
-    BlockSealed,
-    Contributed,
-    Offer,
-    Reseal,
-    SealedUpdate,
-    SealOn,
-)
+from secureps.roles.member.tasks import Aim, BlockSealed, Contributed, Offer, Reseal, SealOn
 from secureps.roles.member.terms import Terms
-from secureps.roles.tasks import Prune, Sweep
-from tests.kits.member_kit import (
-    Client,
-    halts,
-    leaves,
-    puts,
-    said,
-    works,
-)
+from tests.kits.member_kit import Client, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
     ADDRESSES,
     KEYED_ROSTER,
@@ -224,7 +220,7 @@ def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:
 # --- blocks that leave while others are sealed ---------------------------------------
 
 
-def sealing(sequence: int = 0) -> tuple[Client, SealedUpdate, list[Step]]:
+def sealing(sequence: int = 0) -> tuple[Client, Sealed, list[Step]]:
     """A client that has sealed two blocks of four; what each of them led to."""
     client = Client().joined()
     client.machine._out.goes_well.add("all")

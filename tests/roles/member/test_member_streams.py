@@ -9,6 +9,7 @@ import pytest
 
 from secureps.errors import BudgetSpent, Malformed, WrongVersion
 from secureps.messages import orders, requests
+from secureps.messages.member_records import Sealed
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.roles.machine import (
@@ -17,14 +18,15 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     Leave,
+    Prune,
     Step,
+    Task,
     Tick,
     WatchLost,
     WorkFailed,
 )
 from secureps.roles.member.outbox import MOST_SEALINGS
-from secureps.roles.member.tasks import Aim, Contribute, Reseal, SealedUpdate
-from secureps.roles.tasks import Prune, Task
+from secureps.roles.member.tasks import Aim, Contribute, Reseal
 from tests.kits.member_kit import RULE, Client, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
     ADDRESSES,
@@ -45,13 +47,13 @@ def invite(client: Client, version: int, step: int) -> Step:
     return client.order(orders.Invite(1, "all", 0, version, 10.0, 0, step))
 
 
-def update(client: Client, version: int, step: int, sequence: int) -> SealedUpdate:
+def update(client: Client, version: int, step: int, sequence: int) -> Sealed:
     made = client.sealed(version, sequence)
     receipt = dataclasses.replace(made.receipt, step=step, signature=b"")
     return dataclasses.replace(made, receipt=sign(receipt, "c0"))
 
 
-def sends(client: Client, version: int, step: int, sequence: int) -> SealedUpdate:
+def sends(client: Client, version: int, step: int, sequence: int) -> Sealed:
     """Asked, trained and sealed; the blocks are on their way."""
     invite(client, version, step)
     made = update(client, version, step, sequence)
@@ -59,7 +61,7 @@ def sends(client: Client, version: int, step: int, sequence: int) -> SealedUpdat
     return made
 
 
-def arrives(client: Client, made: SealedUpdate) -> Step:
+def arrives(client: Client, made: Sealed) -> Step:
     client.stored(made)
     return client.give(COORDINATOR, Answered(requests.Submit(made.receipt), requests.Noted()))
 
@@ -137,7 +139,7 @@ def test_who_is_told_to_leave_does_so_after_what_is_on_its_way() -> None:
         client.order(Leave("somebody else's wish"))
 
 
-def paired(first: dict[str, Any], second: dict[str, Any] = SSP) -> tuple[Client, SealedUpdate]:
+def paired(first: dict[str, Any], second: dict[str, Any] = SSP) -> tuple[Client, Sealed]:
     """Its update of b is on its way, and it trains for w."""
     groups = [
         {"name": "b", "pattern": "bias", "rule": first},
@@ -224,7 +226,7 @@ def again(version: int, step: int, sequence: int, round: int = 1) -> orders.Seal
     return orders.SealAgain(1, id, update_name(id, version), invite)
 
 
-def burnt() -> tuple[Client, SealedUpdate]:
+def burnt() -> tuple[Client, Sealed]:
     """Its first update was in a cohort that was burnt."""
     client = begun(SEALED)
     made = update(client, 0, 0, 0)

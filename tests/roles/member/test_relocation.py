@@ -13,9 +13,9 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.roles.machine import Call, CallOff, Locate, Step
+from secureps.roles.member.member import follow, send
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.relocation import follow, send
 from secureps.roles.pinned_run import Pinned
 from tests.kits.roles_kit import (
     ADDRESSES,

@@ -9,10 +9,10 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Refused
-from secureps.messages import coordinator_records, holder_records, shard_records
+from secureps.messages import coordinator_records, holder_records
+from secureps.messages.requests import Prepared
 from secureps.roles.coordinator.group import Phase
 from secureps.store.checkpoint import checkpoint_path
-from tests.kits.federations import FEWER, killed_at, same, unharmed
 from tests.service.shard.test_damage import SHARD, Ward, flip
 
 
@@ -45,7 +45,7 @@ def test_it_goes_on_from_its_part_of_a_checkpoint(
     ward.play.start(SHARD)
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()
-    adopted = ward.journalled(SHARD, shard_records.StatePrepared)[0]
+    adopted = ward.journalled(SHARD, Prepared)[0]
     assert (adopted.version, adopted.cohort) == (3, -1)
 
 
@@ -73,7 +73,7 @@ def test_what_is_lost_after_it_said_that_it_was_prepared_is_prepared_again(tmp_p
     to_part(ward, 2)
     ward.until(Phase.PREPARING, 2)
     ward.play.kill("shard-1")
-    ward.play.run(lambda: SHARD in ward.group.coming.blocks)
+    ward.play.run(lambda: SHARD in ward.group.coming)
     lose_everything(ward)
     for shard in (SHARD, "shard-1"):
         ward.play.start(shard)
@@ -90,13 +90,13 @@ def test_no_version_is_committed_while_a_shard_that_was_prepared_is_away(
     to_part(ward, 2)
     ward.until(Phase.PREPARING, 2)
     ward.play.kill("shard-1")
-    ward.play.run(lambda: SHARD in ward.group.coming.blocks)
+    ward.play.run(lambda: SHARD in ward.group.coming)
     lose_everything(ward)
     if restarted:
         ward.play.kill("coordinator")
         ward.play.start("coordinator")
     ward.play.start("shard-1")
-    ward.play.run(lambda: "shard-1" in ward.group.coming.blocks or ward.group.version > 2)
+    ward.play.run(lambda: "shard-1" in ward.group.coming or ward.group.version > 2)
     assert ward.group.version == 2
     ward.play.start(SHARD)
     ward.ends_as_unharmed()
@@ -120,34 +120,6 @@ def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
     (burnt,) = ward.journalled("coordinator", coordinator_records.CohortBurnt)
     assert burnt.reason.startswith("shard-0 lost the sums, and made again from the same blocks")
     assert ward.group.version == 4
-
-
-def test_whenever_it_loses_everything_it_goes_on_or_says_what_is_lacking(tmp_path: Path) -> None:
-    model, events = unharmed("rlwe", versions=3, clients=FEWER)
-    ends = set()
-    for moment in range(1, events, events // 13):
-        folder = tmp_path / str(moment)
-        ward = Ward(folder, "rlwe", clients=FEWER, versions=3, checkpoint_every=1)
-        try:
-            killed_at(ward.play, SHARD, moment, lambda: lose_everything(ward))  # noqa: B023
-        except Refused as end:
-            assert "no part of a checkpoint has version" in str(end)  # noqa: PT017
-            ends.add("refused")
-        else:
-            assert same(ward.play.model(), model), moment
-            ends.add("same")
-    assert "same" in ends
-
-
-def test_an_older_copy_of_its_folder_catches_up(tmp_path: Path) -> None:
-    ward = Ward(tmp_path, "plain", checkpoint_every=1)
-    to_part(ward, 1)
-    older = len(ward.journals[SHARD].rows)
-    to_part(ward, 3)
-    ward.play.kill(SHARD)
-    del ward.journals[SHARD].rows[older:]
-    ward.play.start(SHARD)
-    ward.ends_as_unharmed()
 
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["none so new", "damaged"])

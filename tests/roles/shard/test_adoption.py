@@ -11,10 +11,9 @@ from secureps.messages.encoding import digest
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.shard_records import BlocksAdopted
-from secureps.roles.machine import WORKER, Answered, Failed, Step, WorkFailed
+from secureps.roles.machine import WORKER, Answered, Failed, Prune, Step, WorkFailed
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.tasks import AdoptState, WritePart
-from secureps.roles.tasks import Prune
 from tests.kits.roles_kit import SHARDS, configure, make_cohort, make_placement, model_blocks
 from tests.kits.shard_kit import Desk, called, refused, works
 

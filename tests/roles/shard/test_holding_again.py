@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.group import Phase
 from tests.kits.roles_kit import CLIENTS, World, holding, orders_of, preparing
 
@@ -11,7 +11,7 @@ from tests.kits.roles_kit import CLIENTS, World, holding, orders_of, preparing
 def test_sums_that_come_out_different_are_not_stepped_with() -> None:
     for world in (preparing(), opening()):
         assert world.group().phase in (Phase.OPENING, Phase.PREPARING)
-        other = requests.Held("shard-a", "all", 0, world.sums("shard-a", "all", 7))
+        other = Held("shard-a", "all", 0, world.sums("shard-a", "all", 7))
         burnt = world.give("shard-a", other).records[0]
         assert isinstance(burnt, coordinator_records.CohortBurnt)
         assert burnt.reason.startswith("shard-a lost the sums, and made again")

@@ -11,15 +11,15 @@ from secureps.errors import Malformed, NotReady, Refused, SecurepsError, Unknown
 from secureps.messages import requests
 from secureps.messages.orders import Discard, Hold
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import Prepared
 from secureps.messages.run import GroupPlacement, Placement, Replicas
-from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
-from secureps.roles.machine import WORKER, Answer, Call, Say, Step, Work
+from secureps.roles.machine import WORKER, Answer, Call, Prune, Say, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.noise_copies import AGAIN, NoiseCopies
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn, SumCohort
-from secureps.roles.tasks import Prune
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
 from tests.kits.shard_kit import Desk
 
@@ -255,7 +255,7 @@ def test_a_replica_that_knows_another_primary_is_asked_again() -> None:
 
 def test_noise_of_a_cohort_whose_version_is_made_is_not_drawn() -> None:
     made = noise()
-    made.state.apply(StatePrepared("all", 4, 3, (b"",) * 4, b""))
+    made.state.apply(Prepared("s", "all", 4, (b"",) * 4, b"", cohort=3))
     with pytest.raises(Refused, match="any more: its version is made"):
         made.serve(PEER, ask(made, 0))
 

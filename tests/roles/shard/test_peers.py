@@ -12,16 +12,7 @@ from secureps.messages import orders, requests
 from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING
-from secureps.roles.machine import (
-    WORKER,
-    Answer,
-    Answered,
-    CallOff,
-    Defer,
-    Failed,
-    Say,
-    Step,
-)
+from secureps.roles.machine import WORKER, Answer, Answered, CallOff, Defer, Failed, Say, Step
 from secureps.roles.shard.tasks import SumCohort
 from tests.kits.roles_kit import SHARDS, block_digest, configure, make_cohort, model_blocks
 from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, called, doubled, shelved, works

@@ -5,17 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from secureps.messages import requests, shard_records
-from secureps.messages.submission import CohortName, cohort_digest
+from secureps.messages.submission import CohortName, Held, cohort_digest
 from secureps.roles.machine import Step
-from secureps.roles.shard.reports import (
-    another,
-    held,
-    missing_for,
-    prepared,
-    registering,
-    spoilt,
-    work_name,
-)
+from secureps.roles.shard.reports import another, held, missing_for, registering, spoilt, work_name
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
 from tests.kits.roles_kit import ADDRESSES, make_cohort
 from tests.kits.shard_kit import Desk
@@ -25,7 +17,7 @@ COHORT = make_cohort(number=3, version=4)
 
 def test_of_sums() -> None:
     made = shard_records.SumsMade(COHORT, (b"1", b"2"))
-    assert held("s", made) == requests.Held("s", "all", 3, (b"1", b"2"))
+    assert held("s", made) == Held("s", "all", 3, (b"1", b"2"))
 
 
 def test_of_the_newest_cohort_and_of_another_one_under_its_number() -> None:
@@ -47,11 +39,6 @@ def test_of_the_newest_cohort_and_of_another_one_under_its_number() -> None:
     assert step.effects[1:] == [call]
     state.apply(shard_records.SumsMade(make_cohort(number=1), ()))
     assert [(each.group, each.number) for each in state.held] == [("all", 1)]
-
-
-def test_of_a_version() -> None:
-    state = shard_records.StatePrepared("all", 4, 3, (b"1",), b"f", 0.5, (1.0,))
-    assert prepared("s", state) == requests.Prepared("s", "all", 4, (b"1",), b"f", 0.5, (1.0,))
 
 
 def test_of_a_sum_that_cannot_be_used() -> None:

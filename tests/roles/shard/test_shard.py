@@ -22,8 +22,9 @@ from secureps.errors import (
 from secureps.messages import coordinator_records, orders, requests, shard_records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
+from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, signing_bytes
+from secureps.messages.submission import FOUNDING, Cohort, Held, Member, SubmissionId, signing_bytes
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -33,6 +34,7 @@ from secureps.roles.machine import (
     Halt,
     Say,
     Step,
+    Sweep,
     Tick,
     Watch,
     WatchLost,
@@ -42,7 +44,6 @@ from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.reports import IDLE
 from secureps.roles.shard.state import UNSETTLED
 from secureps.roles.shard.tasks import StepState, Unopened
-from secureps.roles.tasks import Sweep
 from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc.framing import refusal
 from secureps.wire.msgpack import decode
@@ -101,7 +102,7 @@ def test_it_registers_watches_and_greets_again() -> None:
     assert desk.shard.wake() is None
     assert desk.give("shard-a", Tick()) == Step()
     assert desk.order(orders.Finish(1, "done")) == Step()
-    held = requests.Held("shard-a", "all", 0, ())
+    held = Held("shard-a", "all", 0, ())
     assert desk.give(COORDINATOR, Answered(held, requests.Noted())) == Step()
 
 
@@ -412,6 +413,6 @@ def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> No
     assert works(desk.order(order)) == [StepState(cohort, None, key)]
     other = orders.Prepare(1, cohort, (), b"\2" * len(key))
     assert works(desk.order(other)) == [], "it comes while the first is tried, which opens"
-    made = shard_records.StatePrepared("all", 1, 0, blocks(1), STATE)
+    made = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
     assert desk.ready(1, 0).records == [KeySumTaken("all", 0, key), made]
     assert desk.shard.state.work_of("all", 1) == StepState(cohort, None, key)

@@ -19,9 +19,10 @@ from secureps.errors import (
 from secureps.messages import orders, records, requests, shard_records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion, MemberBlocks
+from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, SubmissionId
-from secureps.roles.machine import WORKER, Call, Halt, Step, Work, WorkFailed
+from secureps.messages.submission import FOUNDING, Held, SubmissionId
+from secureps.roles.machine import WORKER, Call, Halt, Prune, Step, Sweep, Work, WorkFailed
 from secureps.roles.shard import shard as machine
 from secureps.roles.shard.keys import sum_key
 from secureps.roles.shard.tasks import (
@@ -34,7 +35,6 @@ from secureps.roles.shard.tasks import (
     SumsReady,
     WritePart,
 )
-from secureps.roles.tasks import Prune, Sweep
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -153,9 +153,8 @@ def test_version_0_from_a_founder() -> None:
     assert works(step) == [MakeState("all", keys)]
     assert desk.order(desk.found()) == Step()
     step = desk.ready(0, -1)
-    assert step.records == [shard_records.StatePrepared("all", 0, -1, blocks(0), STATE)]
-    prepared = requests.Prepared("shard-a", "all", 0, blocks(0), STATE)
-    assert calls(step) == [prepared]
+    prepared = Prepared("shard-a", "all", 0, blocks(0), STATE)
+    assert (step.records, calls(step)) == ([prepared], [prepared])
     assert desk.order(desk.found()).effects == [Call(COORDINATOR, prepared)]
 
 
@@ -184,7 +183,7 @@ def test_hold_sums_or_says_what_is_missing() -> None:
     assert desk.order(desk.hold(cohort)) == Step()
     report = requests.Telemetry("shard-a", "all", 1, ())
     step = desk.give(WORKER, SumsReady(shard_records.SumsMade(cohort, SUMS), report))
-    held = requests.Held("shard-a", "all", 0, SUMS)
+    held = Held("shard-a", "all", 0, SUMS)
     assert step.records == [shard_records.SumsMade(cohort, SUMS)]
     assert calls(step) == [held, report]
     assert desk.order(desk.hold(cohort)).effects == [Call(COORDINATOR, held)]
@@ -280,7 +279,7 @@ def test_prepare_under_plain_opens_by_itself() -> None:
     order = orders.Prepare(1, cohort, ())
     assert works(desk.order(order)) == [StepState(cohort, None)]
     assert desk.order(order) == Step()
-    prepared = requests.Prepared("shard-a", "all", 1, blocks(1), STATE)
+    prepared = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
     assert calls(desk.ready(1, 0)) == [prepared]
     assert desk.order(order).effects == [Call(COORDINATOR, prepared)]
 
@@ -337,7 +336,7 @@ def test_until_version_0_is_committed_it_may_be_made_of_another_model() -> None:
     assert [type(each) for each in calls(desk.order(desk.found()))] == [requests.Prepared]
     assert works(desk.order(again)) == [MakeState("all", tuple(h.key for h in headers))]
     made = tuple(header.digest for header in headers)
-    step = desk.give(WORKER, StateReady(shard_records.StatePrepared("all", 0, -1, made, STATE)))
+    step = desk.give(WORKER, StateReady(Prepared("shard-a", "all", 0, made, STATE)))
     (prepared,) = calls(step)
     assert prepared.blocks == made
     for shard in (desk, desk.restarted()):
@@ -422,7 +421,7 @@ def test_the_work_of_version_0_is_to_be_done_again_while_its_blocks_are_here() -
     desk.put_all((FOUND_ID,), purpose=FOUNDING)
     (task,) = works(desk.order(desk.found()))
     found = tuple(desk.header(FOUND_ID, b, purpose=FOUNDING).digest for b in OWN)
-    desk.give(WORKER, StateReady(shard_records.StatePrepared("all", 0, -1, found, STATE)))
+    desk.give(WORKER, StateReady(Prepared("shard-a", "all", 0, found, STATE)))
     assert desk.shard.state.work_of("all", 0) == task
     desk.order(orders.Discard(1, (FOUND_ID,)))
     assert desk.shard.state.work_of("all", 0) is None
@@ -443,7 +442,7 @@ def test_telemetry_of_a_step_is_passed_on() -> None:
     desk = Desk().founded()
     desk.holding(make_cohort())
     report = requests.Telemetry("shard-a", "all", 1, ())
-    made = shard_records.StatePrepared("all", 1, 0, blocks(1), STATE)
+    made = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
     step = desk.give(WORKER, StateReady(made, report))
     assert calls(step)[1:] == [report]
 

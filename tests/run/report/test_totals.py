@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from secureps.messages.requests import Figure, Telemetry
-from secureps.roles.coordinator.telemetry import UP
+from secureps.roles.coordinator.status import UP
 from secureps.run.report.version_metrics import DOWN, MOST_FIGURES, Totals, Wait
 
 

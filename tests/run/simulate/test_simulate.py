@@ -14,7 +14,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError
-from secureps.messages.coordinator_records import CohortClosed, Received
+from secureps.messages.coordinator_records import CohortClosed
+from secureps.messages.requests import Submit
 from secureps.run.api import RunResult
 from secureps.run.report.trackers import Extras
 from secureps.run.simulate.play import CoordinatorWatch, Play
@@ -99,7 +100,7 @@ def test_clients_count_by_the_numbers_of_the_plans_federation(tmp_path: Path) ->
     play.run(lambda line: None)
     rows = [row for _, row in play.simulation._stores["coordinator"].journal.replay()]
     wanted = dict(zip(play.scenario.clients, RECORDS, strict=True))
-    got = [row.receipt for row in rows if isinstance(row, Received) and row.receipt.charge]
+    got = [row.receipt for row in rows if isinstance(row, Submit) and row.receipt.charge]
     assert len(got) >= 6
     assert {each.id.client: each.examples for each in got}.items() <= wanted.items()
     closed = [row.cohort.members for row in rows if isinstance(row, CohortClosed)]

@@ -11,10 +11,9 @@ from secureps.crypto.sampling import SecretSeed
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum
-from secureps.roles.holder.bfv import BfvHolder, received_key
-from secureps.roles.holder.tasks import OpenSum
+from secureps.roles.holder.bfv import BfvHolder, OpenSum, received_key
 from secureps.roles.pinned_run import Pinned
-from secureps.service.holder.bfv_worker import BfvWorker
+from secureps.service.holder import BfvWorker
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import ADDRESSES, HOLDER, IDENTITIES, make_placement, make_plan, make_run
 

@@ -20,10 +20,10 @@ import pytest
 from secureps.buffers import Buffers
 from secureps.errors import DamagedStore, Refused
 from secureps.messages import coordinator_records, shard_records
-from secureps.messages.requests import GetSum
+from secureps.messages.requests import GetSum, Prepared
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE
-from secureps.roles.coordinator.fates import Fate
 from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.state import Fate
 from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import ShardState
@@ -425,7 +425,7 @@ def test_a_part_is_enough_where_the_manifest_and_the_others_are_not(tmp_path: Pa
 
 def test_version_0_comes_back_from_the_founding_blocks(tmp_path: Path) -> None:
     ward = Ward(tmp_path, "plain")
-    ward.play.run(lambda: bool(ward.journalled(SHARD, shard_records.StatePrepared)))
+    ward.play.run(lambda: bool(ward.journalled(SHARD, Prepared)))
     assert not ward.play.checkpoints.exists()
     ward.play.kill(SHARD)
     (path,) = ward.state_files()

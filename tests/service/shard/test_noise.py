@@ -14,7 +14,8 @@ from secureps.crypto.sampling import SecretSeed, Seed
 from secureps.errors import DamagedStore, InternalError, KitError, Malformed
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import RunPinned
-from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.requests import Prepared
+from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
 from secureps.policy.plan import Plan
 from secureps.roles.shard.keys import noise_key, sum_key
@@ -157,6 +158,6 @@ def test_what_belongs_to_no_cohort_any_more_goes() -> None:
     left = [key(noise, cohort, block) for cohort in cohorts[2:] for block in (0, 2)]
     left += [sum_key("all", number, 0) for number in (2, 3)]
     assert noise.spool.keys() == sorted(left)
-    noise.state.apply(StatePrepared("all", 2, 3, (b"",) * 2, b""))
+    noise.state.apply(Prepared("s", "all", 2, (b"",) * 2, b"", cohort=3))
     noise.forget()
     assert noise.spool.keys() == sorted(k for k in left if "/2/" in k[:10])

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from secureps.errors import DamagedStore, DiskFailed, Refused
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.records import RunPinned
-from secureps.messages.shard_records import StateCommitted, StatePrepared, SumsMade
+from secureps.messages.requests import Prepared
+from secureps.messages.shard_records import StateCommitted, SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.plan import Plan
@@ -99,7 +100,7 @@ class Disk:
                 member = Member(SubmissionId("c0", group, number), 1, number - 1)
                 cohort = Cohort(group, number, number, 1, (member,))
                 self.state.apply(SumsMade(cohort, blocks))
-            self.state.apply(StatePrepared(group, number, number, blocks, digest))
+            self.state.apply(Prepared("s", group, number, blocks, digest, cohort=number))
 
     def file(self, group: str, number: int) -> Path:
         return self.folders.states / f"{group}-{number:06d}.safetensors"
@@ -208,7 +209,7 @@ def test_a_thousand_versions_are_not_too_many(tmp_path: Path) -> None:
         record = disk.state.group("a").states[0]
         member = Member(SubmissionId("c0", "a", number), 1, number - 1)
         disk.state.apply(SumsMade(Cohort("a", number, number, 1, (member,)), (bytes(32),)))
-        disk.state.apply(StatePrepared("a", number, number, (bytes(32),), record.state))
+        disk.state.apply(Prepared("s", "a", number, (bytes(32),), record.state, cohort=number))
     with pytest.raises(DamagedStore, match=r"a-000001\.safetensors: made again, it came out diff"):
         disk.restarted().values("a", 1000)
 

@@ -11,8 +11,7 @@ import pytest
 
 from secureps.errors import DamagedStore
 from secureps.messages.orders import Commit
-from secureps.messages.requests import Telemetry
-from secureps.messages.shard_records import StatePrepared
+from secureps.messages.requests import Prepared, Telemetry
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
@@ -275,7 +274,7 @@ def test_what_was_adopted_is_there_before_it_is_on_record(
             disk.states.assemble(order, parts)
         assert same(disk.states.values("a-b", 1), version("a-b", 1))
         disk.states.forget("a-b", 1, 1)
-        disk.state.apply(StatePrepared("a-b", 1, -1, record.blocks, record.state))
+        disk.state.apply(Prepared("s", "a-b", 1, record.blocks, record.state))
         assert same(disk.states.values("a-b", 1), version("a-b", 1))
 
 

@@ -13,7 +13,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Malformed, Refused
 from secureps.messages import records, shard_records
 from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.requests import GetSum, PutBlock
+from secureps.messages.requests import GetSum, Prepared, PutBlock
 from secureps.messages.submission import (
     UPDATE,
     BlockHeader,
@@ -22,10 +22,10 @@ from secureps.messages.submission import (
     cohort_digest,
 )
 from secureps.policy.plan import Plan
+from secureps.roles.machine import Sweep
 from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState
-from secureps.roles.tasks import Sweep
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
@@ -157,7 +157,7 @@ def test_sums_and_noise_of_cohorts_that_are_over_go_at_a_start(tmp_path: Path) -
     shop = Shop(tmp_path)
     shop.made(TOTAL)
     about = cohort_digest(shop.run.id, COHORT)
-    shop.state.apply(shard_records.StatePrepared("all", 2, 1, (b"",) * 2, b""))
+    shop.state.apply(Prepared("s", "all", 2, (b"",) * 2, b"", cohort=1))
     kept = [sum_key("all", 0, 0), noise_key("all", 0, 0, about), noise_key("all", 2, 0, ABOUT)]
     gone = [sum_key("all", 1, 0), noise_key("all", 1, 0, about), noise_key("all", 0, 0, ABOUT)]
     for key in (*kept, *gone, "update/c0/all/9/0/ff"):

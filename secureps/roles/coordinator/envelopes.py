@@ -1,0 +1,369 @@
+"""What is sealed for key holders: flaws in it, holders that are gone, and keys that are erased.
+
+flaws     a holder that finds one in an envelope has the submission left out, if it is believed
+holders   where too few are left of those that a group is sealed for, nobody opens what was sent
+          for them, and it is given up. Their successors are due from the newest version on.
+          Who has sealed that version already seals no other (`roles.member.committees`): it
+          sits out until the next. If holders were asked to open one of that version, nobody
+          knows what they made of it, nobody opens another, and the group is given up
+keys      a key is needed while a submission that can still be opened is sealed for it, or
+          somebody was asked for one before the next key was announced. What holders erase all
+          the same, after a day, opens no more: where too few of them are left, a submission is
+          dropped as stale, and nobody is accused for it
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from secureps.crypto.roster import Roster
+from secureps.errors import Conflict, Malformed, NotReady, WrongVersion
+from secureps.messages import coordinator_records as records
+from secureps.messages.coordinator_records import CohortReopened, FlawNoted
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.orders import (
+    EraseKeys,
+    Examine,
+    GroupVersion,
+    HolderKeys,
+    KeyCommittee,
+    SealFor,
+)
+from secureps.messages.requests import Examined
+from secureps.messages.submission import Receipt, SubmissionId, rooted
+from secureps.policy.cohorts.accusations import BELIEVED, believed, missable, told, unsupported
+from secureps.roles.coordinator import opening, recovery, synchronous, termination
+from secureps.roles.coordinator.commit import REASON_LIMIT
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.wording import named
+
+
+def make_examine(tx: Transaction, receipt: Receipt) -> Examine:
+    """The same for every holder."""
+    return Examine(tx.federation.incarnation, rooted(receipt))
+
+
+def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """A receipt has come: every holder of a committee is asked to look into its envelope.
+
+    Where nobody waits for that they find what is wrong with it while they open its cohort.
+    """
+    if not opening.wanted(tx.plan) or not opening.looked_at(group, receipt.id.client):
+        return
+    order = make_examine(tx, receipt)
+    for holder in opening.holders_of(tx, receipt.committee):
+        tx.order(holder, order)
+
+
+def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
+    """Has holders look into what a client had sent before a flaw was found in its envelope."""
+    known = tx.federation.committees  # what came may be sealed for one before the newest
+    for holder in dict.fromkeys(h for each in known for h in each.holders):
+        for receipt in opening.unexamined(tx, group, holder):
+            if receipt.id.client == client:
+                tx.order(holder, make_examine(tx, receipt))
+
+
+def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
+    """A holder has looked into an envelope; a flaw drops the submission before anything is opened.
+
+    No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
+    asked it is too late (this one will refuse its share). Then, or if the holder is not believed,
+    it is noted, and the client remembered; so is what others find in a submission that is dropped.
+
+    Raises:
+        Conflict: the holder was shown another receipt of this name.
+    """
+    id, flaw, open_receipts = answer.id, answer.flaw[:REASON_LIMIT], group.open_receipts
+    if answer.holder in open_receipts.examined.get(id, ()):
+        return
+    if id in open_receipts.receipts and answer.about != tx.federation.settled.receipts[id]:
+        raise Conflict(f"{answer.holder} answers for another receipt of {id}")
+    if not flaw:
+        if id in open_receipts.receipts:
+            tx.write(answer)
+        return
+    doubt = _disbelieved(tx, group, id, answer.holder)
+    alone = len(opening.left(tx, group, id) - {answer.holder}) < tx.plan.threshold
+    if (alone or not doubt) and group.phase is Phase.HOLDING and group.closed_over(id):
+        tx.write(CohortReopened(group.name, group.number, ()))
+    if not doubt and group.drops(id):
+        _leave_out(tx, group, id, answer.holder, flaw)
+    elif _is_new(tx, group, answer):
+        late = "too late to leave it out" if tx.federation.stands(id) else "left out already"
+        looked_at = opening.looked_at(group, id.client)
+        tx.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
+        if not looked_at and opening.looked_at(group, id.client):
+            _examine_all(tx, group, id.client)
+
+
+def leave_out_doubted(tx: Transaction, group: GroupState) -> None:
+    """Leaves out what stayed in although a holder found a flaw, if nobody can open it any more.
+
+    Others of its key holders were to open it, and are on the roster no more. A holder that accuses
+    more clients than it is believed of has nobody left out: what it does not open waits.
+    """
+    for id in sorted(opening.unopenable(tx, group)):
+        holders = group.open_receipts.doubted.get(id, frozenset())
+        taken = [h for h in sorted(holders) if not _disbelieved(tx, group, id, h)]
+        if taken and group.drops(id):
+            flaw = "it does not open, and too few others are left to open it"
+            _leave_out(tx, group, id, taken[0], flaw)
+
+
+def stuck(tx: Transaction, group: GroupState) -> str:
+    """What waits because a holder that is not believed cannot be missed; empty: nothing does."""
+    waiting = opening.unopenable(tx, group)
+    if not waiting:
+        return ""
+    by = sorted(frozenset[str]().union(*(group.open_receipts.doubted[id] for id in waiting)))
+    accused = unsupported(tx.federation.accused, _spare(tx, len(tx.holders)))
+    says = "; ".join(f"{holder} {told(accused[holder])}" for holder in by)
+    updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
+    return (
+        f"{updates} cannot be opened without {named(by)}: {says}. Replace it, or whoever was taken "
+        "off the roster"
+    )
+
+
+def _leave_out(
+    tx: Transaction, group: GroupState, id: SubmissionId, holder: str, flaw: str
+) -> None:
+    tx.write(Examined(holder, id, flaw, tx.federation.settled.receipts[id]))
+    tx.settle((id,))
+    if not group.streaming:
+        synchronous.end_if_too_few(tx, group, {id.client: tx.federation.fates[id].reason})
+
+
+def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
+    """Whether a flaw that changes nothing now was not told before: of what is here, or of whom."""
+    id = answer.id
+    if id in group.open_receipts.receipts:
+        return answer.holder not in group.open_receipts.doubted.get(id, ())
+    known = tx.federation.known(id)
+    return known and answer.holder not in tx.federation.accused.get(id.client, ())
+
+
+def _disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: str) -> str:
+    """Why a holder is not believed; empty if it is.
+
+    Without the client the version must not lack members for the word of a few holders, while
+    others can open what it sent.
+    """
+    left = len(opening.left(tx, group, id))
+    spare = _spare(tx, left)
+    by = tx.federation.accused.get(id.client, frozenset()) | {holder}
+    accused = {**tx.federation.accused, id.client: by}
+    able = group.invited
+    if group.streaming:
+        able = tx.takers(group.name).union(group.open_receipts.clients) - group.sitting_out
+    spared = left <= tx.plan.threshold or len(able) > tx.plan.bounds(group.name).minimum
+    if believed(accused, id.client, holder, spare, BELIEVED if spared else 0):
+        return ""
+    return f"not believed: {holder} {told(unsupported(accused, spare)[holder])}"
+
+
+def _spare(tx: Transaction, left: int) -> int:
+    return missable(left, tx.plan.holders, tx.plan.threshold)
+
+
+def give_up_lost(tx: Transaction, group: GroupState) -> None:
+    """Gives up what nobody opens any more, once there are successors; else nothing changes."""
+    *earlier, newest = tx.federation.committees or (None,)
+    lost = {c.committee: c for c in earlier if c is not None and not opening.is_able(tx, c)}
+    # It is asked at every event: nobody looks through all receipts while nobody is lost.
+    if newest is None or not lost or newest.committee in lost or not opening.is_able(tx, newest):
+        return
+    cohort = group.cohort
+    if group.phase is Phase.HOLDING and cohort is not None and cohort.committee in lost:
+        tx.write(records.CohortReopened(group.name, group.number, ()))  # nobody was asked yet
+    between = group.phase is Phase.WAITING and not termination.over(tx, group)
+    if group.version < 0 or not (between or group.phase is Phase.COLLECTING):
+        return
+    due = opening.committee_at(tx, group.name, group.version)
+    _give_up(tx, group, lost)
+    if due.committee not in lost:
+        return
+    asked = (m.version for burnt in group.spoilt for m in burnt.members)
+    if max(asked, default=-1) < group.version:
+        _begin(tx, group, newest)
+    elif group.name != EVALUATION:  # an evaluation that came to nothing is skipped
+        text = f"{_why(tx, due)}, and they were asked to open updates of version {group.version}"
+        termination.give_up(tx, group, f"{text}{tx.plan.of(group.name)}: nobody opens others of it")
+
+
+def _give_up(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
+    """Drops what was sent for these holders; with the round, where there are rounds."""
+    ids = tuple(r.id for r in group.receipts.values() if r.committee in lost and group.drops(r.id))
+    if group.streaming:
+        sealed = {group.receipts[id].committee or b"" for id in ids}
+        for committee in sorted(sealed):
+            own = tuple(id for id in ids if group.receipts[id].committee == committee)
+            tx.drop(group.name, own, _why(tx, lost[committee]))
+    elif group.phase is Phase.COLLECTING:
+        due = opening.committee_at(tx, group.name, group.version)
+        if due.committee in lost:
+            synchronous.give_up(tx, group, f"given up: {_why(tx, due)}")
+
+
+def _begin(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
+    """Has the newest version of this group sealed for the newest holders."""
+    sent = group.open_stream.sent.items() if group.streaming else ()
+    for client in sorted(client for client, base in sent if base.version >= group.version):
+        reason = "it has sealed the newest version for other key holders"
+        synchronous.declined(tx, group, client, reason, sits_out=True)
+    others = (at for at in newest.since if at.group != group.name)
+    formed = replace(newest, since=(*others, GroupVersion(group.name, group.version)))
+    tx.write(records.CommitteeFormed(formed))
+    tx.tell_clients(SealFor(tx.federation.incarnation, formed))
+
+
+def _why(tx: Transaction, committee: KeyCommittee) -> str:
+    gone = [holder for holder in committee.holders if holder not in tx.holders]
+    return (
+        f"{named(gone)} are on the roster no more, and fewer than {tx.plan.threshold} of the "
+        f"{len(committee.holders)} key holders that it is sealed for are left"
+    )
+
+
+SETTLING = (
+    EnvelopeKeyAnnounced,
+    records.RoundOpened,
+    records.RoundGivenUp,
+    records.VersionCommitted,
+    records.CohortBurnt,
+    records.SubmissionsDropped,
+    records.StreamEnded,
+)
+"""Records after which fewer keys may be needed than before."""
+
+
+AT_ONCE = 64
+"""Announcements of a holder that neither cohorts nor time have to account for."""
+
+BETWEEN = 60.0
+"""Seconds that account for two of them, where a key serves no shorter time."""
+
+
+def announced(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> None:
+    """A holder says which key is its newest, and which are erased.
+
+    Raises:
+        NotReady: it has said so more often than its keys can have served.
+        Otherwise as `AnnouncedKeys.is_news`.
+    """
+    number = tx.federation.keys.number(told.holder)
+    if not tx.federation.keys.is_news(told, tx.federation.run.id, roster):
+        return
+    _demand_few(tx, told.holder)
+    tx.write(told)
+    if told.number > number:
+        tx.tell_clients(HolderKeys(tx.federation.incarnation, (told,)))
+    for group in tx.federation.groups.values():
+        drop_stale(tx, group)
+
+
+def _demand_few(tx: Transaction, holder: str) -> None:
+    """Two of each key: that it is there, and that those before are erased.
+
+    Else a holder that says one key after another would fill the journals of all clients.
+    """
+    seconds = min(BETWEEN, tx.plan.section.cipher.envelope_seconds)
+    cohorts = sum(group.number + 1 for group in tx.federation.groups.values())
+    if tx.federation.keys.count(holder) >= AT_ONCE + 2 * (cohorts + int(tx.now / seconds)):
+        text = f"{holder} has announced more keys than can have served: the next ones wait"
+        raise NotReady(text, retry_after=seconds)
+
+
+def newest_keys(tx: Transaction) -> tuple[HolderKeys, ...]:
+    """What a client that subscribes is told: nothing while the kit's keys are the newest."""
+    keys = tuple(tx.federation.keys.newest.values())
+    return (HolderKeys(tx.federation.incarnation, keys),) if keys else ()
+
+
+def check_numbers(tx: Transaction, receipt: Receipt) -> None:
+    """Malformed if a receipt is sealed for a key that its holder has not announced."""
+    for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys):
+        newest = tx.federation.keys.number(holder)
+        if not 0 <= number <= newest:
+            raise Malformed(
+                f"{receipt.id}: it is sealed for key {number} of {holder}, whose newest is {newest}"
+            )
+
+
+def check_unerased(tx: Transaction, receipt: Receipt) -> None:
+    """WrongVersion if too few holders still have the keys that a receipt is sealed for.
+
+    Journalled and dropped it would be asked for once more, and so on for ever.
+    """
+    if _stale(tx, receipt):
+        raise WrongVersion(f"{receipt.id}: {_stale_text(tx)}")
+
+
+def drop_stale(tx: Transaction, group: GroupState) -> None:
+    """What too few holders have keys for is dropped, and asked for once more.
+
+    Not of a cohort that is closed: its holders answer, or refuse.
+    """
+    if not opening.wanted(tx.plan):
+        return
+    stale = [r for r in group.receipts.values() if _stale(tx, r) and group.drops(r.id)]
+    if not stale:
+        return
+    tx.drop(group.name, tuple(receipt.id for receipt in stale), _stale_text(tx))
+    for client in {receipt.id.client: None for receipt in stale}:
+        if not group.streaming and group.awaits(client):
+            tx.order(client, recovery.make_invite(tx, group, client))
+
+
+def _stale_text(tx: Transaction) -> str:
+    return f"fewer than {tx.plan.threshold} key holders still have the keys that it is sealed for"
+
+
+def _stale(tx: Transaction, receipt: Receipt) -> bool:
+    federation = tx.federation
+    able = sum(
+        number >= max(federation.keys.least(holder), federation.released.get(holder, 0))
+        for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys)
+    )
+    return bool(receipt.keys) and able < tx.plan.threshold
+
+
+def release(tx: Transaction) -> None:
+    """Tells holders which keys nobody needs any more, once something was settled."""
+    if not any(isinstance(record, SETTLING) for record in tx.step.records):
+        return
+    federation = tx.federation
+    for holder in tx.holders:
+        released, newest = federation.released.get(holder, 0), federation.keys.number(holder)
+        if released >= newest or any(group.returning for group in federation.groups.values()):
+            continue
+        below = min(newest, _needed(tx, holder))
+        if below > released:
+            tx.write(records.KeysReleased(holder, below))
+            tx.order(holder, make_erase(tx, holder))
+
+
+def make_erase(tx: Transaction, holder: str) -> EraseKeys:
+    """Said again to a holder that subscribes."""
+    return EraseKeys(tx.federation.incarnation, tx.federation.released.get(holder, 0))
+
+
+def _needed(tx: Transaction, holder: str) -> int:
+    groups = tx.federation.groups
+    sealed = (
+        number
+        for group in groups.values()
+        for receipt in group.receipts.values()
+        for whose, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys)
+        if whose == holder
+    )
+    asked = (
+        number
+        for (whose, number), owed in tx.federation.owed.items()
+        if whose == holder
+        and any(groups[each.group].ask_of(each.client) == each.ask for each in owed)
+    )
+    return min((*sealed, *asked), default=tx.federation.keys.number(holder))
