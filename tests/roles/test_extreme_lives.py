@@ -56,7 +56,7 @@ HEARD: dict[type, frozenset[type]] = {
 """Who may hear what: a machine's stream brings any order, whoever it is for."""
 PARTS = frozenset(
     {orders.GroupVersion, orders.KeyCommittee, orders.MemberBlocks}
-    | {requests.Figure}
+    | {requests.Figure, requests.CohortSteps}
     | {requests.MemberStatus, requests.GroupStatus, requests.ServerStatus}
     | {requests.Holding, requests.Move, following.JournalRow, following.CopyPart}
 )
