@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from secureps.compiled import keep_in
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.run.processes.signals import Terminated, terminable
@@ -40,7 +41,6 @@ from secureps.run.report.plots import draw_study, undrawable
 from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.script.scoring import Look
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
-from secureps.run.study.results import Row, StudyResults, markdown, table
 from secureps.run.study.trial import (
     ENDLESS,
     Candidate,
@@ -48,12 +48,16 @@ from secureps.run.study.trial import (
     Likeness,
     Outcome,
     Point,
+    Row,
+    StudyResults,
     Trial,
     altered,
     charged,
     compared,
+    markdown,
     play,
     section_of,
+    table,
 )
 from secureps.run.warm import warm_once
 from secureps.scenario.links import sealed_bytes
@@ -381,7 +385,6 @@ def begin(kernels: Path, places: Places) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _places.append(places)
-    from secureps.compiled import keep_in
 
     keep_in(kernels)
 

@@ -14,7 +14,6 @@ from secureps.errors import ConfigError, PlanRefused, RuleFailed
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
 from secureps.run.study import trial
-from secureps.run.study.results import StudyResults, markdown
 from secureps.run.study.study import (
     _candidates,
     _claim,
@@ -31,10 +30,12 @@ from secureps.run.study.trial import (
     Likeness,
     Outcome,
     Point,
+    StudyResults,
     Trial,
     _founded,
     altered,
     crossed,
+    markdown,
     play,
     section_of,
 )
