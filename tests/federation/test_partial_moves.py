@@ -141,32 +141,7 @@ def test_a_pause_in_mid_move_costs_nobody_its_round(tmp_path: Path) -> None:
     assert {len(each.cohort.members) for each in journalled(play, CohortClosed)} == {6}
 
 
-def test_versions_that_are_in_no_checkpoint_are_few_however_long_a_move_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A restart makes them anew, and outboxes keep their updates until then."""
-    monkeypatch.setattr(group_state, "LEAST_AHEAD", 2)
-
-    def delay(sender: str, to: str, message: Any) -> float:
-        return 900.0 if slow_copies(sender, to, message) > 1.0 else 0.5
-
-    group = two_groups({"quorum": 6, "deadline": 10.0}, {"quorum": 5, "deadline": 10.0})
-    plan = small_plan(versions=5, group=group, shards=3)
-    play = small_federation(plan, tmp_path, Conditions(delay=delay))
-    known = play.coordinator.federation
-    play.run(lambda: min(play.versions().values()) >= 1)
-    say(play, ShardDeed.DRAIN, "shard-2")
-    play.run(lambda: known.moving.target is not None)
-    later(play, 300.0)
-    (kept,) = (each for each in known.checkpoints[-1:] if each.complete)
-    assert known.groups["head"].version == kept.version_of("head") + 2
-    assert known.groups["head"].reason.endswith("too many versions are in no checkpoint until then")
-    play_out(play)
-    assert {len(each.cohort.members) for each in journalled(play, CohortClosed)} == {6}
-    assert set(play.versions().values()) == {5}
-
-
-def test_nor_are_they_many_where_a_shard_is_away(
+def test_versions_that_are_in_no_checkpoint_are_few_where_a_shard_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups without blocks there go on for a while."""
