@@ -169,7 +169,6 @@ NOT_TOLD: frozenset[type] = frozenset(
         holder.KeySumTaken,
         shard.BlockSpooled,
         shard.SumsMade,
-        Prepared,
         shard.StateCommitted,
         shard.BlocksAdopted,
         shard.Discarded,

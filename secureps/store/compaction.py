@@ -85,7 +85,6 @@ UNTOLD: frozenset[type] = frozenset(
         shard.Discarded,
         shard.OpenedForgotten,
         shard.StateCommitted,
-        Prepared,
         shard.SumsMade,
     }
 )

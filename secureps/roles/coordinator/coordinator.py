@@ -320,10 +320,12 @@ class Coordinator(Seat):
                 membership.withdraw(tx, event)
             case Evaluated():
                 membership.evaluated(tx, self._settings.roster, event)
-            case requests.Missing(party, ids=ids) if party not in tx.federation.shards:
-                membership.gone(tx, party, ids)
-            case requests.Missing():
-                answers.missing(tx, event)
+            case requests.Missing(party, ids=ids):
+                # A client may have the name of a shard that left, and reopens no cohort as that.
+                if self._settings.roster.find(party).role == "client":
+                    membership.gone(tx, party, ids)
+                else:
+                    answers.missing(tx, event)
             case Held():
                 answers.held(tx, event)
             case requests.Spoilt():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from secureps.errors import Refused, UnknownParty
+from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.orders import Finish
@@ -257,6 +257,8 @@ def adopted(tx: Transaction, group: GroupState, event: Prepared) -> None:
     """
     if event.epoch != _placement(tx).epoch or event.version != group.version:
         return  # what it says of is past
+    if event.scale is not None or event.mean:  # a shard fills no journal with what nobody checks
+        raise Malformed(f"{event.shard}: moved blocks come without a scale, and without metrics")
     owned = tx.federation.owners(group.name).get(event.shard, ())
     check_digests(event.shard, group.name, owned, event.blocks)
     if event.blocks != tuple(group.blocks[block] for block in owned):

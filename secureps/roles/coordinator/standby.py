@@ -137,6 +137,7 @@ LACKS = (
     "secureps status shows that it follows. If the coordinator's folder is lost, begin a new run "
     "from the last checkpoint"
 )
+LAPSED = "does not take over after all: the coordinator goes on, without this standby"
 
 
 class Standby(Seat):
@@ -247,6 +248,8 @@ class Standby(Seat):
         if commanded and self.follows:
             return self._take_over(commanded)
         step = Step(effects=[self._follow()])
+        if commanded:  # whoever gave the command was told that it is obeyed
+            step.effects.append(Say(LAPSED))
         if self.follows and not before:
             step.effects.append(Say("has all that the coordinator has, which waits for it now"))
         return step

@@ -2,8 +2,9 @@
 
 A claim names the party that asks, the server that is asked, and the run; its signature covers
 these, the method and the digest of the envelope that follows. A recorded request is therefore
-worth nothing at another server or in another run. Nobody records one on the way: TLS 1.3 keeps
-what two parties say from everybody else, and its records cannot be sent again (RFC 8446, 5.2).
+worth nothing at another server, nor in another run, once its sender knows its own. Nobody records
+one on the way: TLS 1.3 keeps what two parties say from everybody else, and its records cannot be
+sent again (RFC 8446, 5.2).
 Without TLS, on the loopback of one machine, whoever may listen there could send one again, and
 counts as the aggregator for that (docs/threat-model.md).
 """

@@ -279,7 +279,7 @@ class GrpcTransport:
         return begun
 
     def _meet(self, to: str, ended: Any) -> None:
-        if ended.exception() is None:
+        if framing.is_answered(ended):
             self._met.add(to)
 
     # --- payloads -----------------------------------------------------------------

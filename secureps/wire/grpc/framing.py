@@ -302,6 +302,12 @@ def refusal(error: SecurepsError) -> bytes:
         return encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
 
 
+def is_answered(call: Any) -> bool:
+    """Whether the server itself ended a call, with an answer or a Refusal."""
+    refused = any(key == _REFUSAL for key, _ in call.trailing_metadata() or ())
+    return refused or call.code() is grpc.StatusCode.OK
+
+
 def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
     """The SecurepsError behind a call that gRPC says has failed.
 

@@ -130,6 +130,16 @@ def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
     assert all(m.epsilon > 0 and m.charges == 2 for m in status.members)
 
 
+def test_a_client_that_has_the_name_of_a_shard_that_left_reopens_no_cohort() -> None:
+    world = holding()
+    world.pump(1)
+    world.federation.shards["c3"] = world.federation.shards["shard-b"]
+    world.federation.moving.left["c3"] = "its disk was lost"
+    lost = SubmissionId("c1", "all", 1)
+    assert world.give("c3", requests.Missing("c3", "all", 0, (lost,))).records == []
+    assert world.group().phase is Phase.HOLDING
+
+
 def test_missing_blocks_reopen_the_cohort_and_it_closes_anew() -> None:
     world = holding()
     world.pump(1)  # shard-a holds cohort 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import NotReady, Refused, SecurepsError, UnknownParty
+from secureps.errors import Malformed, NotReady, Refused, SecurepsError, UnknownParty
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.encoding import digest
@@ -292,6 +292,15 @@ def test_what_another_shard_says_ends_no_move() -> None:
         assert status(at).move is not None
     with pytest.raises(UnknownParty):
         at.give("c0", wrong)
+
+
+@pytest.mark.parametrize("more", [{"mean": (1.0,) * 1000}, {"scale": 2.0}])
+def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, Any]) -> None:
+    at = world()
+    say(at, ADD)
+    known, *_ = at.says()
+    with pytest.raises(Malformed, match="moved blocks come without a scale, and without metrics"):
+        at.give(SPARE, replace(known, state=digest("other"), **more))
 
 
 @pytest.mark.parametrize("moment", ["moving", "over"])

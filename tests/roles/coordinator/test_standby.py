@@ -98,6 +98,9 @@ def test_the_command_lapses_if_those_rows_say_that_the_coordinator_went_on_alone
     command(machine)
     step = machine.handle(12.0, WORKER, kept(StandbyFollows(b"")))
     assert step.records == []
+    assert says(step) == [
+        "does not take over after all: the coordinator goes on, without this standby"
+    ]
     step = machine.handle(13.0, WORKER, kept(StandbyFollows(NUMBER)))
     assert step.records == []
     assert says(step) == ["has all that the coordinator has, which waits for it now"]

@@ -28,9 +28,9 @@ from secureps.crypto import tls
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.credentials import Credentials
 from secureps.crypto.identity import Identity, Role
-from secureps.errors import ConfigError, KitError, Unreachable, Unsigned
+from secureps.errors import ConfigError, KitError, NotReady, Unreachable, Unsigned
 from secureps.messages.orders import Finish
-from secureps.messages.requests import Heartbeat, Noted, Subscribe
+from secureps.messages.requests import Heartbeat, Noted, OpenRefused, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.store.issuing import approve, create_kit, issue, renew
 from secureps.store.keyring import load_public
@@ -56,6 +56,10 @@ PARTIES: dict[str, Role] = {
     "eve": "client",
 }
 PLAIN = CipherParameters("plain", 8, 14)
+
+
+NOT_READY = OpenRefused("fail", "all", 0, "NotReady", b"")
+"""What the server of these tests answers with this error."""
 
 
 def make_kit(folder: Path) -> Path:
@@ -154,14 +158,19 @@ def test_another_ca_is_refused_at_both_ends(kit: Path, serve: Serve, tmp_path: P
         ask(Tls(mixed), serve(tls_of(kit, COORDINATOR)), "eve")
 
 
+@pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
 def test_who_met_its_server_waits_for_it_whoever_is_there_meanwhile(
-    kit: Path, serve: Serve, tmp_path: Path
+    kit: Path, serve: Serve, tmp_path: Path, refused: bool
 ) -> None:
     stranger = serve(tls_of(make_kit(tmp_path / "other"), COORDINATOR))
     addresses = {COORDINATOR: serve(tls_of(kit, COORDINATOR))}
     link = tls_of(kit, "eve")
     with closing(GrpcTransport(link, "eve", lambda _: bytes(64), addresses, PATIENCE)) as met:
-        assert met.call(COORDINATOR, Heartbeat("eve")).result(PATIENCE) == Noted()
+        if refused:
+            with pytest.raises(NotReady):
+                met.call(COORDINATOR, NOT_READY).result(PATIENCE)
+        else:
+            assert met.call(COORDINATOR, Heartbeat("eve")).result(PATIENCE) == Noted()
         met.locate(COORDINATOR, stranger)
         with pytest.raises(Unreachable, match="another CA") as passing:
             met.call(COORDINATOR, Heartbeat("eve")).result(PATIENCE)
