@@ -11,7 +11,7 @@ from secureps.messages.acts import Act, Deed
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.following import Follow, TakeOver
 from secureps.messages.records import REIGN, Incarnated
-from secureps.messages.requests import AskStatus, Retire, Status
+from secureps.messages.requests import AskStatus, Register, Retire, Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.group import CheckpointState
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
@@ -56,6 +56,12 @@ def retire(simulation: Simulation, place: str) -> None:
     answer.result()
 
 
+def run_of(simulation: Simulation) -> bytes:
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    return pinned.run.id
+
+
 # --- following ----------------------------------------------------------------------
 
 
@@ -79,6 +85,33 @@ def test_the_coordinator_goes_on_without_a_standby_that_is_away(tmp_path: Path) 
     starts = [r.number for r in rows(simulation, COORDINATOR) if isinstance(r, Incarnated)]
     assert starts == [1, 2]
     assert simulation.loop.now() >= lost + AWAY - 1.0
+
+
+def test_once_it_went_on_alone_it_waits_for_no_shard_again(tmp_path: Path) -> None:
+    """The standby is lost for good, and then a shard, whose blocks another one has."""
+    simulation = followed(tmp_path, replicas=2, shards_wait=5.0)
+    reach(simulation, 1)
+    lose(simulation, STANDBY)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    lose(simulation, "shard-1")
+    simulation.kill(COORDINATOR)
+    simulation.start(COORDINATOR)
+    ends(simulation)
+    assert set(simulation.coordinator.federation.moving.left) == {"shard-1"}
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_while_nobody_follows_it_waits_for_every_shard_and_then_for_none(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    reach(simulation, 1)
+    simulation.kill("shard-1")
+    simulation.kill(STANDBY)
+    wait(simulation, 30)
+    with pytest.raises(NotReady, match="waits for shard-1, 3 more key holders to obey it"):
+        retire(simulation, COORDINATOR)
+    simulation.start(STANDBY)
+    simulation.run(lambda: follows(simulation))
+    retire(simulation, COORDINATOR)
 
 
 def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
@@ -332,6 +365,34 @@ def test_a_shard_whose_disk_is_lost_does_not_help_a_stale_standby(tmp_path: Path
     simulation.lose(STANDBY)
     simulation.start(COORDINATOR)
     simulation.start(STANDBY)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_a_lying_holder_ends_no_coordinator(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    reach(simulation, 1)
+    lie = Register("holder-0", "", 1.0, 5 * REIGN, run_of(simulation))
+    answer = simulation.parties[COORDINATOR].request("holder-0", lie)
+    simulation.run(answer.done)
+    with pytest.raises(NotReady, match="holder-0 obeys another coordinator, or lies"):
+        answer.result()
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_a_shard_that_left_the_run_is_not_waited_for(tmp_path: Path) -> None:
+    simulation = followed(tmp_path, shards=3, replicas=2, shards_wait=5.0)
+    reach(simulation, 1)
+    lose(simulation, "shard-1")
+    known = simulation.coordinator.federation
+    simulation.run(
+        lambda: bool(known.moving.left) and not known.reigns.left and follows(simulation)
+    )
+    number = len(rows(simulation, COORDINATOR))
+    simulation.run(lambda: len(rows(simulation, STANDBY)) >= number)
+    simulation.kill(COORDINATOR)
+    take_over(simulation)
     ends(simulation)
     assert same(simulation.model(), unharmed("plain")[0])
 
