@@ -266,10 +266,10 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
 
 def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
     terms, ledger, records = joining.insists, joining.charged, joining.counted
-    own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)
     identity = load_private(joining.kit, joining.name, joining.passphrases)
+    own(joining.state)  # once kit and name are known: a misspelt one leaves no folder
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests)
 
     def build(stores: Stores, around: Environment) -> Executor:

@@ -28,21 +28,26 @@ from secureps.crypto.identity import PublicIdentity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned, naming
 from secureps.messages.encoding import file_digest
 from secureps.messages.format import FORMAT
+from secureps.messages.member_records import SentWithoutPrivacy, UpdateReleased
 from secureps.messages.records import RunPinned
 from secureps.messages.run import RunInfo
 from secureps.policy.plan import Plan
 from secureps.store.atomic_file import write_durably
-from secureps.store.backup import JOURNAL
+from secureps.store.backup import JOURNAL, demand_owner
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Row
 from secureps.store.keyring import PublicKit, load_private, load_public
 from secureps.store.kit_files import Passphrases
+from secureps.wording import named
 
 _OR_NEW_KEYS = (
     "or it has other keys since then: verify it with the public/ of that time, or have it export "
     "again"
 )
+
+_NAMING = (UpdateReleased, SentWithoutPrivacy)
+"""The rows of a ledger that name the client whose update they are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ def export(
         printed: the page to write, or to replace.
 
     Raises:
-        ConfigError: no state folder, or of no run yet.
+        ConfigError: no state folder, or of no run yet, or another party's.
         DamagedStore: the journal is damaged; or the file there is not what it tells.
         KitError: no key of this party, or it is not on the roster.
         OperatorError: the disk refuses.
@@ -80,6 +85,7 @@ def export(
     public, me = load_public(kit), load_private(kit, name, passphrases)
     role = public.roster.find(name).role
     found = _journalled(state)
+    demand_owner(state, found.rows, role, name)
     begin = Begin(FORMAT, name, role, found.run.id, found.run)
     try:
         before = out.read_bytes() if out.exists() else b""
@@ -217,13 +223,20 @@ def export_ledger(
     """Writes what a ledger over all runs says, signed by its client; returns it.
 
     Raises:
-        ConfigError: no such ledger.
+        ConfigError: no such ledger, or it has updates of other clients alone.
         KitError: no key of this party.
         DamagedStore, OperatorError: the ledger cannot be read, or the file not written.
     """
     demand_ledger(ledger)
     me = load_private(kit, name, passphrases)
-    data = statement(BudgetLedger(ledger), name, me)
+    own = BudgetLedger(ledger)
+    clients = {row.client for _, row in own.rows() if isinstance(row, _NAMING)}
+    if clients and name not in clients:
+        raise ConfigError(
+            f"{ledger} is the ledger of {named(sorted(clients))}, and has no update of {name}: "
+            f"name the ledger that is {name}'s, or its own client by --name"
+        )
+    data = statement(own, name, me)
     _write(out, data)
     return verified(data, me.public)
 

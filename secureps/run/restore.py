@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from secureps.errors import DamagedStore
+from secureps.crypto.identity import Role
+from secureps.crypto.roster import Roster
+from secureps.errors import ConfigError, DamagedStore
 from secureps.policy.plan import Plan
 from secureps.run.report.group_labels import folded
 from secureps.service.shard.folders import ShardFolders
-from secureps.store.backup import JOURNAL, pinned_in, restore
+from secureps.store.backup import JOURNAL, demand_owner, pinned_in, restore, run_of
 from secureps.store.checkpoint import checkpoint_directories, read_metadata
+from secureps.store.journal import read_rows
 from secureps.store.keyring import load_public
 
 
@@ -23,13 +26,41 @@ def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
     """Brings a copy back into the state folder of a party of a kit; yields what to say of it.
 
     Raises:
-        ConfigError, DamagedStore, OperatorError: as `store.backup.restore`.
+        ConfigError: the copy, or what is in the state folder, is another party's, or they are of
+            two runs or of another kit; and as `store.backup.restore`.
+        DamagedStore, OperatorError: as `store.backup.restore`.
     """
-    role = load_public(kit).roster.find(name).role
+    roster = load_public(kit).roster
+    role = roster.find(name).role
+    if (copy / JOURNAL).is_file():
+        _refuse_foreign(copy, state, roster, role, name)
     rows = restore(copy, state, role, kit / "private" / name)
     yield f"restored {state}: {rows} rows of its journal"
     if role == "shard":
         yield from _versions(state, name)
+
+
+def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: str) -> None:
+    """ConfigError unless copy and state folder are the named party's, in one run of this kit."""
+    demand_owner(copy, read_rows(copy / JOURNAL), role, name)
+    pinned = pinned_in(copy / JOURNAL)
+    if pinned is not None and roster.number_of(pinned.run.roster) is None:
+        raise ConfigError(
+            f"{copy} is of run {pinned.run.id.hex()[:16]}, which was founded with another roster "
+            "than this kit's, or than those before it: name by --kit the kit of that run"
+        )
+    there = state / JOURNAL
+    if not there.is_file():
+        return
+    with suppress(DamagedStore):  # a damaged journal is what a copy replaces
+        demand_owner(state, read_rows(there), role, name)
+    with suppress(DamagedStore):
+        run = run_of(there)
+        if run is not None and pinned is not None and run != pinned.run.id:
+            raise ConfigError(
+                f"{copy} is of run {pinned.run.id.hex()[:16]}, and {state} of run "
+                f"{run.hex()[:16]}: name a copy of that run, or another folder by --state"
+            )
 
 
 def _versions(state: Path, name: str) -> Iterator[str]:

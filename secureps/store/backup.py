@@ -27,18 +27,30 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import get_args
 
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError, Refused
 from secureps.file_access import BINARY
+from secureps.messages.coordinator_records import CoordinatorRecord
 from secureps.messages.encoding import from_plain, payload_hasher
 from secureps.messages.following import CopyPart
-from secureps.messages.records import RunPinned
+from secureps.messages.holder_records import HolderRecord, KeyReplaced
+from secureps.messages.member_records import MemberRecord, Sealed, SubmissionSettled
+from secureps.messages.records import (
+    Dated,
+    ReceivedBefore,
+    RequestsRefused,
+    RunPinned,
+    SealedBefore,
+)
+from secureps.messages.requests import Prepared
+from secureps.messages.shard_records import ShardRecord
 from secureps.store import durability
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably
@@ -52,7 +64,7 @@ from secureps.store.journal_height import (
     restoring_path,
     write_height,
 )
-from secureps.store.journal_rows import read_only
+from secureps.store.journal_rows import Record, Row, read_only
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"
@@ -67,6 +79,14 @@ _PASSING = ("address", "metrics-address", FOLDER_NUMBER)
 
 _GROWING = (ACTS,)
 """Files that are written anew under their names; of any other a name stands for its bytes."""
+
+_WRITES: Mapping[Role, tuple[type, ...]] = {
+    "coordinator": (*get_args(CoordinatorRecord), ReceivedBefore),
+    "shard": get_args(ShardRecord),
+    "holder": get_args(HolderRecord),
+    "client": (*get_args(MemberRecord), SealedBefore),
+}
+"""The records in the journal of each role, besides those that every party writes."""
 
 
 def backup(state: Path, copy: Path) -> int:
@@ -119,7 +139,7 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
         private: the folder of its keys, where a holder's ledger is told of, too.
 
     Raises:
-        ConfigError: `copy` is no whole copy.
+        ConfigError: `copy` is no whole copy, or of another journal than the party's.
         DamagedStore: the party has come further, or nobody knows how far; or the copy is damaged.
         OperatorError: the party runs, or the disk refuses.
     """
@@ -135,7 +155,9 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
             if role != "shard":
                 run = run_of(copy / JOURNAL)
                 beside = () if run is None else (ledger_height(run_folder(private, run)),)
-                _refuse_older(state, role, mark, beside)
+                newest = _refuse_older(state, role, mark, beside)
+                if newest is not None:
+                    _demand_row(copy, role, newest)
             _bring_back(copy, state, mark)
         finally:
             os.close(held)
@@ -144,8 +166,61 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
     return mark.seq
 
 
-def _refuse_older(state: Path, role: Role, mark: Mark, beside: Sequence[Path]) -> None:
-    """DamagedStore unless the copy is as new as all that is known of the party."""
+def demand_owner(folder: Path, rows: Iterable[Row], role: Role, name: str) -> None:
+    """Refuses the journal of a folder if a row of it says that another party wrote it.
+
+    Raises:
+        ConfigError: names the party or its role, and the row.
+    """
+    for row in rows:
+        record, what = row.record, f"row {row.seq} of its journal is a {type(row.record).__name__}"
+        if not isinstance(record, (*_WRITES.get(role, ()), Dated, RequestsRefused)):
+            writers = [other for other, kinds in _WRITES.items() if isinstance(record, kinds)]
+            raise ConfigError(
+                f"{folder} is of a {' or '.join(writers)}, as {what}, and {name} is a {role}: name "
+                f"the folder that is {name}'s, or by --name the party whose folder this is"
+            )
+        if (owner := _owner(role, record)) not in (None, name):
+            raise ConfigError(
+                f"{folder} is {owner}'s, as {what} of {owner}: name the folder that is {name}'s, "
+                f"or {owner} by --name"
+            )
+
+
+def _owner(role: Role, record: Record) -> str | None:
+    """The party that a record of its own journal names as its writer."""
+    match record:
+        case Sealed(receipt) | SealedBefore(receipt):
+            return str(receipt.id.client)
+        case SubmissionSettled(id):
+            return id.client
+        case KeyReplaced(announced):
+            return announced.holder
+        case Prepared(shard) if role == "shard":  # the coordinator keeps what all shards prepared
+            return shard
+    return None
+
+
+def _demand_row(folder: Path, role: Role, known: Mark) -> None:
+    """Refuses the journal of a folder if it has another row where the party wrote this one.
+
+    A compacted journal may not have that row any more, and an older copy not yet.
+
+    Raises:
+        ConfigError: it has another one.
+    """
+    with read_only(folder / JOURNAL) as reader:
+        query = "SELECT chain FROM journal WHERE seq = ?"
+        row = reader.execute(query, (known.seq,)).fetchone()
+    if row is not None and row != (known.chain,):
+        raise ConfigError(
+            f"{folder}: row {known.seq} of its journal is not the one that this {role} wrote, so "
+            f"it is another party's or another run's: name the folder that is this {role}'s own"
+        )
+
+
+def _refuse_older(state: Path, role: Role, mark: Mark, beside: Sequence[Path]) -> Mark | None:
+    """DamagedStore unless the copy is as new as all that is known of the party; the newest mark."""
     known = []
     for path in (height_path(state / JOURNAL), *beside):
         try:
@@ -169,6 +244,7 @@ def _refuse_older(state: Path, role: Role, mark: Mark, beside: Sequence[Path]) -
             f"this copy ends at row {mark.seq}, and this {role} has come to row {newest.seq}: what "
             f"it forgot it would do again; bring back a newer copy, or {remedy}"
         )
+    return newest
 
 
 def _bring_back(copy: Path, state: Path, mark: Mark) -> None:

@@ -115,6 +115,11 @@ def test_the_commands(tmp_path: Path) -> None:
         said(app, "budget", "verify", out, *kit)
     with pytest.raises(KitError):
         said(app, *export, "--name", "two")
+    issue(tmp_path / "kit", "client", "two")
+    before = out.read_bytes()
+    with pytest.raises(ConfigError, match="own.db is the ledger of one, and has no update of two"):
+        said(app, *export, "--name", "two")
+    assert out.read_bytes() == before
     with pytest.raises(ConfigError, match="no ledger"):
         said(app, "budget", "export", tmp_path / "none.db", *kit, "--out", out, "--name", "one")
 

@@ -256,6 +256,31 @@ def test_no_state_no_run_no_key(folder: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("state", "name", "why"),
+    [
+        (
+            "client-00",
+            "client-02",
+            "is client-00's, as row .* Sealed of client-00: name the folder",
+        ),
+        (
+            "coordinator",
+            "client-00",
+            "is of a coordinator or .*, as row 1 .*, and client-00 is a cl",
+        ),
+    ],
+)
+def test_nobody_signs_what_another_party_did(
+    state: str, name: str, why: str, played: Path, tmp_path: Path
+) -> None:
+    words = ("audit-log", "export", played / "state" / state, "--kit", played / "kit")
+    out = tmp_path / "log.jsonl"
+    with pytest.raises(ConfigError, match=why):
+        invoked(app, *words, "--name", name, "--out", out, catch=False)
+    assert not out.exists()
+
+
 def test_the_page_answers_in_order_and_loads_nothing(folder: Path) -> None:
     out, printed = folder / "new.jsonl", folder / "page.html"
     kit = folder / "kit"

@@ -1,7 +1,8 @@
-"""What `secureps restore` says of a shard's copy before anybody starts the shard."""
+"""`secureps restore`: whose copy it takes, and what it says of a shard's before the shard starts."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,18 @@ import numpy as np
 import pytest
 
 from secureps.crypto.identity import Role
+from secureps.errors import ConfigError
 from secureps.messages.records import RunPinned
+from secureps.run.cli import app
 from secureps.run.restore import bring_back
 from secureps.service.shard.folders import ShardFolders
 from secureps.store.backup import backup
 from secureps.store.checkpoint import checkpoint_path, write_state
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import SqliteJournal
+from secureps.store.keyring import load_public
+from tests.kits.audited import PLAN, begin, play
+from tests.kits.command import said
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 SHARD = "shard-0"
@@ -37,7 +43,8 @@ def restored(root: Path, versions: tuple[int, ...], role: Role = "shard", **keys
         tensors = {"all/0000": np.zeros(2, np.float32)}
         write_state(folders.state("all", version, 0), tensors, {})
     journal = SqliteJournal(state / "journal.db")
-    journal.append(0.0, [RunPinned(make_run(plan), make_placement(plan), ADDRESSES)])
+    run = make_run(plan, roster=load_public(kit).roster.digest)
+    journal.append(0.0, [RunPinned(run, make_placement(plan), ADDRESSES)])
     journal.close()
     backup(state, copy)
     return list(bring_back(copy, state, kit, SHARD))
@@ -70,3 +77,78 @@ def test_nothing_is_said_where_any_copy_will_do_or_none(
     role: Role, keys: dict[str, int], tmp_path: Path
 ) -> None:
     assert len(restored(tmp_path, (13,), role, **keys)) == 1
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, run/, and another one of the same kit, later/; a copy of each party, in copies/."""
+    root = tmp_path_factory.mktemp("copied")
+    run, later = begin(root / "run"), root / "later"
+    play(run)
+    issue(run / "kit", "shard", "shard-1")
+    later.mkdir()
+    shutil.copytree(run / "kit", later / "kit")
+    (later / "plan.toml").write_text(PLAN.replace("audited", "later"))
+    play(later, 1)
+    begin(root / "elsewhere")
+    for folder in (run, later):
+        for state in (folder / "state").iterdir():
+            said(app, "backup", state, "--out", folder / "copies" / state.name)
+    return root
+
+
+def bring(root: Path, copy: str, state: str, name: str, kit: str = "run/kit") -> str:
+    """What the command says."""
+    words = ("restore", root / copy, "--state", root / state, "--kit", root / kit)
+    return said(app, *words, "--name", name)
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*.db*") if path.suffix != ".lock"}
+
+
+@pytest.mark.parametrize(
+    ("copy", "name", "why"),
+    [
+        (
+            "run/copies/coordinator",
+            "client-00",
+            "is of a coordinator or .*, as row .*client-00 is a cl",
+        ),
+        ("run/copies/client-00", "coordinator", "is of a client, as row .* coordinator is a coord"),
+        ("run/copies/holder-0", "shard-0", "is of a holder, as row .*CohortReleased"),
+        ("run/copies/client-00", "client-02", "is client-00's, as row .*Sealed of client-00: name"),
+        ("run/copies/holder-0", "holder-1", "not the one that this holder wrote"),
+        (
+            "later/copies/shard-0",
+            "shard-0",
+            "is of run .*, and .*run/state/shard-0 of run .*: name",
+        ),
+        ("later/copies/client-00", "client-00", "is of run .*, and .*: name a copy of that run"),
+    ],
+)
+def test_a_copy_of_another_party_or_run_is_refused_and_the_right_one_comes_back(
+    copy: str, name: str, why: str, played: Path
+) -> None:
+    state = f"run/state/{name}"
+    before = files(played / state)
+    with pytest.raises(ConfigError, match=why) as refused:
+        bring(played, copy, state, name)
+    assert refused.value.fault == "the operator's"
+    assert files(played / state) == before
+    assert f"restored {played / state}: " in bring(played, f"run/copies/{name}", state, name)
+
+
+def test_into_an_empty_folder_no_copy_of_another_shard_or_kit_comes(played: Path) -> None:
+    with pytest.raises(ConfigError, match="is shard-0's, as row .* Prepared of shard-0: name"):
+        bring(played, "run/copies/shard-0", "fresh", "shard-1")
+    with pytest.raises(ConfigError, match="another roster than this kit's.*: name by --kit the"):
+        bring(played, "run/copies/shard-0", "fresh", "shard-0", "elsewhere/kit")
+    assert not (played / "fresh").exists()
+
+
+def test_no_copy_comes_into_the_folder_of_another_party(played: Path) -> None:
+    before = files(played / "run/state/client-02")
+    with pytest.raises(ConfigError, match="state/client-02 is client-02's, as row"):
+        bring(played, "run/copies/client-00", "run/state/client-02", "client-00")
+    assert files(played / "run/state/client-02") == before
