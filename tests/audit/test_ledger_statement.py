@@ -117,7 +117,7 @@ def test_the_commands(tmp_path: Path) -> None:
         said(app, *export, "--name", "two")
     issue(tmp_path / "kit", "client", "two")
     before = out.read_bytes()
-    with pytest.raises(ConfigError, match="own.db is the ledger of one, and has no update of two"):
+    with pytest.raises(ConfigError, match=r"own.db is the ledger of one, and has no update of two"):
         said(app, *export, "--name", "two")
     assert out.read_bytes() == before
     with pytest.raises(ConfigError, match="no ledger"):

@@ -1,8 +1,8 @@
-"""`secureps restore`: whose copy it takes, and what it says of a shard's before the shard starts."""
+"""`secureps restore`: whose copy it takes, and what it says of a shard's before it starts."""
 
 from __future__ import annotations
 
-import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from secureps.store.checkpoint import checkpoint_path, write_state
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_public
-from tests.kits.audited import PLAN, begin, play
+from tests.kits.audited import begin, play
 from tests.kits.command import said
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
@@ -85,11 +85,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("copied")
     run, later = begin(root / "run"), root / "later"
     play(run)
+    plan, roster = make_plan(), load_public(run / "kit").roster.digest
+    for name in ("shard-0", "client-00"):
+        state = later / "state" / name
+        state.mkdir(parents=True)
+        with closing(SqliteJournal(state / "journal.db")) as journal:
+            pinned = RunPinned(make_run(plan, roster=roster), make_placement(plan), ADDRESSES)
+            journal.append(0.0, [pinned])
     issue(run / "kit", "shard", "shard-1")
-    later.mkdir()
-    shutil.copytree(run / "kit", later / "kit")
-    (later / "plan.toml").write_text(PLAN.replace("audited", "later"))
-    play(later, 1)
     begin(root / "elsewhere")
     for folder in (run, later):
         for state in (folder / "state").iterdir():
@@ -140,9 +143,9 @@ def test_a_copy_of_another_party_or_run_is_refused_and_the_right_one_comes_back(
 
 
 def test_into_an_empty_folder_no_copy_of_another_shard_or_kit_comes(played: Path) -> None:
-    with pytest.raises(ConfigError, match="is shard-0's, as row .* Prepared of shard-0: name"):
+    with pytest.raises(ConfigError, match=r"is shard-0's, as row .* Prepared of shard-0: name"):
         bring(played, "run/copies/shard-0", "fresh", "shard-1")
-    with pytest.raises(ConfigError, match="another roster than this kit's.*: name by --kit the"):
+    with pytest.raises(ConfigError, match=r"another roster than this kit's.*: name by --kit the"):
         bring(played, "run/copies/shard-0", "fresh", "shard-0", "elsewhere/kit")
     assert not (played / "fresh").exists()
 
