@@ -230,7 +230,7 @@ class Processes:
             self._running[name].send_signal(signal.SIGTERM)
         return self._running[name].wait(PATIENCE)
 
-    def ended(self, name: str) -> int:
+    def exit_status(self, name: str) -> int:
         """Waits for its last process to end by itself; returns the exit status."""
         return self._running[name].wait(PATIENCE)
 

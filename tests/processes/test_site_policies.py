@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -22,7 +24,7 @@ ALL_THREE = plan_text(ROUNDS.replace("quorum = 6", "quorum = 3\nminimum = 3") + 
 class Sites(Processes):
     """Clients of `secureps join`, each with its site's policy and options if it has any."""
 
-    options: dict[str, tuple[str, ...]] = {}
+    options: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def _client(self, name: str) -> list[str]:
         number, site = self.clients.index(name), self.folder / f"{name}-site.toml"
@@ -69,14 +71,14 @@ def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
 def test_a_run_that_one_of_three_leaves_fails_for_the_others_until_it_is_begun_again(
     tmp_path: Path,
 ) -> None:
-    """They hear whom it lacks, why, and what to do; whoever starts processes sees that it failed."""
+    """They hear whom it lacks, why, and what to do, and end with a status that says so."""
     prepare("secureps.client.script")
     with Sites(tmp_path / "run", "plain", clients=3, versions=1, plan=ALL_THREE) as processes:
         processes.options = {REFUSES: ("--budget", "8")}
         processes.start_all()
         others = [name for name in processes.clients if name != REFUSES]
-        assert processes.ended(REFUSES) == MISCONFIGURED
-        assert [processes.ended(name) for name in others] == [UNFINISHED] * 2
+        assert processes.exit_status(REFUSES) == MISCONFIGURED
+        assert [processes.exit_status(name) for name in others] == [UNFINISHED] * 2
         said = (
             "too few clients are left: after version 0, 1 of them takes part no more: by its own "
             f"terms: budget ({REFUSES}); start the coordinator again to go on"
@@ -88,9 +90,9 @@ def test_a_run_that_one_of_three_leaves_fails_for_the_others_until_it_is_begun_a
 
         processes.options = {}
         processes.start(REFUSES)
-        assert processes.ended(REFUSES) == UNFINISHED, "it is back, and the run has failed"
+        assert processes.exit_status(REFUSES) == UNFINISHED, "it is back, and the run has failed"
         processes.stop("coordinator")
         for name in ("coordinator", *processes.clients):
             processes.start(name)
-        assert [processes.ended(name) for name in processes.clients] == [0] * 3
+        assert [processes.exit_status(name) for name in processes.clients] == [0] * 3
         assert "all 1 versions are made" in processes.log(others[0])
