@@ -286,9 +286,14 @@ ERRORS: dict[str, type[SecurepsError]] = _tree(SecurepsError)
 MISCONFIGURED = 78
 """EX_CONFIG of sysexits.h: how a process ends whose configuration must be mended first."""
 
+UNFINISHED = 75
+"""EX_TEMPFAIL of sysexits.h: how a client ends whose run failed, and may go on."""
+
 
 def exit_status(error: SecurepsError) -> int:
     """Of a party's process: whoever starts it again need not if it is MISCONFIGURED."""
+    if isinstance(error, TooFew | RuleFailed):  # what ends a run, and no party alone
+        return UNFINISHED
     mend = isinstance(error, ConfigError | PlanRefused | KitError)
     return MISCONFIGURED if mend else 1
 

@@ -313,7 +313,7 @@ def run_client(
 
     Where `secureps` imports the script for its functions, it does nothing. Exits with one line on
     stderr when something is wrong: with status 78 where its plan, kit or settings have to be
-    mended first, else with 1.
+    mended first, with 75 when the run failed for all its clients, else with 1.
 
     Args:
         make: builds the trainer from the `--set key=value` settings.

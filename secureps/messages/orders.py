@@ -263,12 +263,17 @@ class SealAgain:
     invite: Invite
 
 
+TO_GO_ON = "; start the coordinator again to go on"
+"""How words about a run that failed end: nothing else has it open another round."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over."""
+    """The run is over; `failure` as `Ending` has it."""
 
     incarnation: int
     reason: str
+    failure: str | None = None
 
 
 # --- mailboxes --------------------------------------------------------------------

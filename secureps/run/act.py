@@ -95,8 +95,13 @@ def act(
     scaling-off ends what the plan's \\[scaling] does, until scaling-on.
     Give RUN, or --server and the coordinator's own --kit.
     """
+    from secureps.errors import ClientError, OperatorError, Refused
+
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
-        own.act(done := Act(what.value, client, reason))
+        try:
+            own.act(done := Act(what.value, client, reason))
+        except (ClientError, Refused) as error:  # no program sends acts: the operator asked for it
+            raise OperatorError(str(error)) from None
     typer.echo(told(done))
 
 
@@ -145,9 +150,10 @@ def shards(
             except UnknownParty:
                 if run is None or deed is not ShardDeed.ADD:
                     raise
-                from secureps.run.up.further_shards import bring
+                from secureps.run.up.further_shards import bring, demand_shard
 
                 _demand_going(own.status())
+                demand_shard(run, name)
                 typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")
                 _demand_going(bring(run, name))
                 _say(own, act)

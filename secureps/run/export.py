@@ -21,6 +21,7 @@ from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.early_stopping import best
 from secureps.policy.plan import Plan
 from secureps.run.report.group_labels import folded
+from secureps.run.up.folder import Origin, RunFolder
 from secureps.service.checkpoint_copies import CopiedCheckpoints
 from secureps.store import checkpoint
 
@@ -146,6 +147,8 @@ def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
 def _read(run: str, read: Callable[[checkpoint.Root], Model]) -> Model:
     """A model of a run's checkpoints, in a folder or at a store."""
     if not is_url(run):
+        if not Path(run).exists():
+            Origin.read(RunFolder(Path(run).resolve()))  # says that no such run is here
         return read(Path(run) / "checkpoints")
     with TemporaryDirectory(prefix="secureps-") as folder:
         copied = CopiedCheckpoints(ObjectStore(f"{run.rstrip('/')}/checkpoints"), Path(folder))

@@ -97,7 +97,7 @@ def take_over(config: Path, passphrase_fd: int | None = None) -> None:
     Raises:
         ConfigError, KitError: the file or its kit is not good.
         Refused: it does not have all that was acknowledged, or is the coordinator already.
-        Unreachable: nobody answers.
+        OperatorError: the standby does not run on this machine.
     """
     section, kit, state = _configured(config)
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
@@ -111,5 +111,10 @@ def take_over(config: Path, passphrase_fd: int | None = None) -> None:
     )
     try:
         transport.call(COORDINATOR, TakeOver()).result()
+    except Unreachable as error:
+        raise OperatorError(
+            f"the standby of {config} does not run here: {error}; start it, "
+            "or say this where it runs"
+        ) from None
     finally:
         transport.close()

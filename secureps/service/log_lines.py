@@ -12,6 +12,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
+from secureps.messages.orders import TO_GO_ON
 from secureps.messages.requests import FAILED, Examined, OpenRefused, Retire, Submit, Withdraw
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
@@ -139,8 +140,9 @@ class LogLines:
                 return self._of(cohort.group, f"{at}{opens}")
             case coordinator_records.Ending(reason):
                 return reason
-            case coordinator_records.Finished(reason):
-                return f"the run is over: {reason}"
+            case coordinator_records.Finished(reason, failure):
+                how, then = ("failed", TO_GO_ON) if failure else ("is over", "")
+                return f"the run {how}: {reason}{then}"
         return None
 
 

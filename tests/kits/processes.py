@@ -230,6 +230,10 @@ class Processes:
             self._running[name].send_signal(signal.SIGTERM)
         return self._running[name].wait(PATIENCE)
 
+    def exit_status(self, name: str) -> int:
+        """Waits for its last process to end by itself; returns the exit status."""
+        return self._running[name].wait(PATIENCE)
+
     def alive(self, name: str) -> bool:
         return self._running[name].poll() is None
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
+from secureps.errors import MISCONFIGURED, UNFINISHED
 from secureps.messages.member_records import BudgetCharged, UpdateReleased
 from secureps.messages.requests import Retire, Submit
 from secureps.store.budget import BudgetLedger
@@ -15,10 +18,13 @@ from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text
 
 PLAN = plan_text(ROUNDS.replace("quorum = 6", "quorum = 5") + ADAM)
 REFUSES, RESTS = "client-01", "client-03"
+ALL_THREE = plan_text(ROUNDS.replace("quorum = 6", "quorum = 3\nminimum = 3") + ADAM)
 
 
 class Sites(Processes):
-    """Clients of `secureps join`, each with its site's policy if it has one."""
+    """Clients of `secureps join`, each with its site's policy and options if it has any."""
+
+    options: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def _client(self, name: str) -> list[str]:
         number, site = self.clients.index(name), self.folder / f"{name}-site.toml"
@@ -28,6 +34,7 @@ class Sites(Processes):
             *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
             *(("--site", str(site)) if site.exists() else ()),
+            *self.options.get(name, ()),
         ]
 
 
@@ -58,3 +65,34 @@ def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
         assert Retire(RESTS, "by its own terms", returns=True) in gone
         sent = {r.receipt.id.client for r in retired if isinstance(r, Submit)}
         assert REFUSES not in sent
+
+
+@pytest.mark.timeout(120)
+def test_a_run_that_one_of_three_leaves_fails_for_the_others_until_it_is_begun_again(
+    tmp_path: Path,
+) -> None:
+    """They hear whom it lacks, why, and what to do, and end with a status that says so."""
+    prepare("secureps.client.script")
+    with Sites(tmp_path / "run", "plain", clients=3, versions=1, plan=ALL_THREE) as processes:
+        processes.options = {REFUSES: ("--budget", "8")}
+        processes.start_all()
+        others = [name for name in processes.clients if name != REFUSES]
+        assert processes.exit_status(REFUSES) == MISCONFIGURED
+        assert [processes.exit_status(name) for name in others] == [UNFINISHED] * 2
+        said = (
+            "too few clients are left: after version 0, 1 of them takes part no more: by its own "
+            f"terms: budget ({REFUSES}); start the coordinator again to go on"
+        )
+        for name in others:
+            last = processes.log(name).splitlines()[-1]
+            assert last == f"error: {said} (the members' fault)"
+        assert f"the run failed: {said}" in processes.log("coordinator")
+
+        processes.options = {}
+        processes.start(REFUSES)
+        assert processes.exit_status(REFUSES) == UNFINISHED, "it is back, and the run has failed"
+        processes.stop("coordinator")
+        for name in ("coordinator", *processes.clients):
+            processes.start(name)
+        assert [processes.exit_status(name) for name in processes.clients] == [0] * 3
+        assert "all 1 versions are made" in processes.log(others[0])

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import Refused
+from secureps.errors import OperatorError, Refused
 from secureps.messages.records import REIGN
 from secureps.messages.run import STANDBY
 from secureps.run import cli
 from secureps.store.checkpoint import write_state
-from tests.kits.command import said
+from tests.kits.command import invoked, said
 from tests.kits.federations import Walker, same, unharmed
 from tests.kits.processes import PLAN, Processes
 
@@ -71,6 +71,18 @@ def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Followe
 def take_over(followed: Followed) -> None:
     told = said(cli.app, "takeover", followed.folder / "standby.toml")
     assert told.startswith("the standby takes over")
+
+
+def test_a_standby_that_does_not_run_is_named_and_not_its_coordinator(tmp_path: Path) -> None:
+    with Followed(tmp_path, "plain") as processes:
+        processes.start("coordinator")
+        processes.start(STANDBY)
+        processes.wait((tmp_path / STANDBY / "address").is_file, "the standby")
+        processes.stop(STANDBY)
+        config = tmp_path / "standby.toml"
+        told = invoked(cli.app, "takeover", config)
+        assert isinstance(told.exception, OperatorError)
+        assert str(told.exception).startswith(f"the standby of {config} does not run here: ")
 
 
 def test_it_takes_over_from_one_that_is_killed_and_its_disk_lost(followed: Followed) -> None:

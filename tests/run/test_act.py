@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Refused
+from secureps.errors import Malformed, Refused, SecurepsError
 from secureps.messages.acts import OF_A_CLIENT, Act, Deed
 from secureps.run.act import SAID, told
 from secureps.run.run_lock import ORIGIN, claimed
@@ -60,14 +60,20 @@ def test_what_is_refused_is_one_line(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
+    answers: list[SecurepsError] = [Refused("the run is over: all is made")]
+
     def refuses(self: StatusClient, act: Act) -> None:
-        raise Refused("the run is over: all is made")
+        raise answers[0]
 
     monkeypatch.setattr(StatusClient, "act", refuses)
     where = ("--server", "127.0.0.1:9", "--kit", tmp_path)
     assert run(monkeypatch, "act", "pause", *where) == 1
     told = capsys.readouterr().err
-    assert told == "error: the run is over: all is made (the other side's fault)\n"
+    assert told == "error: the run is over: all is made (the operator's fault)\n"
+    for error in (Malformed("leave-out is of a client: name one"), Refused("no [scaling]")):
+        answers[0] = error
+        assert run(monkeypatch, "act", "leave-out", *where) == 1
+        assert capsys.readouterr().err == f"error: {error} (the operator's fault)\n"
     assert run(monkeypatch, "act", "stop", *where) == 2
     assert run(monkeypatch, "act", "pause") == 1
     assert "give --server and --kit, or RUN" in capsys.readouterr().err

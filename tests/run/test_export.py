@@ -34,6 +34,7 @@ from secureps.store.checkpoint import (
     write_manifest,
     write_state,
 )
+from tests.kits.command import run
 from tests.kits.object_stores import content
 
 PLAN = Plan(
@@ -180,6 +181,17 @@ def test_no_checkpoint_no_export(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="no checkpoint here"):
         export(tmp_path, tmp_path / "model.safetensors")
     assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_of_no_run_it_says_what_status_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "nowhere", tmp_path / "model.safetensors"
+    assert run(monkeypatch, "status", folder) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {folder}: no run of `secureps up`: ")
+    assert run(monkeypatch, "export", folder, "--out", out) == 1
+    assert capsys.readouterr().err == told
 
 
 def test_a_model_is_read_wherever_the_version_that_wrote_it_cut_its_blocks(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from secureps.crypto.cipher import CipherParameters
 from secureps.errors import OperatorError, Refused, UnknownParty, Unreachable
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.requests import GroupStatus, Holding, Move, Status
@@ -20,6 +21,7 @@ from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status_client import StatusClient
 from secureps.run.up import further_shards
 from secureps.run.up.folder import RunFolder
+from secureps.store.issuing import create_kit
 from tests.kits.command import run
 
 PARTS = tuple(Move("drain-shard", "shard-1", moved, 4, 256 * moved, 1024) for moved in (0, 1, 4))
@@ -230,6 +232,11 @@ def test_of_a_run_of_up(
             return status(shard_9=0)
 
         monkeypatch.setattr(further_shards, "bring", bring)
+        assert run(monkeypatch, "shards", "add", "coordinator", tmp_path) == 1
+        told = capsys.readouterr()
+        assert told.out == "", "nothing is said to be done before the name is found to be good"
+        assert "error: coordinator is no shard's name in any run of up" in told.err
+        create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
         assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
         told = capsys.readouterr()
         assert told.out.startswith("shard-9 is new: it gets keys, and whoever plays the run")
@@ -274,6 +281,7 @@ def test_a_new_shard_that_comes_too_late(
     monkeypatch.setattr(StatusClient, "act", act)
     monkeypatch.setattr(StatusClient, "status", lambda self: ask())
     monkeypatch.setattr(further_shards, "bring", bring)
+    create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
     with claimed(tmp_path):
         assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
     out, err = capsys.readouterr()

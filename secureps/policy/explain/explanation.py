@@ -459,8 +459,10 @@ def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
         name, text = (head, text) if of_group else ("", remark)
         if name not in (names := found.setdefault(text, [])):
             names.append(name)
+    alone = plan.groups[0]  # the only one goes without its name, unless another is named beside it
     return tuple(
-        f"{', '.join(names)}: {text}" if names != [""] else text for text, names in found.items()
+        f"{', '.join(name or alone for name in names)}: {text}" if names != [""] else text
+        for text, names in found.items()
     )
 
 

@@ -20,7 +20,7 @@ from secureps.policy.spending import Fact, adjacency, after, fact
 from secureps.roles.coordinator import evaluation
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.wording import named
+from secureps.wording import by_reason, named
 
 TOO_FEW = " it, a cohort needs "
 """What the reason of a row-block has that fewer touch."""
@@ -127,12 +127,14 @@ def budget_spent(
     privacy, after = tx.plan.section.privacy, f"after version {group.version}"
     after += tx.plan.of(group.name)
     # Whoever left, insists on privacy or has spent a budget of its own may not say which.
-    left = len(retired - spent)
-    takes = "takes" if left == 1 else "take"
+    left = retired - spent
+    said = tx.federation.why_gone
+    why = by_reason({client: said.get(client) or "no reason given" for client in left})
+    gone = f"{'takes' if len(left) == 1 else 'take'} part no more: {why}"
     if privacy is None or not spent:
-        return f"too few clients are left: {after}, {left} of them {takes} part no more"
+        return f"too few clients are left: {after}, {len(left)} of them {gone}"
     budget = f"{privacy.budget:g} ({adjacency(tx.plan)})"
-    others = f", and {left} more {takes} part no more" if left else ""
+    others = f", and {len(left)} more {gone}" if left else ""
     return (
         f"the privacy budget is spent: {after}, another would bring {len(spent)} clients above "
         f"epsilon {budget}{others}"
@@ -230,4 +232,5 @@ def tell_finish(tx: Transaction, party: str) -> None:
     """
     federation = tx.federation
     if party not in tx.holders or not federation.failure:
-        tx.order(party, Finish(federation.incarnation, federation.finished))
+        end = Finish(federation.incarnation, federation.finished, federation.failure or None)
+        tx.order(party, end)

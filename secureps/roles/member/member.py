@@ -9,11 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from secureps.crypto.roster import Roster
-from secureps.errors import BudgetSpent, Conflict, Malformed, SecurepsError, TermsRefused
+from secureps.errors import (
+    BudgetSpent,
+    Conflict,
+    Malformed,
+    SecurepsError,
+    TermsRefused,
+    from_wire,
+)
 from secureps.messages import orders, requests
 from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.member_records import MemberRecord, OwnAct, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import (
+    TO_GO_ON,
     Configure,
     Finish,
     GroupVersion,
@@ -232,8 +240,9 @@ class Member(MemberFold):
                 self._catch_up(step)
             case orders.HolderKeys() | orders.SealFor():
                 self.committees.hear(step, order, self.pinned.run.id)
-            case Finish(_, reason):
-                step.effects.append(Halt(reason))
+            case Finish(_, reason, failure):
+                error = type(from_wire(failure, reason, None)) if failure else None
+                step.effects.append(Halt(reason + (TO_GO_ON if error else ""), error))
             case _:
                 raise Malformed(f"a member takes no {type(order).__name__}")
 

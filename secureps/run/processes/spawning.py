@@ -15,8 +15,8 @@ ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The command of a process. One that `may_finish` ends by itself, with exit status 0, and
-    so does one whose log has the words `done`, if there are such.
+    """The command of a process. One that `may_finish` ends by itself, with exit status 0, or
+    `UNFINISHED`, and so does one whose log has the words `done`, if there are such.
 
     Without an environment it has this process's own. One that is `preloaded` starts when all that
     it is likely to import is there, if anything imports for it. The others go on without one that

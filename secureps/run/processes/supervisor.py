@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from secureps.errors import MISCONFIGURED, OperatorError, ScriptFailed, SecurepsError, blamed
+from secureps.errors import (
+    MISCONFIGURED,
+    UNFINISHED,
+    OperatorError,
+    ScriptFailed,
+    SecurepsError,
+    blamed,
+)
 from secureps.run.processes import reaper
 from secureps.run.processes.signals import SignalGate
 from secureps.run.processes.spawning import Process, Program, Spawner, Subprocesses
@@ -214,7 +221,7 @@ class Supervisor:
                 continue
             _kill(running.process)
             self._tell(f"-{running.process.pid}")
-            if code == 0 and (self._ending or self._may_finish(running.program)):
+            if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
                 news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
                 del self._running[name]
                 continue

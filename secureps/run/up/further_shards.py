@@ -24,6 +24,15 @@ WITHIN = 60.0
 """Seconds in which its coordinator has to read the new roster, and then the shard has to come."""
 
 
+def demand_shard(root: Path, name: str) -> None:
+    """UnknownParty if a name is another party's of a run, or means one in every run."""
+    if name in RESERVED:
+        raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
+    roster = load_public(RunFolder(root.resolve()).kit).roster
+    if name in roster and (role := roster.find(name).role) != "shard":
+        raise UnknownParty(f"{name} is a {role} of this run, and no shard")
+
+
 def bring(
     root: Path,
     name: str,
@@ -40,18 +49,13 @@ def bring(
         clock: seconds.
 
     Raises:
-        UnknownParty: the name is another party's, or means one in every run.
-        KitError: it is no name of a party.
-        OperatorError: it does not come, or the disk refuses.
+        KitError: the name is none of a party.
+        OperatorError: the shard does not come, or the disk refuses.
     """
-    if name in RESERVED:
-        raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
     folder = RunFolder(root.resolve())
     roster = load_public(folder.kit).roster
     if name not in roster:
         issue(folder.kit, "shard", name)
-    elif (role := roster.find(name).role) != "shard":
-        raise UnknownParty(f"{name} is a {role} of this run, and no shard")
     wait = partial(_await, pause=pause, clock=clock)
     own = StatusClient(folder.kit, name, folder.server)  # who asks is on the coordinator's roster
     try:

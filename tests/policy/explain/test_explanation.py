@@ -285,6 +285,10 @@ def test_the_most_important_comes_first_and_the_same_of_several_groups_once() ->
     (disk,) = [text for text in told if "disk that is lost between checkpoints" in text]
     assert told.index(few) < told.index(disk)
     assert len({*told}) == len(told)
+    evaluation = {"every": 1, "metrics": {"accuracy": 1.0}}
+    one = make_plan("rlwe", group=[{**groups[2], "name": "all"}], evaluation=evaluation)
+    (few,) = [text for text in explain(one, None).remarks if "takes part for 5 or more" in text]
+    assert few.startswith("evaluation, all: a cohort may have 2 members, and ")
 
 
 def test_a_lost_disk_between_checkpoints_is_remarked_where_it_ends_the_run() -> None:

@@ -210,7 +210,8 @@ def test_too_few_who_could_still_come_end_the_run(plan: Plan) -> None:
     world.give("c1", requests.Retire("c1"))
     world.pump()
     assert world.federation.finished == (
-        "too few clients are left: after version 1, 2 of them take part no more"
+        "too few clients are left: after version 1, 2 of them take part no more: "
+        "no reason given (c1, c2)"
     )
     assert world.federation.checkpoints[-1].version_of("all") == 1
 
