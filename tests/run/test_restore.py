@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secureps.client.runner import run_client
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.messages.records import RunPinned
@@ -22,6 +23,7 @@ from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_public
 from tests.kits.audited import begin, play
 from tests.kits.command import said
+from tests.kits.federations import Walker
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 SHARD = "shard-0"
@@ -156,3 +158,15 @@ def test_no_copy_comes_into_the_folder_of_another_party(played: Path) -> None:
     with pytest.raises(ConfigError, match="state/client-02 is client-02's, as row"):
         bring(played, "run/copies/client-00", "run/state/client-02", "client-00")
     assert files(played / "run/state/client-02") == before
+
+
+@pytest.mark.parametrize(("kit", "name"), [("nokit", "client-00"), ("kit", "east")])
+def test_a_client_with_a_wrong_kit_or_name_leaves_no_folder(
+    kit: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(tmp_path / "run")
+    words = ["--server", "127.0.0.1:9", "--kit", str(tmp_path / "run" / kit), "--name", name]
+    with pytest.raises(SystemExit):
+        run_client(lambda settings: Walker(0, (2, 2)), words)
+    assert "(the operator's fault)" in capsys.readouterr().err
+    assert not (tmp_path / "run" / kit / "state").exists()
