@@ -97,8 +97,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     issue(run / "kit", "shard", "shard-1")
     begin(root / "elsewhere")
     for folder in (run, later):
-        for journal in (folder / "state").glob("*/journal.db"):
-            state = journal.parent
+        for path in (folder / "state").glob("*/journal.db"):
+            state = path.parent
             said(app, "backup", state, "--out", folder / "copies" / state.name)
     return root
 
