@@ -475,7 +475,7 @@ def test_flowers_own_log_says_rounds_metrics_and_results(
         "configure_train: Sampled 3 nodes (out of 3)",
         "aggregate_train: version 2 is made of sealed updates",
         "Aggregated MetricRecord: {'loss': 0.5",
-        "aggregate_evaluate: Submit 3 results and 0 failures",
+        "aggregate_evaluate: Received 3 results and 0 failures",
         "Aggregated MetricRecord: {'size': ",
         "Strategy execution finished in",
         "Final results:",

@@ -144,7 +144,7 @@ def test_two_of_five_die_for_good_and_the_others_answer_once_though_killed_befor
         assert kept(processes, "holder-4")[2] == 1
         shares = processes.journal("coordinator", KeyShare)
         for holder in processes.holders[:3]:
-            numbers = [share.number for share in shares if share.holder == holder]
+            numbers = [share.cohort for share in shares if share.holder == holder]
             assert len(numbers) == len(set(numbers)) == 4
 
 

@@ -44,7 +44,7 @@ STAYS = {
     "crypto/cipher.Adder.zero": "a total in memory; `total` orders it",
     "crypto/sampling.fill": "whoever asks has its array in a stated order",
     "device/bits._steps": "bits are compared in one process",
-    "roles/coordinator/opening._candidates": "sums are compared in one process",
+    "roles/coordinator/opening.candidates": "sums are compared in one process",
     "run/script/baselines.train_alone": "words of this process's own seed",
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",
     "run/study/trial._compare": "models are compared in one process",
