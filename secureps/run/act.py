@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from secureps.errors import ClientError, OperatorError, Refused
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
 
@@ -95,8 +96,6 @@ def act(
     scaling-off ends what the plan's \\[scaling] does, until scaling-on.
     Give RUN, or --server and the coordinator's own --kit.
     """
-    from secureps.errors import ClientError, OperatorError, Refused
-
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
         try:
             own.act(done := Act(what.value, client, reason))
