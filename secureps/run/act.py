@@ -58,7 +58,6 @@ def as_coordinator(
         OperatorError: no coordinator answers for that folder now.
         KitError: the coordinator's key is not in the kit.
     """
-    from secureps.errors import OperatorError
     from secureps.messages.run import COORDINATOR
     from secureps.run.status import find
     from secureps.run.status_client import StatusClient
@@ -167,7 +166,6 @@ def shards(
 
 def _say(own: StatusClient, act: Act) -> None:
     """Says it to the coordinator; RunOver if that is why it is refused."""
-    from secureps.errors import Refused
 
     try:
         own.act(act)
@@ -226,7 +224,6 @@ def follow(
 
 
 def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
-    from secureps.errors import OperatorError
     from secureps.wording import counted, duration, size
 
     name, moved = act.party, ""
