@@ -129,7 +129,9 @@ def _clients(world: World) -> list[str]:
 
 
 def _may_leave(world: World, name: str, error: type[BaseException]) -> bool:
-    """Whether a client may end with an error: its disk is lost, or it is revoked."""
+    """Whether a client may end with an error: lost disk, revoked, or the run failed."""
     if name in world.lost or name in world.revoked:
+        return True
+    if error.__name__ == world.coordinator.federation.failure:  # which `_run` judges
         return True
     return error is WrongRun and COORDINATOR in world.lost
