@@ -325,7 +325,7 @@ class Spent:
 
 
 def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
-    """What each client has spent, by name; None under a plan without privacy.
+    """Adds up what each client has spent, by name; None under a plan without privacy.
 
     Raises:
         DamagedStore: an entry has no facts that can be.
@@ -356,7 +356,7 @@ class Spending:
         self._parties.add(fact.party)
 
     def epsilons(self, plan: Plan) -> tuple[Spent, ...]:
-        """What each client has spent by now, by name, under a plan with privacy."""
+        """Adds up what each client has spent so far, by name; the plan must protect privacy."""
         alike: dict[frozenset[tuple[Fact, int]], float | None] = {}
         found = []
         for party in sorted(self._parties):

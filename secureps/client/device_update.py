@@ -111,7 +111,7 @@ class DeviceVector:
         return self._values
 
     def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """What an action makes; None once the device has no memory for it; see `DeviceValues`."""
+        """What an action makes; None once the device has no memory for it."""
         if self._values is None:
             return None
         try:
@@ -126,7 +126,7 @@ class DeviceVector:
     def rounded(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
     ) -> Integers:
-        """The integers of a block; see `DeviceValues`."""
+        """The integers of a block."""
         stream, start = words_at
         encoded, made = encode(code, self._there[slice(*place)]), list[Integers]()
         for at, piece in _placed(encoded):
@@ -141,7 +141,7 @@ class DeviceVector:
         coded: bool,
         stream: Stream,
     ) -> DeviceSteps:
-        """All values in whole grid steps; see `DeviceValues`."""
+        """All values in whole grid steps."""
 
         def encoded(code: BlockCode, place: tuple[int, int]) -> Tensor:
             return encode(code, self._there[slice(*place)]).float()
@@ -166,14 +166,14 @@ class DeviceVector:
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
     ) -> bool:
-        """Takes away what integers decode to, all of a block or nothing; see `DeviceValues`."""
+        """Takes away what integers decode to, all of a block or nothing."""
         values = self._there[slice(*place)]
         carried = torch.from_numpy(integers.astype(np.int32)).to(values.device)
         values -= decode(code, carried.double() * step)
         return True
 
     def beyond(self, part: slice, share: float, most: float) -> int:
-        """How many values of a part are beyond `most`; see `DeviceValues`."""
+        """How many values of a part are beyond `most`."""
         return sum(
             int(((piece.double() * share).abs() > most).sum())
             for piece in pieces(self._there[part])

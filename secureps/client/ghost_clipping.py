@@ -105,7 +105,8 @@ def _overlap(left: Tensor, other: Tensor) -> Tensor:
 
 
 Part = Products | Tensor
-"""What one use of a parameter adds to its gradients; a tensor is [records, ...]."""
+"""The contribution of one use of a parameter to its per-record gradients; a tensor has the shape
+[records, ...]."""
 
 Sum = Callable[[Tensor], Tensor]
 """Weights [records] -> the sum of a parameter's gradients, each times its record's weight."""
@@ -133,7 +134,7 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
 
 
 def _joined(products: Sequence[Products]) -> list[Products]:
-    """The same gradients by fewer uses of more places: a recurrent layer is used once a place."""
+    """Joins the uses of a recurrent layer, one for each place, into one use of all places."""
     found = []
     for floats in (True, False):
         of = [each for each in products if each.left.is_floating_point() == floats]
@@ -188,14 +189,14 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
             for s in _slices(len(squared), places**2)
         ]
     )
-    # Where places cancel, rounding may leave less than the norm, and a record would get past its
-    # clip. So as much is added as rounding may have taken (Higham and Mary 2019, theorem 2.4).
+    # If the terms of different places cancel, rounding can make the norm too small, and the record
+    # would exceed its clip. Add the most that rounding can take (Higham and Mary 2019, thm 2.4).
     taken = torch.finfo(squared.dtype).eps * math.sqrt(rows + columns + places)
     return inner.clamp(min=0) + taken * squared
 
 
 def few(places: int, rows: int, columns: int, words: bool = False) -> bool:
-    """Whether norms cost less than gradients, of a matrix by so many places.
+    """True if the norms of a matrix used at so many places cost less than its gradients.
 
     Args:
         words: whether left rows are single ones, which cost a comparison and no product.

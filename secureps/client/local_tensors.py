@@ -95,7 +95,7 @@ def refuse_changed(before: Tensors, after: Tensors, frozen: Sequence[TensorSpec]
 
 
 def _bits(array: NDArray[Any]) -> bytes:
-    """The same on every machine: little-endian, row by row."""
+    """Hashes an array in little-endian row order, so that every machine gets the same digest."""
     whole = np.asarray(array)
     little = whole.astype(whole.dtype.newbyteorder("<"), copy=False)
     return digest("secureps-frozen", little.tobytes())

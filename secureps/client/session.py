@@ -550,7 +550,7 @@ class Exchange(Meter):
 
     @property
     def over(self) -> bool:
-        """Whether the session was closed, or its client ended."""
+        """True once the session was closed or its client ended."""
         return self._closed or self.end is not None
 
 
@@ -574,22 +574,22 @@ class ExchangeTrainer:
         self._ties: Mapping[str, str] = {}
 
     def parameters(self, seed: int) -> Parameters:
-        """Version 0 as it was given to `join`; see `Trainer`."""
+        """Version 0 as it was given to `join`."""
         initial = self._initial
         made = initial(seed) if callable(initial) else dict(initial)
         self._ties = shared_names(made)
         return made
 
     def tied(self) -> Mapping[str, str]:
-        """Names that share memory in version 0; see `Trainer`."""
+        """Names that share memory in version 0."""
         return self._ties
 
     def examples(self) -> int:
-        """The number of records that was given to `join`; see `Trainer`."""
+        """The number of records that was given to `join`."""
         return self._examples
 
     def touches(self) -> Mapping[str, NDArray[np.int64]]:
-        """The rows that were given to `join`; see `Trainer`."""
+        """The rows that were given to `join`."""
         return self._touches
 
     def fit(self, parameters: Parameters, config: FitConfig) -> FitResult:
@@ -599,7 +599,7 @@ class ExchangeTrainer:
         return self.exchange.ask(PulledModel(parameters, config))
 
     def evaluate(self, parameters: Parameters) -> EvaluateResult:
-        """Calls the function that was given to `join`; see `Evaluator`."""
+        """Calls the function that was given to `join`."""
         if self._judge is None:
             raise ScriptFailed("the plan evaluates, and join was called without evaluate=: give it")
         return self._judge(parameters)

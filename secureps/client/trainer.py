@@ -391,7 +391,7 @@ class HeldTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape, as an array has one."""
+        """The tensor's shape, as NumPy gives it."""
         return tuple(self.tensor.shape)
 
     @property

@@ -47,7 +47,7 @@ Words = tuple[Stream, int]
 
 
 class DeviceSteps(Protocol):
-    """An update in whole grid steps on a device; see `ClientMechanism`."""
+    """An update in whole grid steps on a device."""
 
     def block(self, block: int) -> NDArray[np.int32]:
         """z of a block, before any noise."""
@@ -193,10 +193,10 @@ def keep(
 
 
 def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.float32] | None:
-    """What a group's last included update did not carry, float32 (size,); None if nothing is kept.
+    """Reads what a group's last included update left out, float32 (size,); None if nothing is kept.
 
-    Where its file is gone or damaged there is nothing either, and the client is told: that much of
-    its training is lost, and nothing else.
+    If the file is missing or damaged, the client logs it and goes on with None: it loses that part
+    of its training and nothing else.
 
     Args:
         size: values of the group.

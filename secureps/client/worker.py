@@ -256,10 +256,10 @@ class ClientWorker(Worker):
         )
 
     def seconds(self, task: Task) -> float:
-        """How long a task takes in virtual time; see `Worker`.
+        """Returns how long a task takes in virtual time, in seconds.
 
-        A trainer elsewhere begins before that time has passed: it is given what it will be given
-        later, or nobody asks for it.
+        A trainer in another process starts at once, before that virtual time has passed: later it
+        would get the same input, or nobody would ask for its result.
         """
         if self._ahead is not None:
             held = self.pulled
@@ -315,7 +315,7 @@ class ClientWorker(Worker):
         return self._outbox.read(key, self._buffers)
 
     def work(self, task: Task) -> BlockSealed | Contributed | Judged | Leave | Resting | None:
-        """Does a task of the member's; see `Worker`."""
+        """Does a task of the member's."""
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)

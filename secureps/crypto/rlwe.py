@@ -274,7 +274,7 @@ class RlweSealing(Secret, Sealer):
         )
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        """Seals a block of the group; see `Sealer`.
+        """Seals a block of the group.
 
         Args:
             block: its number; each is sealed once.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from secureps.store.kit_files import Passphrases
 from secureps.wording import finite
 
 
-class Acts:
+class Acts(ABC):
     """What may be done from one dashboard; one act at a time.
 
     Args:
@@ -56,9 +57,9 @@ class Acts:
         """What was begun from here and is on record here, oldest first; DamagedStore if changed."""
         return () if self._lines is None else self._lines.done
 
+    @abstractmethod
     def may(self, viewer: Viewer) -> bool:
-        """Whether this viewer may do them."""
-        raise NotImplementedError
+        """Returns whether this viewer may do these acts."""
 
     def do(self, what: str, of: Mapping[str, str]) -> str:
         """Does one, of what is said with it; what came of it, in words.
@@ -72,8 +73,8 @@ class Acts:
                 raise ConfigError(f"{what!r:.40} is nothing that can be done here")
             return self._do(what, of)
 
-    def _do(self, what: str, of: Mapping[str, str]) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _do(self, what: str, of: Mapping[str, str]) -> str: ...
 
 
 class RunActs(Acts):

@@ -62,7 +62,7 @@ class CommitteeWorker(Worker):
         self._keys = keys
 
     def work(self, task: Task) -> EnvelopeExamined | ShareDerived | KeySigned | None:
-        """Examines an envelope, derives a share, makes or erases keys; see `Worker`."""
+        """Examines an envelope, derives a share, makes or erases keys."""
         match task:
             case ExamineEnvelope(receipt):
                 return EnvelopeExamined(receipt, self._flaw(receipt))
@@ -178,7 +178,7 @@ class BfvWorker(Worker):
         return self._spool.get(key)
 
     def work(self, task: Task) -> SumOpened | None:
-        """Opens a sum, or deletes payloads; see `Worker`."""
+        """Opens a sum, or deletes payloads."""
         match task:
             case OpenSum():
                 return self._open(task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -36,7 +37,7 @@ class Told(Protocol):
         """Runs an action on its loop, `delay` seconds from now; from any thread."""
 
 
-class _Watch:
+class _Watch(ABC):
     """Looks again and again, on the loop of one party."""
 
     LOOK: float
@@ -57,8 +58,8 @@ class _Watch:
         self._look()
         self._executor.later(self._look_on, self.LOOK)
 
-    def _look(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _look(self) -> None: ...
 
 
 class KitWatch(_Watch):

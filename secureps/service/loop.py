@@ -84,7 +84,7 @@ class RealLoop:
             return Future()
 
     def write(self, action: Callable[[], T]) -> Future[T]:
-        """Runs `action` on a thread of its own, one of WRITERS; see `Loop`."""
+        """Runs `action` on a thread of its own, one of WRITERS."""
         try:
             return self._writers.submit(action)
         except RuntimeError as error:  # as in `offload`, but nobody is there to whom to raise it

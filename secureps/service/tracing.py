@@ -139,7 +139,7 @@ class Tracing(Meter):
     # --- Meter --------------------------------------------------------------------
 
     def replayed(self, record: Record) -> None:
-        """Learns which run it is, and of which cohort is spoken; see `Meter`."""
+        """Learns which run it is, and of which cohort is spoken."""
         match record:
             case RunPinned(run):
                 self._run = run.id
@@ -184,7 +184,7 @@ class Tracing(Meter):
                     self._add("checkpoint", at.group, at.version, begin, end, told)
 
     def called(self, message: Request, answer: Future[Reply]) -> None:
-        """Makes the spans of pulls and receipts; see `Meter`."""
+        """Makes the spans of pulls and receipts."""
         begin = self._clock()
         match message:
             case Submit(receipt):

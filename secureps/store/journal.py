@@ -629,7 +629,7 @@ class DatedJournal(WrappedJournal):
         return self._followed.after(mark, most)
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
-        """Adds rows of another journal, and says nothing of its own; see `FollowedJournal`."""
+        """Adds rows of another journal, and says nothing of its own."""
         assert self._followed is not None
         records = self._followed.take(rows)
         self._taken = max((self._taken, *(row.at for row in rows)))

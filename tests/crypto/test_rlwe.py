@@ -289,13 +289,22 @@ def test_residuals_are_as_large_as_foretold(
                 opener.open(0, total, slots)
 
 
+@each_ring
+def test_noise_of_three_times_the_foretold_length_is_refused(parameters: CipherParameters) -> None:
+    """The noise of nine members is 3 times as long as that of one, and 1.5 times that of four."""
+    slots = 4_000
+    members = [(random_values(parameters, slots, seed), 1) for seed in range(9)]
+    total, (key, _), _ = cohort(parameters, place(slots), members)
+    opened(parameters, total, (key, 4), slots)
+    with pytest.raises(Refused, match="does not open: its residual is"):
+        opened(parameters, total, (key, 1), slots)
+
+
 def test_a_wrong_residual_is_at_least_five_times_the_right_one() -> None:
     """Delta / sqrt(12) against sigma sqrt(sum w^2), for every set: 10 sigma fit below Delta / 2."""
     for parameters in PARAMETERS:
         most = SIGMA * math.sqrt(parameters.capacity * parameters.most_weight)
         assert choose(parameters).delta / math.sqrt(12) > 5 * most
-    # The bound in force stands between the two with room on both sides.
-    assert 1.5 <= rlwe.MOST_RESIDUAL <= 2.5
 
 
 # --- one key, one cohort ----------------------------------------------------------

@@ -33,7 +33,7 @@ from tests.kits.cheats import (
 )
 from tests.kits.faults_kit import FaultyNetwork, seen
 from tests.kits.federations import finished, later, same, small_federation, small_plan, unharmed
-from tests.kits.signing_kit import about
+from tests.kits.roles_kit import about
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 

@@ -7,8 +7,7 @@ import pytest
 from secureps.messages import coordinator_records, orders, requests
 from secureps.roles.coordinator.group import Phase
 from secureps.service.log_lines import LogLines
-from tests.kits.roles_kit import HOLDER, MANY
-from tests.kits.signing_kit import about
+from tests.kits.roles_kit import HOLDER, MANY, about
 from tests.kits.stream_parties import StreamWorld, stream_plan
 
 

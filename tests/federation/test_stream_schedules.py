@@ -14,8 +14,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.cohorts.suspicion import MOST_TRIED
 from tests.kits.committee_parties import CommitteeWorld
-from tests.kits.roles_kit import HOLDER, MANY, Due
-from tests.kits.signing_kit import about
+from tests.kits.roles_kit import HOLDER, MANY, Due, about
 from tests.kits.stream_parties import MINIMUM, StreamWorld, stream_plan
 
 MEMBERS = st.sampled_from(MANY)

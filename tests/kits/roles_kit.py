@@ -32,6 +32,7 @@ from secureps.messages.submission import (
     SubmissionId,
     ciphertext_root,
     model_digest,
+    opening_digest,
     signing_bytes,
 )
 from secureps.policy.groups import together
@@ -44,7 +45,6 @@ from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.machine import WORKER, Answer, Order, Step, Work
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import block_bytes
-from tests.kits.signing_kit import about
 
 SHARDS = ("shard-a", "shard-b")
 HOLDER = "keys"
@@ -499,3 +499,12 @@ def take(world: World, to: str) -> tuple[str, Any]:
     due = next(d for d in world.due if d.to == to)
     world.due.remove(due)
     return due.sender, due.reply
+
+
+def about(federation: CoordinatorState, group: str) -> bytes:
+    """What a holder's answers for the cohort of a group that is asked for are bound to."""
+    known, pinned = federation.groups[group], federation.pinned
+    if known.cohort is None or pinned is None:
+        return b""
+    receipts = (known.receipts[member.id] for member in known.cohort.members)
+    return opening_digest(pinned.run.id, known.cohort, receipts)

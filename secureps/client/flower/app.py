@@ -105,7 +105,7 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """Whether the app or one of its functions has a mod."""
+        """True if the app, or one of its functions, is wrapped in a mod."""
         return next(_mods(self.client), None) is not None
 
 

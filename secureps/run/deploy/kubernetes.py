@@ -264,7 +264,7 @@ class _Party:
         )
 
     def _settings(self) -> dict[str, object]:
-        """The server's file; see `config.ServeSection`."""
+        """The server's file."""
         role, of = self.kit.role, f"{DATA}/runs/{self._run}"
         made: dict[str, object] = {"name": self.kit.name, "kit": KIT, "state": f"{of}/state"}
         open_to = "0.0.0.0" if self.monitored and role in SERVING else "127.0.0.1"

@@ -118,7 +118,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Joining:
-    """What clients run: script, absolute, and options of `secureps join`; see `Training`."""
+    """What clients run: script, absolute, and options of `secureps join`."""
 
     script: Path
     options: Sequence[str]
@@ -187,7 +187,7 @@ def _serving(parties: Mapping[str, Role]) -> list[str]:
 def _settings(
     plan: Plan, file: Path, batch: Batch, name: str, role: Role, serving: Sequence[str]
 ) -> dict[str, object]:
-    """A server's file; see `config.ServeSection`."""
+    """A server's file."""
     made: dict[str, object] = {"name": name, "kit": str(batch.kit)}
     made["state"] = str(batch.folder / "state" / name)
     made["ca_fingerprint"] = batch.ca_fingerprint

@@ -72,7 +72,7 @@ class RayCluster:
         self._sent: dict[bytes, Any] = {}
 
     def begin(self, order: bytes, tensors: bytes, after: Any) -> tuple[Any, Any]:
-        """See `Cluster`; equal tensors are sent once."""
+        """Begins a call; sends equal tensors once."""
         name = payload_digest(tensors)
         there = self._sent.pop(name, None)
         self._sent[name] = self._ray.put(tensors) if there is None else there
@@ -82,7 +82,6 @@ class RayCluster:
         return answered, over
 
     def end(self, coming: Any) -> bytes:
-        """See `Cluster`."""
         try:
             return bytes(self._ray.get(coming))
         except self._ray.exceptions.RayError as error:

@@ -211,7 +211,7 @@ class ShardWorker(Worker):
     # --- works --------------------------------------------------------------------
 
     def work(self, task: Task) -> TaskResult | None:
-        """Does a task of the shard's; see `Worker`."""
+        """Does a task of the shard's."""
         match task:
             case DrawNoise(cohort, blocks):
                 self._noise.draw(cohort, blocks, self._threads)

@@ -1,12 +1,11 @@
-"""Who is asking: what stands, signed, in the metadata of every request.
+"""The signed claim in the metadata of every request: it says who asks whom.
 
 A claim names the party that asks, the server that is asked, and the run; its signature covers
 these, the method and the digest of the envelope that follows. A recorded request is therefore
-worth nothing at another server, nor in another run, once its sender knows its own. Nobody records
-one on the way: TLS 1.3 keeps what two parties say from everybody else, and its records cannot be
-sent again (RFC 8446, 5.2).
-Without TLS, on the loopback of one machine, whoever may listen there could send one again, and
-counts as the aggregator for that (docs/threat-model.md).
+worth nothing at another server, nor in another run, once its sender knows its own. Nobody
+records one on the way: TLS 1.3 hides it, and rejects a record that is sent again (RFC 8446, E.2;
+0-RTT data, which could be, is not used). Without TLS, on the loopback of one machine, a process
+that may listen there can send one again: it counts as the aggregator (docs/threat-model.md).
 """
 
 from __future__ import annotations

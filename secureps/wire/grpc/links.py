@@ -36,29 +36,27 @@ class Link(Protocol):
 
 
 class Plaintext:
-    """No TLS: whoever is on the way reads and changes what is said; between processes of a machine.
+    """Connections without TLS, between processes of one machine alone: anybody between reads all.
 
     Raises:
         ConfigError: on use, for an address that is not on loopback.
     """
 
     def identity(self) -> object:
-        """Always the same; see `Link`."""
+        """Always the same."""
         return None
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
-        """See `Link`."""
         _demand_loopback(address)
         return grpc.insecure_channel(address, options)
 
     def bind(self, server: Any, listen: str) -> int:
-        """See `Link`."""
         _demand_loopback(listen)
         port: int = server.add_insecure_port(listen)
         return port
 
     def check(self, party: str, context: Any) -> None:
-        """Nothing is known of the other end; see `Link`."""
+        """Accepts every caller: without TLS the connection says nothing about the other end."""
 
 
 PLAINTEXT = Plaintext()
@@ -75,18 +73,18 @@ class Tls:
         self._credentials = credentials
 
     def identity(self) -> object:
-        """The credentials; see `Link`."""
+        """The credentials."""
         return self._credentials()
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
-        """See `Link`; it is `to` that has to be certified, wherever it is."""
+        """Makes a channel on which `to` must show its own certificate, whatever its address is."""
         own = self._credentials()
         shown = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
         name = ("grpc.ssl_target_name_override", tls_name(to))
         return grpc.secure_channel(address, shown, (*options, name))
 
     def bind(self, server: Any, listen: str) -> int:
-        """See `Link`; connections that come after a change of credentials are made with the new."""
+        """Listens; once the credentials have changed, new connections use the new ones."""
         used = self._credentials()
 
         def fetch() -> Any:
@@ -102,7 +100,6 @@ class Tls:
         return port
 
     def check(self, party: str, context: Any) -> None:
-        """See `Link`."""
         known = context.auth_context()
         version = _first(known, "ssl_tls_version")
         if version != "TLSv1.3":

@@ -66,7 +66,7 @@ class WaveTransport:
     # --- Transport ----------------------------------------------------------------
 
     def call(self, to: str, message: Any) -> Future[Any]:
-        """Asks a server; see `Transport`."""
+        """Asks a server."""
         future = running()
         settle_now = self._call(to, message, future)
         if settle_now is not None:
@@ -100,7 +100,7 @@ class WaveTransport:
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """Opens the stream of orders, of which some may be here already; see `Transport`."""
+        """Opens the stream of orders, of which some may be here already."""
         envelope = encode(message)
         watch = _Watch(about(COORDINATOR, envelope), deliver, lost)
         with self._lock:

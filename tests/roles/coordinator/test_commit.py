@@ -21,6 +21,7 @@ from tests.kits.roles_kit import (
     SHARDS,
     SPARE,
     World,
+    about,
     answers,
     block_digest,
     collecting,
@@ -34,7 +35,6 @@ from tests.kits.roles_kit import (
     take,
     works,
 )
-from tests.kits.signing_kit import about
 
 # --- one version ------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from tests.kits.roles_kit import (
     SPARE,
     STRANGER,
     World,
+    about,
     answers,
     collecting,
     holding,
@@ -46,7 +47,6 @@ from tests.kits.roles_kit import (
     refused,
     take,
 )
-from tests.kits.signing_kit import about
 
 # --- founding ---------------------------------------------------------------------
 
