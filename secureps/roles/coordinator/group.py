@@ -44,9 +44,8 @@ class Clocks:
     waits on, and what it is training may still come.
 
     Args:
-        clocks: of the members that take part (see `policy.rules.rule`); moved: when each came to
-        its own,
-            or was asked for the next update.
+        clocks: the clock of each member that takes part (`policy.rules.rule`).
+        moved: when each member's clock last moved, or when it was asked for its next update.
         passed: members that were waited for too long, and have not sent since.
         training: who was asked, from which base on, and has not answered.
         sent: the newest base that each client has contributed from.
