@@ -151,54 +151,76 @@ class CipherSection(Table):
     envelope_seconds: float = Field(default=3600.0, ge=1)
 
 
-class SyncSection(Table):
+class TimedSection(Table):
+    """The key of every rule: `deadline`, in seconds of the run's clock."""
+
+    deadline: float = Field(default=60.0, gt=0)
+
+
+class GatheredSection(TimedSection):
+    """Keys of the rules that never open fewer than `minimum` members together."""
+
+    minimum: int = Field(default=5, ge=1)
+
+
+class CohortSection(GatheredSection):
+    """Keys of the rules that bound a cohort: `most` members (default: what the capacity holds)."""
+
+    most: int | None = Field(default=None, ge=1)
+
+
+class StreamSection(TimedSection):
+    """Keys of the rules whose clients train without rounds.
+
+    An update of a model more than `max_staleness` versions old is refused. At most `concurrency`
+    clients train at a time (default: all).
+    """
+
+    max_staleness: int = Field(default=10, ge=0, le=1000)
+    concurrency: int | None = Field(default=None, ge=1)
+
+
+class SyncSection(CohortSection):
     """Rounds: who is invited together is summed together (`policy.rules.sync`).
 
-    Of every rule: `minimum` is the fewest members that are ever opened; times are seconds of the
-    run's clock. `start` members must be live before a round opens (default: the quorum). Invited
-    are the `fraction` of those who are live, at least the quorum and at most `most` (default: as
-    many as the capacity holds); every version draws them anew.
+    `start` members must be live before a round opens (default: the quorum). Invited are the
+    `fraction` of those who are live, at least the quorum and at most `most`; every version draws
+    them anew.
     """
 
     name: Literal["sync"] = "sync"
     quorum: int = Field(ge=1)
-    minimum: int = Field(default=5, ge=1)
     start: int | None = Field(default=None, ge=1)
-    most: int | None = Field(default=None, ge=1)
     fraction: float = Field(default=1.0, gt=0, le=1)
-    deadline: float = Field(default=60.0, gt=0)
     extensions: int = Field(default=2, ge=0)
 
 
-class SspSection(Table):
+class SspSection(CohortSection):
     """Stale synchronous parallel (`policy.rules.ssp`); `slack` is s, `deadline` D."""
 
     name: Literal["ssp"]
     slack: int = Field(ge=0, le=64)
-    minimum: int = Field(default=5, ge=1)
-    most: int | None = Field(default=None, ge=1)
     deadline: float = Field(default=600.0, gt=0)
 
 
-class BufferedSection(Table):
-    """FedBuff (`policy.rules.buffered`); `buffer` is K, `power` is p."""
+class QueueSection(StreamSection, GatheredSection):
+    """Keys of the rules that wait until `buffer` updates are there; `power` is p of FedBuff."""
+
+    buffer: int = Field(ge=1)
+    power: float = Field(default=0.5, ge=0, le=8)
+
+
+class BufferedSection(QueueSection):
+    """FedBuff (`policy.rules.buffered`); `buffer` is K."""
 
     name: Literal["buffered"]
-    buffer: int = Field(ge=1)
-    minimum: int = Field(default=5, ge=1)
-    max_staleness: int = Field(default=10, ge=0, le=1000)
-    power: float = Field(default=0.5, ge=0, le=8)
-    concurrency: int | None = Field(default=None, ge=1)
-    deadline: float = Field(default=60.0, gt=0)
 
 
-class AsyncSection(Table):
+class AsyncSection(StreamSection):
     """The classical parameter server: every update is a version (`rules.buffered`, K = 1)."""
 
     name: Literal["async"]
     max_staleness: int = Field(default=100, ge=0, le=1000)
-    concurrency: int | None = Field(default=None, ge=1)
-    deadline: float = Field(default=60.0, gt=0)
 
     @property
     def minimum(self) -> int:
@@ -211,23 +233,17 @@ class AsyncSection(Table):
         return 0.0
 
 
-class PrioritySection(Table):
+class PrioritySection(QueueSection):
     """The best `buffer` of `pool` updates (`policy.rules.priority`).
 
     `score` is "freshness", "magnitude", or "package.module:function"; `pool` is how many must wait
-    before any are chosen (default: twice the buffer). The other keys are as in `BufferedSection`.
+    before any are chosen (default: twice the buffer).
     """
 
     name: Literal["priority"]
-    buffer: int = Field(ge=1)
     pool: int | None = Field(default=None, ge=1)
     score: str = "freshness"
     ageing: float = Field(default=60.0, gt=0)
-    minimum: int = Field(default=5, ge=1)
-    max_staleness: int = Field(default=10, ge=0, le=1000)
-    power: float = Field(default=0.5, ge=0, le=8)
-    concurrency: int | None = Field(default=None, ge=1)
-    deadline: float = Field(default=60.0, gt=0)
 
     @property
     def waiting(self) -> int:
@@ -235,19 +251,15 @@ class PrioritySection(Table):
         return 2 * self.buffer if self.pool is None else self.pool
 
 
-class OwnRuleSection(Table):
+class OwnRuleSection(CohortSection):
     """A rule of the user's, `name` = "package.module:Class" (`policy.rules.registry`).
 
-    `most` members of at most `most_weight` make a cohort (default: as many as the capacity holds);
-    `settings` is what the class is made from.
+    A member weighs at most `most_weight`; `settings` is what the class is made from.
     """
 
     name: str = Field(pattern=CLASS)
-    minimum: int = Field(default=5, ge=1)
-    most: int | None = Field(default=None, ge=1)
     most_weight: Literal[1, 2, 4] = 1
     max_staleness: int = Field(default=10, ge=0, le=1000)
-    deadline: float = Field(default=60.0, gt=0)
     settings: dict[str, Scalar] = Field(default={})
 
 
@@ -387,8 +399,19 @@ class GroupSection(Table):
         return next(found, None)
 
 
-class RecordPrivacySection(Table):
-    """Record-level DP-SGD inside the clients; `budget` is the epsilon at which each stops.
+class NoiseSection(Table):
+    """Keys of every unit of privacy: the noise, and the epsilon, `budget`, at which a client stops.
+
+    `delta` is the probability with which epsilon may fail to hold.
+    """
+
+    noise_multiplier: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+    budget: float = Field(gt=0)
+
+
+class RecordPrivacySection(NoiseSection):
+    """Record-level DP-SGD inside the clients.
 
     `adjacency` is what epsilon is about: a record added or removed, where a client counts by the
     public number `records` or by one of its own; or a record replaced by nothing, where it counts
@@ -398,14 +421,11 @@ class RecordPrivacySection(Table):
     unit: Literal["record"] = "record"
     adjacency: Literal["add-or-remove", "zero-out"] = "add-or-remove"
     records: int | None = Field(default=None, ge=1, le=1 << 40)
-    noise_multiplier: float = Field(gt=0)
     max_grad_norm: float = Field(gt=0)
     sample_rate: float = Field(gt=0, le=1)
-    delta: float = Field(gt=0, lt=1)
-    budget: float = Field(gt=0)
 
 
-class ClientPrivacySection(Table):
+class ClientPrivacySection(NoiseSection):
     """Client-level privacy: noise on whole updates, clipped to each group's `clip`.
 
     `placement` is where the noise is added (see `privacy.client_level`); `honest` is how many
@@ -414,10 +434,7 @@ class ClientPrivacySection(Table):
 
     unit: Literal["client"]
     placement: Literal["local", "distributed", "aggregator"]
-    noise_multiplier: float = Field(gt=0)
     honest: int | None = Field(default=None, ge=2)
-    delta: float = Field(gt=0, lt=1)
-    budget: float = Field(gt=0)
 
 
 class BestSection(Table):
