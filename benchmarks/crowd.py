@@ -2,28 +2,46 @@
 
 Each client is a machine, a worker and a transport of its own; they share one loop with few
 workers, so that 50 of them need no 50 processes. Their journals are in memory, their
-outboxes on disk.
+outboxes on disk. Where one process cannot play them all,
+
+    python -m benchmarks.crowd FOLDER --server HOST:PORT [--shape ROWS COLUMNS] NAME ...
+
+plays some clients of the servers in a folder until its input ends, and then writes to its output
+what was acknowledged to them.
 """
 
 from __future__ import annotations
 
+import argparse
+import ctypes
+import json
 import random
 import re
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks import still_client
 from secureps.client.runner import make_member
 from secureps.client.trainer import FitConfig, FitResult, Trainer
 from secureps.client.worker import Site
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
+from secureps.messages.member_records import Sealed
+from secureps.messages.requests import Reply, Request, Submit
 from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId
+from secureps.roles.machine import Record
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
+from secureps.service.malloc import PIECES, keep_pieces
 from secureps.service.process import CALL_TIMEOUT, Party, link_of
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import PublicKit, load_private, load_public
@@ -31,6 +49,9 @@ from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.client import GrpcTransport
 from tests.kits.federations import Tensors, Walker
 from tests.kits.processes import Processes
+
+M_TRIM_THRESHOLD = -1
+"""Of mallopt(3)."""
 
 SHAPE = (1000, 1000)
 WORKERS = 2
@@ -188,3 +209,85 @@ def memory(pid: int, what: str = "VmHWM") -> int:
     found = re.search(rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
     assert found is not None
     return 1024 * int(found[1])
+
+
+Updates = dict[SubmissionId, tuple[float, float]]
+"""When each update was sealed, and when it was acknowledged."""
+
+
+class Acknowledged(Meter):
+    """When each update of some clients was sealed, and when it was acknowledged.
+
+    `submitted` is a file that gets a byte for each update whose receipt is sent, once.
+    """
+
+    def __init__(self, submitted: Path) -> None:
+        self._sealed: dict[SubmissionId, float] = {}
+        self._sent = set[SubmissionId]()
+        self._submitted = submitted
+        self._lock = threading.Lock()
+        self.updates: Updates = {}
+        self.retries = 0
+
+    def journalled(self, records: Sequence[Record]) -> None:
+        """Notes what is sealed."""
+        for record in records:
+            if isinstance(record, Sealed) and record.receipt.purpose != FOUNDING:
+                self._sealed[record.receipt.id] = time.time()
+
+    def retried(self, to: str) -> None:
+        """Counts calls that are tried again later."""
+        self.retries += 1
+
+    def called(self, message: Request, answer: Future[Reply]) -> None:
+        """Notes a receipt that is sent, and waits for its answer."""
+        if not isinstance(message, Submit) or message.receipt.id not in self._sealed:
+            return
+        id = message.receipt.id
+        with self._lock:
+            if id not in self._sent and message.receipt.purpose == UPDATE:
+                with self._submitted.open("ab") as noted:
+                    noted.write(b".")
+            self._sent.add(id)
+        answer.add_done_callback(lambda done: self._answered(id, done))
+
+    def _answered(self, id: SubmissionId, done: Future[Reply]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            with self._lock:
+                self.updates.setdefault(id, (self._sealed[id], time.time()))
+
+
+@dataclass
+class Seats:
+    """Some clients of the servers in a folder."""
+
+    folder: Path
+    clients: Sequence[str]
+    server: str
+    insecure: bool = False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--server", required=True)
+    parser.add_argument(
+        "--shape", type=int, nargs=2, help="of the model; default: a still client's"
+    )
+    parser.add_argument("names", nargs="+")
+    given = parser.parse_args()
+    # What a process has once, a client has a part of here: waiting threads that gRPC wakes for
+    # nothing, and the end of a heap that is kept.
+    keep_pieces()
+    ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, len(given.names) * 2 * PIECES)
+    seen = Acknowledged(given.folder / f"submitted-{given.names[0]}")
+    trainer = None if given.shape else still_client.Still(0)
+    seats = Seats(given.folder, given.names, given.server)
+    with Crowd(seats, tuple(given.shape or ()), meter=lambda name: seen, trainer=trainer):
+        sys.stdin.read()
+        updates = [(i.client, i.group, i.sequence, *at) for i, at in seen.updates.items()]
+        print(json.dumps({"updates": updates, "retries": seen.retries}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

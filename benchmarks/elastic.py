@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.intervals import ratio_interval
-from benchmarks.report import Row, report
+from benchmarks.report import Row, ratio_interval, report
 from secureps.config.plan import PlanSection
 from secureps.config.scenario import ShardsSection
 from secureps.config.sections import parse

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import still_client
-from benchmarks.crowd import memory
+from benchmarks.crowd import memory, start_servers
 from benchmarks.deployed import Deployed, still_plan, with_script
 
 SECONDS = 900.0
@@ -177,3 +177,34 @@ def warm(parties: Large, versions: int) -> Cost:
         for now in (after[name],)
     }
     return Cost((ended - began) / versions, spent, up, down, peaks)
+
+
+CROWD_CAPACITY = 128
+"""Of every federation, so that a value takes as many bits in each."""
+CROWD_PROCESSES = 5
+"""That clients are in."""
+
+
+class Crowded(Large):
+    """A federation whose clients share CROWD_PROCESSES processes."""
+
+    def __init__(self, folder: Path, values: int, shards: int, clients: int, versions: int) -> None:
+        own = (folder, "rlwe", values, clients, versions)
+        super().__init__(*own, shards=shards, insecure=False, capacity=CROWD_CAPACITY)
+        self.crowds = tuple(f"crowd-{number}" for number in range(min(CROWD_PROCESSES, clients)))
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return ("coordinator", *self.shards, *self.holders, *self.crowds)
+
+    @property
+    def submitted(self) -> int:
+        """Updates whose receipts were sent, whether they were taken or not."""
+        return sum(path.stat().st_size for path in self.folder.glob("submitted-*"))
+
+    def start_all(self, *_: object) -> None:
+        start_servers(self)
+        for number, name in enumerate(self.crowds):
+            words = ["-m", "benchmarks.crowd", "--server", self.server, str(self.folder)]
+            words += self.clients[number :: len(self.crowds)]
+            self._running[name] = self._begin(words, self.folder / f"{name}.log")

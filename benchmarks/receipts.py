@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.crowded import Crowded
+from benchmarks.large import Crowded
 from benchmarks.report import Row, report
 
 EACH = 114_000

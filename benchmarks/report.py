@@ -1,15 +1,18 @@
-"""Prints the rows of a benchmark as a table and keeps them as JSON."""
+"""Prints the rows of a benchmark as a table and keeps them as JSON; how sure a mean is."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from scipy.stats import t
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -64,3 +67,18 @@ def cell(value: str | int | float) -> str:
         if isinstance(value, float) and value < 100
         else (f"{value:,.0f}" if isinstance(value, float) else str(value))
     )
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half the width of its 95 % interval by Student's t; infinite for one value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, math.inf
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return mean, float(t.ppf(0.975, len(values) - 1)) * error
+
+
+def ratio_interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of ratios, one by one, and the ends of its 95 % interval."""
+    mean, half = mean_interval([math.log(a / b) for a, b in zip(above, below, strict=True)])
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

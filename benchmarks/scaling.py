@@ -1,4 +1,4 @@
-"""Does CPU a value stay the same with more shards and more clients, and what follows for a cluster?
+"""Does CPU a value stay the same with more shards and more clients?
 
 "flat": real servers on loopback with TLS, and clients whose training costs next to nothing, in five
 processes, since a hundred of their own do not fit; CPU seconds of all processes of a version, by
@@ -7,13 +7,7 @@ turns, so that what else the machine does is in all of them; ratios are to 2 sha
 "large" is the same of an update of ResNet-152's size (60M values), for 5 clients: what a shard
 costs whatever its blocks is shared by more values there, and blocks are as many with each.
 
-"cluster": an update of ResNet-152's size (60M values) of 64 workers over 10 Gbit/s, in virtual time
-(`benchmarks.cluster`), from the costs of the same run: those of "flat", shared out among the steps
-of an update by CLIENT_PARTS and SHARD_PARTS, and what receipts cost that come at once
-(`benchmarks.receipts`). Simulated, not measured: as it is built, with each block sent as soon as it
-is sealed, and where an update is sealed as a whole before it is sent.
-
-    python -m benchmarks.scaling [--values N] [--turns N] [--publish]
+    python -m benchmarks.scaling [--values N] [--turns N]
     python -m benchmarks.scaling large [--turns N]
 """
 
@@ -23,15 +17,11 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
-from benchmarks.crowded import Crowded
-from benchmarks.large import Cost, warm
-from benchmarks.receipts import Control, control
+from benchmarks.large import Cost, Crowded, warm
 from benchmarks.report import Row, report
-from secureps.policy.block_deltas import FLOAT_BYTES
 
 VALUES = 10_000_000
 """More than 400,000 at each of eight shards: every case is sealed in the same ring."""
@@ -45,15 +35,7 @@ more values."""
 FLAT = 0.1
 
 RESNET152 = 60_000_000
-WORKERS, LINK = 64, 1.25e9
-"""LINK in bytes a second: 10 Gbit/s."""
-GOAL = 0.92
-STEP = 64 * 3 * 2 * 11.3e9 / 20e12
-"""Seconds of a step of ResNet-152 on 64 images, where 20 TFLOP/s are sustained: 11.3e9
-multiply-adds forward (He et al. 2016, table 1), twice as many back. To read the table by alone."""
-TRAININGS = (1, 10, 60)
-"""Seconds between two versions."""
-PICTURE = Path(__file__).parent.parent / "docs" / "assets" / "scaling.png"
+NANO = 1e-9
 
 PARTIES = ("clients", "shards", "coordinator", "holders")
 
@@ -130,142 +112,11 @@ def flat_rows(cases: Sequence[Case]) -> Iterator[Row]:
         }
 
 
-CLIENT_PARTS = {"make": 30.7, "send": 4.3, "pull": 5.5}
-SHARD_PARTS = {"take": 8.7, "open": 8.6, "serve": 4.7}
-"""Nanoseconds of CPU of a value, where each step was timed alone: how a party's are shared out."""
-
-
-def costs_of(case: Case, told: Control) -> Costs:
-    """The steps' costs: what the processes of a case spent, in the proportions of their parts.
-
-    Of coordinator and holders it is what they spent on receipts that came at once.
-    """
-    client = _shared(case.parties["clients"], CLIENT_PARTS)
-    shard = _shared(case.parties["shards"], SHARD_PARTS)
-    return Costs(
-        client["make"],
-        client["send"],
-        shard["take"],
-        shard["open"] * case.clients,  # once a cohort, whoever many are in it
-        shard["serve"],
-        client["pull"],
-        case.bytes_up,
-        case.bytes_down or FLOAT_BYTES,
-        told.receipt,
-        told.share,
-        told.shard,
-        told.version,
-    )
-
-
-def _shared(whole: float, parts: dict[str, float]) -> dict[str, float]:
-    total = sum(parts.values())
-    return {name: whole * part / total for name, part in parts.items()}
-
-
-WAYS: tuple[tuple[str, bool, bool], ...] = (
-    ("sealed whole, then sent; all begin with the same block", False, False),
-    ("sealed whole, then sent; each begins with its own", False, True),
-    ("each block sent when it is sealed; all begin with the same", True, False),
-    ("each block sent when it is sealed; each begins with its own (as built)", True, True),
-)
-CLUSTERS = ((8, 1), (32, 1), (64, 1), (32, 4), (64, 4))
-"""Shards, and cores of each machine."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """A cluster, and how its workers send; seconds of a version beside its training.
-
-    `alone` are those of one worker with the same servers.
-    """
-
-    shards: int
-    cores: int
-    name: str
-    pipelined: bool
-    own_order: bool
-    pushed: float
-    seconds: float
-    alone: float
-
-
-def ways(costs: Costs) -> list[Way]:
-    """All of them."""
-    found = []
-    for shards, cores in CLUSTERS:
-        cluster = Cluster(WORKERS, shards, RESNET152, LINK, cores)
-        for name, pipelined, own_order in WAYS:
-            times = play(costs, cluster, pipelined, own_order)
-            alone = play(costs, replace(cluster, workers=1), pipelined, own_order).pulled
-            way = (name, pipelined, own_order, times.pushed, times.pulled, alone)
-            found.append(Way(shards, cores, *way))
-    return found
-
-
-def way_rows(found: Sequence[Way]) -> Iterator[Row]:
-    """A row for each: efficiency after so many seconds of training, and which it takes for GOAL.
-
-    First to one worker that trains by itself, then to one that is the only one of a federation.
-    """
-    for way in found:
-        yield {
-            "shards": way.shards,
-            "cores": way.cores,
-            "how": way.name,
-            "push s": way.pushed,
-            "all s": way.seconds,
-            "after a step": efficiency(STEP, way.seconds),
-            **{f"after {each} s": efficiency(each, way.seconds) for each in TRAININGS},
-            f"s for {GOAL:.0%}": needed(GOAL, way.seconds),
-            "steps": needed(GOAL, way.seconds) / STEP,
-            "one worker s": way.alone,
-            "to it, a step": efficiency(STEP, way.seconds, way.alone),
-            **{f"to it, {each} s": efficiency(each, way.seconds, way.alone) for each in TRAININGS},
-        }
-
-
-def draw(found: Sequence[Way], path: Path) -> None:
-    """Writes a PNG: efficiency by seconds of training between two versions."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    seconds = [10 ** (k / 40) for k in range(-40, 101)]
-    colours = {(8, 1): "#9ecae1", (64, 1): "#3182bd", (64, 4): "#08306b"}
-    for way in found:
-        if not way.own_order or (way.shards, way.cores) not in colours:
-            continue
-        built = "as built" if way.pipelined else "sealed whole, then sent"
-        axes.plot(
-            seconds,
-            [efficiency(each, way.seconds) for each in seconds],
-            color=colours[way.shards, way.cores],
-            linestyle="-" if way.pipelined else "--",
-            label=f"{way.shards} shards, {way.cores} core{'s' * (way.cores > 1)}: {built}",
-        )
-    axes.axhline(GOAL, color="grey", linewidth=0.8)
-    axes.annotate(f"{GOAL:.0%}", (seconds[0], GOAL), (2, 2), textcoords="offset points")
-    axes.set_xscale("log")
-    axes.set_xlabel("seconds of training between two versions")
-    axes.set_ylabel("efficiency (1: linear)")
-    axes.set_ylim(0, 1)
-    axes.set_title(
-        f"{WORKERS} workers, {RESNET152 // 10**6}M values, 10 Gbit/s, rlwe: simulated", fontsize=10
-    )
-    axes.legend(fontsize=8, loc="lower right")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", nargs="?", choices=["large"], help=f"{RESNET152:,} values alone")
     parser.add_argument("--values", type=int, default=VALUES, help="of the measured model")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--publish", action="store_true", help=f"draw {PICTURE.name} too")
     given = parser.parse_args()
     if given.what == "large":
         cases = flat(RESNET152, given.turns, LARGE_CASES)
@@ -275,16 +126,6 @@ def main() -> None:
     cases = flat(given.values, given.turns)
     title = f"CPU of a value of a client, ns; {given.values:,} values, rlwe, TLS"
     report("scaling", title, list(flat_rows(cases)))
-    known = {(case.shards, case.clients): case for case in cases}
-    costs = costs_of(known[SHARDS, FEW], control())
-    steps = {name: float(value) for name, value in vars(costs).items()}
-    title = "What each step costs, ns a value (decide, share, direct, begin: s)"
-    report("scaling-costs", title, [steps])
-    found = ways(costs)
-    title = f"Simulated: {WORKERS} workers, {RESNET152 // 10**6}M values, 10 Gbit/s"
-    report("scaling-cluster", title, list(way_rows(found)))
-    if given.publish:
-        draw(found, PICTURE)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -25,9 +27,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-from benchmarks.crowd import memory, start_servers
-from benchmarks.crowd_processes import Crowds
+from benchmarks.crowd import Updates, memory, start_servers
 from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
 from secureps.crypto.identity import Role
@@ -175,6 +177,55 @@ class Soaked(Deployed):
         roles += [("shard", name) for name in self.shards]
         roles += [("holder", name) for name in self.holders]
         issue_all(self._kit, [*roles, *(("client", name) for name in self.clients)])
+
+
+# --- clients ----------------------------------------------------------------------
+
+PROCESSES = 4
+"""That the clients are in."""
+
+
+class Crowds:
+    """The processes of all clients of a federation, which they share out; `with` ends them."""
+
+    def __init__(self, parties: Deployed, shape: tuple[int, int]) -> None:
+        words = [sys.executable, "-m", "benchmarks.crowd", "--server", parties.server]
+        words += ["--shape", *map(str, shape), str(parties.folder)]
+        shares = [parties.clients[start::PROCESSES] for start in range(PROCESSES)]
+        self._running = [
+            subprocess.Popen(
+                [*words, *share],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=parties.environment,
+                text=True,
+            )
+            for share in shares
+            if share
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._running:
+            each.kill()
+            each.wait()
+
+    def over(self) -> tuple[Updates, int]:
+        """Stops all clients; what was acknowledged to them, and how often they tried again."""
+        for each in self._running:
+            assert each.stdin is not None
+            each.stdin.close()
+        updates: Updates = {}
+        retries = 0
+        for each in self._running:
+            assert each.stdout is not None
+            found = json.loads(each.stdout.readline())
+            retries += found["retries"]
+            for client, group, sequence, sealed, known in found["updates"]:
+                updates[SubmissionId(client, group, sequence)] = (sealed, known)
+        return updates, retries
 
 
 # --- journals ---------------------------------------------------------------------

@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.intervals import mean_interval
-from benchmarks.report import Row, report
+from benchmarks.report import Row, mean_interval, report
 from secureps.client.script import Script
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
