@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from benchmarks.report import Row, report
 from benchmarks.stopwatch import Stopwatch
 from secureps.codec.grid import Grid
-from secureps.codec.pack import Packing, capacity_base
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters, Opening, Place, Sealer
+from secureps.crypto.pack import Packing, capacity_base
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import CIPHERS, cipher
 from secureps.policy.plan import load_plan

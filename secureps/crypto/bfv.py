@@ -40,7 +40,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from secureps.codec.pack import capacity_base
 from secureps.crypto.cipher import (
     WEIGHTS,
     Adder,
@@ -48,6 +47,7 @@ from secureps.crypto.cipher import (
     Payload,
     untagged,
 )
+from secureps.crypto.pack import capacity_base
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, PlanRefused
 

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secureps.codec.pack import Packing, capacity_base
 from secureps.crypto.bfv import (
     CIPHERTEXT_BYTES,
     DATA_PRIME,
@@ -44,6 +43,7 @@ from secureps.crypto.cipher import (
     Sealer,
     check_values,
 )
+from secureps.crypto.pack import Packing, capacity_base
 from secureps.errors import InternalError, Malformed
 from secureps.extras import from_extras
 

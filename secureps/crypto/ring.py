@@ -21,8 +21,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from secureps.codec.pack import capacity_base
 from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.pack import capacity_base
 from secureps.errors import PlanRefused
 
 ETA = 41

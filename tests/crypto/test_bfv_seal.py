@@ -12,7 +12,6 @@ import pytest
 import tenseal
 from tenseal import sealapi
 
-from secureps.codec.pack import Packing, capacity_base
 from secureps.crypto.bfv import (
     DATA_PRIME,
     DEGREE,
@@ -25,6 +24,7 @@ from secureps.crypto.bfv import (
 )
 from secureps.crypto.bfv_seal import BfvOpener, BfvSealer, _Ring, generate
 from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.pack import Packing, capacity_base
 from secureps.errors import Malformed
 
 Keys = tuple[BfvSecretKey, BfvPublicKey]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps import compiled
-from secureps.codec.pack import capacity_base
 from secureps.crypto.numpy_kernels import decode_wide as by_numpy
+from secureps.crypto.pack import capacity_base
 from secureps.crypto.ring import RINGS, Encoding, Ring, error_bound, most_digits
 from secureps.crypto.rlwe_open import decode_wide as by_numba
 from secureps.crypto.rlwe_tables import constants, scale

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.codec.pack import Packing, capacity_base
+from secureps.crypto.pack import Packing, capacity_base
 from secureps.errors import Malformed, PlanRefused, WrongShape
 
 
