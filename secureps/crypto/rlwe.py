@@ -60,7 +60,6 @@ _WORD = np.dtype("<u8")
 Public = Callable[[int, int], NDArray[np.uint32]]
 """(first, count) -> uint32 (count, primes, N): transformed polynomials, counted in the group."""
 
-
 Words = Callable[[int, int], NDArray[np.uint32]]
 """words(first, count): so many uniform words of a stream from the first on, uint32."""
 
@@ -198,11 +197,9 @@ class RlweAdder(Adder):
         self._degree = self._encoding.ring.degree
 
     def block_bytes(self, slots: int) -> int:
-        """As many as its elements have, packed."""
         return self._encoding.block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
-        """As many as its elements have, in words of 64 bits."""
         return self._encoding.total_bytes(slots)
 
     def _check_block(self, payload: Payload) -> None:
@@ -276,16 +273,6 @@ class RlweSealing(Secret, Sealer):
         )
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        """Seals a block of the group.
-
-        Args:
-            block: its number; each is sealed once.
-            slots: at most the place's.
-        Raises:
-            InternalError: the block was sealed before under this key, or would reach into the
-                polynomials of another.
-            Malformed: a value out of range.
-        """
         _check_block(block, slots, self._slots)
         with self._claiming:
             if block in self._sealed:  # one key stream under two plaintexts gives both away
@@ -314,7 +301,6 @@ class RlweClear(Sealer):
         )
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        """A block as `RlweSealing.pieces` gives it; raises as it does for values."""
         return _pieces(self._encoding, block, slots, integers, self._sealer)
 
 
@@ -366,13 +352,7 @@ class RlweOpener(Opener):
         self._opener = ElementOpener(self._encoding, place, transformed)
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        """The integer sums of a total, piece by piece, each in [0, capacity * levels].
-
-        Raises:
-            Malformed, Oversized: not a total of so many slots.
-            InternalError: no block of this place.
-            Refused: after the last piece: the residual is that of another key sum.
-        """
+        """Raises Refused after the last piece if the residual is that of another key sum."""
         _check_block(block, slots, self._slots)
         self._adder.check_total(slots, total)
         enc, degree = self._encoding, self._encoding.ring.degree

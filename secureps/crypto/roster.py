@@ -78,7 +78,6 @@ class Certificate:
 
     @property
     def identity(self) -> PublicIdentity:
-        """The key that the party's signatures verify under."""
         return PublicIdentity(self.public_key)
 
     def verify(self, ca_public: PublicIdentity) -> None:
@@ -278,7 +277,6 @@ class Roster:
         return {certificate.name: certificate for certificate in self.certificates}
 
     def names(self, role: Role) -> frozenset[str]:
-        """Of everybody in a role."""
         return self._names[role]
 
     @cached_property
@@ -286,15 +284,10 @@ class Roster:
         return {role: frozenset(c.name for c in of) for role, of in self._by_role.items()}
 
     def clients(self) -> tuple[Certificate, ...]:
-        """Clients by name."""
-        return self._of("client")
+        return self._by_role["client"]
 
     def holders(self) -> tuple[Certificate, ...]:
-        """Key holders by name."""
-        return self._of("holder")
-
-    def _of(self, role: Role) -> tuple[Certificate, ...]:
-        return self._by_role[role]
+        return self._by_role["holder"]
 
     @cached_property
     def _by_role(self) -> dict[Role, tuple[Certificate, ...]]:
@@ -304,7 +297,6 @@ class Roster:
         return {role: tuple(of) for role, of in found.items()}
 
     def __contains__(self, name: str) -> bool:
-        """Whether a party of this name is on it."""
         return name in self._by_name
 
     def verify(self, ca_public: PublicIdentity) -> None:
@@ -316,7 +308,6 @@ class Roster:
             certificate.verify(ca_public)
 
     def to_bytes(self) -> bytes:
-        """JSON text, one line to a field."""
         return self._text
 
     @cached_property

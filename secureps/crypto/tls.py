@@ -62,7 +62,6 @@ class TlsKey(Secret):
         return cls(_private_pem(made))
 
     def to_bytes(self) -> bytes:
-        """The secret key, PEM."""
         return _private_pem(self._key)
 
     @property
