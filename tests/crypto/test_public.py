@@ -93,15 +93,6 @@ def test_any_run_of_elements_is_cut_from_the_same(ring: Ring) -> None:
 
 
 @every_ring
-def test_what_was_handed_out_does_not_change(ring: Ring) -> None:
-    polynomials = PublicPolynomials(ring, place(100))
-    first = polynomials.transformed(0, 2)
-    before = first.copy()
-    polynomials.transformed(2, 2)
-    assert np.array_equal(first, before)
-
-
-@every_ring
 def test_they_are_uniform(ring: Ring) -> None:
     """Chi-square over 64 bins, and the last bin of a word's range is no fuller."""
     made = PublicPolynomials(ring, place(100)).transformed(0, 64)
