@@ -114,7 +114,6 @@ class _Kept:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
         return sum(each.nbytes for each in self._found.values())
 
 

@@ -181,7 +181,6 @@ class Roster:
 
     @property
     def number(self) -> int:
-        """Of its epoch."""
         return 0 if self.epoch is None else self.epoch.number
 
     @property
@@ -203,7 +202,7 @@ class Roster:
 
     @property
     def place(self) -> tuple[int, int]:
-        """In the line of all that its CA has signed: the later one is to be gone by."""
+        """Orders all rosters that its CA has signed: of two, the later one counts."""
         return self.number, self.expires or _LAST_SECOND
 
     def number_of(self, digest: bytes) -> int | None:
@@ -312,12 +311,12 @@ class Roster:
 
     @cached_property
     def _text(self) -> bytes:
-        """Once: whoever follows rosters compares each with its own."""
+        """Made once: parties that follow rosters compare each with their own."""
         return to_file(self)
 
     @cached_property
     def text(self) -> str:
-        """As `to_bytes`: one text, whichever parties of a process have it on record."""
+        """`to_bytes` as text, made once and shared by all parties of a process."""
         text = self._text.decode()
         _WRITTEN[text] = self
         return text

@@ -133,7 +133,6 @@ class Receipt:
 
     @property
     def fact(self) -> Charge | Release | None:
-        """What was spent on it, in whichever unit."""
         return self.charge if self.charge is not None else self.release
 
     @cached_property
