@@ -20,7 +20,7 @@ import pytest
 
 from secureps.client.runner import Joining
 from secureps.client.site_policy import SitePolicy
-from secureps.crypto.credentials import tls_name
+from secureps.crypto.tls import tls_name
 from secureps.dashboard.command import own_beside, showing
 from secureps.dashboard.dashboard import Looking, dashboard
 from secureps.errors import ConfigError, KitError
