@@ -53,7 +53,7 @@ class Buffers:
         return self._lent(whole, length)
 
     def kept(self, length: int) -> memoryview | None:
-        """As `lend`, but only of memory that is kept: it costs the process nothing more."""
+        """Lends as `lend` does, but only memory that is kept already: the process does not grow."""
         with self._lock:
             fitting = [each for each in self._kept if length <= len(each) < 2 * length + _PAGES]
             if not fitting:

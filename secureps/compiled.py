@@ -1,7 +1,6 @@
 """How kernels are compiled: by numba, without the interpreter's lock, and kept in a folder.
 
-Where numba cannot be imported nothing is compiled: `crypto.kernels` and `codec.kernels` have
-others then.
+Where numba cannot be imported nothing is compiled, and NumPy makes the same bits (`fall_back_to`).
 
 numba reads what it kept with pickle, so that the folder is this user's alone (mode 0700); one
 that others may write to is refused. numba notices a change of a kernel's own file only, and
@@ -10,6 +9,7 @@ kernels call one another: the folder's name has a digest of the sources of all r
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import tempfile
@@ -200,6 +200,23 @@ def _keep(made: Any, folder: Path) -> None:
         made.enable_caching()
     finally:
         numba.config.CACHE_DIR = before
+
+
+def fall_back_to(plain: F) -> Callable[[F], F]:
+    """Decorates a compiled function: where numba cannot be imported a call goes to `plain`.
+
+    Both make the same bits of the same ones; who receives them cannot tell which did. A call raises
+    as `compiles`.
+    """
+
+    def decorate(made: F) -> F:
+        @functools.wraps(made, updated=())
+        def call(*arguments: Any) -> Any:
+            return (made if compiles() else plain)(*arguments)
+
+        return cast(F, call)
+
+    return decorate
 
 
 def inlined(function: F) -> F:

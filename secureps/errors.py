@@ -1,34 +1,13 @@
 """Every error that crosses a border of secureps, in one tree that says whose fault it is.
 
-    SecurepsError
-    |-- ClientError        the sender of a request did something wrong
-    |   |-- Malformed          bytes or fields that cannot be read, or out of range
-    |   |-- Oversized          longer than the plan allows
-    |   |-- WrongShape         tensors that do not match the run's layout
-    |   |-- NotFinite          NaN or infinity in an update
-    |   |-- Unsigned           a signature or certificate that does not verify
-    |   |-- UnknownParty       nobody of that name is on the roster
-    |   |-- WrongRun           made for another run
-    |   |-- WrongVersion       a base version that is not (or no longer) open
-    |   `-- Conflict           other bytes under an id that is already known
-    |-- OperatorError      a file, key or setting of the person who runs this process
-    |   |-- ConfigError        a file that does not parse, or a key with a bad value
-    |   |-- PlanRefused        a plan that is unsound, with the reason
-    |   |   |-- BudgetSpent        or that takes what a data holder's records may not spend any more
-    |   |   `-- TermsRefused       or that is not as a client's site, or its own options, want it
-    |   |-- RuleFailed         a rule of the user's that raises, or answers what it must not
-    |   |-- KitError           a start-up kit that is missing, damaged or for someone else
-    |   |-- ScriptFailed       a data holder's script that raises, or returns what it must not
-    |   |-- DiskFailed         a disk that is full or refuses; it may work again
-    |   `-- DamagedStore       a journal, spool or checkpoint that fails its own digests
-    |-- PeerError          somebody else's process or the network; trying again may help
-    |   |-- Unreachable        no connection, or it broke
-    |   |-- Busy               too much in flight; try again after `retry_after` seconds
-    |   |-- NotReady           the other side waits for something; try again likewise
-    |   |-- Fenced             an order of an older incarnation of the coordinator
-    |   |-- Refused            the other side decided against it, and says why
-    |   `-- TooFew             nobody is left who may make the next version
-    `-- InternalError      our own fault
+- ClientError, the sender of a request did something wrong: Malformed, Oversized, WrongShape,
+  NotFinite, Unsigned, UnknownParty, WrongRun, WrongVersion, Conflict;
+- OperatorError, a file, key or setting of the person who runs this process: ConfigError,
+  PlanRefused (and under it BudgetSpent and TermsRefused), RuleFailed, KitError, ScriptFailed,
+  DiskFailed, DamagedStore;
+- PeerError, somebody else's process or the network, where trying again may help: Unreachable,
+  Busy, NotReady, Fenced, Refused, TooFew;
+- InternalError, our own fault.
 
 `status` is only the name of the gRPC status code that `wire.grpc.client` maps the class to.
 Messages never contain secrets.

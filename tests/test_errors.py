@@ -23,11 +23,6 @@ def test_the_table_is_complete() -> None:
     assert ERRORS == CLASSES
 
 
-def test_the_docstring_draws_the_tree() -> None:
-    drawn = re.findall(r"^ {4}(?:SecurepsError|[|` -]*-- (\w+))", errors.__doc__ or "", re.M)
-    assert set(filter(None, drawn)) | {"SecurepsError"} == set(CLASSES)
-
-
 @pytest.mark.parametrize("name", CLASSES)
 def test_each_says_whose_fault_it_is_and_has_a_status(name: str) -> None:
     kind = CLASSES[name]

@@ -48,6 +48,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import (
+    BlockHeader,
     Cohort,
     Held,
     Receipt,
@@ -82,7 +83,7 @@ TOLD: Mapping[type, Told] = {
     coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
     Retire: Told("who", "client retired", ("client", "reason", "returns")),
     coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
-    coordinator.CommitteeFormed: Told("who", "key holders from now on", ("committee",)),
+    KeyCommittee: Told("who", "key holders from now on", ()),
     RosterFollowed: Told("who", "roster followed", ("text",)),
     coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),
     coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
@@ -166,8 +167,8 @@ NOT_TOLD: frozenset[type] = frozenset(
         RefusedRequests,
         ReceiptSummary,
         # a shard's: it opens nothing that the coordinator does not say
-        holder.KeySumTaken,
-        shard.BlockSpooled,
+        BlockHeader,
+        shard.KeySumTaken,
         shard.SumsMade,
         shard.StateCommitted,
         shard.BlocksAdopted,
@@ -242,6 +243,9 @@ def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
         return _spent(record)
     if isinstance(record, RosterFollowed):
         return _roster(Roster.from_bytes(record.text.encode()))
+    if isinstance(record, KeyCommittee):
+        since: Json = {at.group: at.version for at in record.since}
+        return {"holders": list(record.holders), "since": since}
     found: dict[str, Json] = {}
     for name in told.fields:
         value = getattr(record, name)
@@ -252,11 +256,6 @@ def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
                 found |= _receipt(value)
                 if isinstance(record, member.Sealed | SealedBefore) and value.fact is not None:
                     found |= _spent(value.fact)  # a coordinator has a row of its own for it
-            case KeyCommittee():
-                found |= {
-                    "holders": list(value.holders),
-                    "since": {at.group: at.version for at in value.since},
-                }
             case SubmissionId():
                 found["update"] = str(value)
             case tuple() if name in ("ids", "missing"):

@@ -40,10 +40,10 @@ def encode(
     Returns:
         uint8 (length(n, bits),).
     """
-    from secureps.codec.kernels import kernels  # compiled: not for who pulls nothing
+    from secureps.codec import kernels  # compiled: not for who pulls nothing
 
     out = np.empty(length(exact.size, bits), np.uint8)
-    kernels().code(exact, published, bits, PIECE, out)
+    kernels.code(exact, published, bits, PIECE, out)
     return out
 
 
@@ -55,7 +55,7 @@ def add(values: NDArray[np.float32], codes: NDArray[np.uint8], bits: int) -> Non
     """
     if codes.size != length(values.size, bits):
         raise Malformed(f"{codes.size} bytes are no difference of {values.size} values")
-    from secureps.codec.kernels import kernels
+    from secureps.codec import kernels
 
     own = np.array(codes)  # a kernel would be compiled anew for those that nobody may write to
-    kernels().add_codes(values, own, bits, PIECE)
+    kernels.add_codes(values, own, bits, PIECE)

@@ -83,7 +83,7 @@ class Grid:
             WrongShape: x and words do not fit.
             NotFinite: x has a NaN or an infinity.
         """
-        from secureps.codec.kernels import kernels  # compiled: not for who sends nothing
+        from secureps.codec import kernels  # compiled: not for who sends nothing
 
         if x.ndim != 1 or words.shape != x.shape or words.dtype != np.uint32:
             raise WrongShape(
@@ -91,7 +91,7 @@ class Grid:
                 f"{words.dtype}{list(words.shape)}"
             )
         steps = np.empty(x.shape, np.int32)
-        if not kernels().round_to_grid(x, share, words, self.range, float(self.most), steps):
+        if not kernels.round_to_grid(x, share, words, self.range, float(self.most), steps):
             raise NotFinite("an update has a value that is not finite")
         return steps
 

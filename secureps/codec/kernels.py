@@ -1,4 +1,4 @@
-"""The kernels of codecs: compiled by numba here, or plain NumPy, with the same bits.
+"""The kernels of codecs, compiled by numba; `codec.numpy_kernels` has the same bits in plain NumPy.
 
 `round_to_grid` works on a client's own values, before they are encrypted: it has no branch on a
 value, and its division takes longer for some operands on some processors; no promise is made about
@@ -8,18 +8,16 @@ what its timing tells somebody on the same machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.codec import numpy_kernels
 from secureps.codec.numpy_kernels import BIAS
-from secureps.compiled import compiles, kernel
+from secureps.compiled import fall_back_to, kernel
 
 
+@fall_back_to(numpy_kernels.code)
 @kernel
 def code(
     exact: NDArray[np.float32],
@@ -58,6 +56,7 @@ def code(
                 at += 1
 
 
+@fall_back_to(numpy_kernels.add_codes)
 @kernel
 def add_codes(
     values: NDArray[np.float32], codes: NDArray[np.uint8], bits: int, length: int
@@ -81,6 +80,7 @@ def add_codes(
 _WORD = np.float64(2.0**32)
 
 
+@fall_back_to(numpy_kernels.round_to_grid)
 @kernel
 def round_to_grid(
     x: NDArray[np.float32] | NDArray[np.float64],
@@ -107,39 +107,3 @@ def round_to_grid(
         up = np.float64(np.float64(words[k]) < (value - floor) * _WORD)
         out[k] = np.int32(min(max(floor + up, -most), most) + most)
     return wrong == 0
-
-
-F32 = NDArray[np.float32]
-Values = F32 | NDArray[np.float64]
-U8 = NDArray[np.uint8]
-
-
-class Kernels(NamedTuple):
-    """The kernels of one kind; the functions above say what each does."""
-
-    round_to_grid: Callable[
-        [Values, float, NDArray[np.uint32], float, float, NDArray[np.int32]], bool
-    ]
-    code: Callable[[F32, F32, int, int, U8], None]
-    add_codes: Callable[[F32, U8, int, int], None]
-
-
-def kernels() -> Kernels:
-    """This process's; raises as `crypto.kernels.kernels`."""
-    return by_numba() if compiles() else by_numpy()
-
-
-@cache
-def by_numba() -> Kernels:
-    """Compiled ones, where they are compiled."""
-    return Kernels(round_to_grid=round_to_grid, code=code, add_codes=add_codes)
-
-
-@cache
-def by_numpy() -> Kernels:
-    """Those that need nothing but NumPy."""
-    return Kernels(
-        round_to_grid=numpy_kernels.round_to_grid,
-        code=numpy_kernels.code,
-        add_codes=numpy_kernels.add_codes,
-    )

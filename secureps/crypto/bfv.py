@@ -159,11 +159,9 @@ class BfvAdder(Adder):
     """16 (q - 1) < 2^64: entries below 16 q can wait for their reduction."""
 
     def block_bytes(self, slots: int) -> int:
-        """As many as its whole ciphertexts have."""
         return -(-slots // VALUES_PER_CIPHERTEXT) * CIPHERTEXT_BYTES
 
     def total_bytes(self, slots: int) -> int:
-        """As long as a block: a total is a ciphertext too."""
         return self.block_bytes(slots)
 
     def _check_block(self, payload: Payload) -> None:

@@ -161,8 +161,6 @@ class BfvSealer(Sealer):
         self._encryptor = sealapi.Encryptor(self._ring.context, public)
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        """Encrypts values under the public key, as many ciphertexts as they fill."""
-
         def encrypted(first: int) -> Payload:
             values = integers(first, min(first + VALUES_PER_CIPHERTEXT, slots)).astype(np.int64)
             check_values(values, self._levels)
@@ -189,7 +187,6 @@ class BfvOpener(Opener):
         self._decryptor = sealapi.Decryptor(self._ring.context, secret)
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Decrypts a total, ciphertext by ciphertext; Malformed if it is no total."""
         self._adder.check_total(slots, total)
         view = memoryview(total).cast("B")
         for index, start in enumerate(range(0, slots, VALUES_PER_CIPHERTEXT)):

@@ -171,7 +171,14 @@ class Adder(abc.ABC):
                 is added then), or a payload of the wrong length.
             Oversized: a payload that is too long.
         """
-        after = added_weight(accumulator, weight, self._parameters.capacity)
+        if weight not in WEIGHTS:
+            raise Malformed(f"weight {weight} is not one of {WEIGHTS}")
+        after, capacity = accumulator.weight + weight, self._parameters.capacity
+        # Beyond the capacity digits carry, and noise passes the bound of decryption.
+        if after > capacity:
+            raise Malformed(
+                f"the cohort's weight would be {after}, above the plan's capacity of {capacity}"
+            )
         check_length(f"{self.called} block", payload, self.block_bytes(accumulator.slots))
         if accumulator.units + weight > self.most_units:
             self._reduce(accumulator.sums)
@@ -330,19 +337,6 @@ def check_values(values: npt.NDArray[np.integer[Any]], levels: int) -> None:
     # A larger value would carry into its neighbours' digits of the sum.
     if values.size and (int(values.min()) < 0 or int(values.max()) > levels):
         raise Malformed(f"a value lies outside [0, {levels}]")
-
-
-def added_weight(accumulator: Accumulator, weight: int, capacity: int) -> int:
-    """The total weight after adding one more block; Malformed if that is not allowed."""
-    if weight not in WEIGHTS:
-        raise Malformed(f"weight {weight} is not one of {WEIGHTS}")
-    # Beyond the capacity digits carry, and noise passes the bound of decryption.
-    if accumulator.weight + weight > capacity:
-        raise Malformed(
-            f"the cohort's weight would be {accumulator.weight + weight}, "
-            f"above the plan's capacity of {capacity}"
-        )
-    return accumulator.weight + weight
 
 
 def untagged(what: str, data: bytes, tag: bytes, size: int) -> bytes:

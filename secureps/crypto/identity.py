@@ -20,9 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Unsigned
-from secureps.messages.encoding import (
-    digest,
-)
+from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR
 
 KEY_BYTES = 32
@@ -109,7 +107,6 @@ class Identity(Secret):
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 
     def to_bytes(self) -> bytes:
-        """The 32 secret bytes."""
         return self._secret.private_bytes_raw()
 
     def sign(self, domain: bytes, message: bytes) -> bytes:

@@ -80,7 +80,6 @@ class KeyRequest:
 
     @property
     def identity(self) -> PublicIdentity:
-        """The key that the party's signatures will verify under."""
         return PublicIdentity(self.public_key)
 
     @cached_property
@@ -110,7 +109,6 @@ class KeyRequest:
             replaced.verify(_ROTATION, self.core, self.old_proof)
 
     def to_bytes(self) -> bytes:
-        """JSON text, one line to a field."""
         return to_file(self)
 
     @classmethod

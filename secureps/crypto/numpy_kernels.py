@@ -1,4 +1,4 @@
-"""The kernels of `crypto.ntt`, `crypto.rlwe_kernels` and `crypto.rlwe_open` in plain NumPy.
+"""The kernels of `crypto.ntt` and `crypto.rlwe_kernels` in plain NumPy.
 
 They make the same integers, of many polynomials at once. Every stage is a few operations on whole
 arrays, which wrap around at 2^32 as the compiled kernels do. In sealing there are only
@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from secureps.crypto.ntt import U32, WIDTH
 from secureps.crypto.ring import ETA, WORD_BITS
-from secureps.crypto.rlwe_kernels import MASK, RUN
-from secureps.crypto.rlwe_tables import INVERSE_BITS, Constants, Scale
+from secureps.crypto.rlwe_tables import INVERSE_BITS, MASK, RUN, Constants, Scale
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
 
 _u32 = np.uint32
 _u64 = np.uint64
@@ -95,8 +98,6 @@ def _uncross(x: U32, y: U32, w: U32, twice: np.uint32, p: np.uint32) -> None:
     y[...] = shoup(apart, w[0], w[1], p)
 
 
-U64 = NDArray[np.uint64]
-
 TOGETHER = 512
 """Runs of words that are worked on at a time, so that they stay in the cache."""
 
@@ -152,7 +153,7 @@ def reduce_words(sums: U64, modulus: np.uint64) -> None:
     np.minimum(rests, rests - modulus, out=sums)
 
 
-def reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
+def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
     """As `crypto.rlwe_kernels.reduce_accepted`."""
     for index, (prime, whole) in enumerate(primes):
         limit, size = np.uint32(whole * prime), out.shape[2]
@@ -164,8 +165,6 @@ def reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
     return True
 
 
-I64 = NDArray[np.int64]
-
 _f64 = np.float64
 _ONE = _u64(1)
 _SIGN = _u64(63)
@@ -176,7 +175,7 @@ _LIMB = _f64(1 << 64)
 def open_narrow(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """As `crypto.rlwe_open.open_narrow`."""
+    """As `crypto.rlwe_kernels.open_narrow`."""
     first, second = _without_key(words, a, key, ring)
     low, high = ring.primes[0, 0], ring.primes[1, 0]
     inverse, inverse2 = ring.garner[0]
@@ -201,7 +200,7 @@ def open_narrow(
 def open_wide(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """As `crypto.rlwe_open.open_wide`."""
+    """As `crypto.rlwe_kernels.open_wide`."""
     total, sound = 0.0, True
     for residues, element in zip(np.stack(_without_key(words, a, key, ring), 1), out):
         squares, whole = decode_wide(residues, ring, scale, element)
@@ -227,7 +226,7 @@ def _without_key(words: U64, a: U32, key: U32, ring: Constants) -> list[U32]:
 
 
 def _divided(value: U64, by: np.uint64, inverse: np.float64) -> tuple[U64, U64]:
-    """Quotient and rest of values < 2^54, as `crypto.rlwe_open.divided`."""
+    """Quotient and rest of values < 2^54, as `crypto.rlwe_kernels.divided`."""
     quotient = (value.astype(_f64) * inverse).astype(_u64)
     rest = value - quotient * by
     less = rest >> _SIGN
@@ -240,7 +239,7 @@ def _divided(value: U64, by: np.uint64, inverse: np.float64) -> tuple[U64, U64]:
 
 
 def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple[float, bool]:
-    """As `crypto.rlwe_open.decode_wide`."""
+    """As `crypto.rlwe_kernels.decode_wide`."""
     value = _composed(residues, ring, scale)
     ones = np.ones(value.shape[1], _u64)
     digits, end, delta = out.view(_u64), out.shape[0], scale.places[0]
@@ -290,7 +289,7 @@ def _composed(residues: U32, ring: Constants, scale: Scale) -> U64:
 
 
 def _estimate(value: U64, by: U64) -> U64:
-    """value // by, or one less, as `crypto.rlwe_open.estimate`: uint64 (n,)."""
+    """value // by, or one less, as `crypto.rlwe_kernels.estimate`: uint64 (n,)."""
     top = int(np.flatnonzero(by)[-1])
     over, under = min(top + 1, by.size - 1), max(top - 1, 0)
     whole = _f64(by[top]) * _LIMB + _f64(by[under]) * _f64(top > under)
@@ -333,8 +332,6 @@ def _high_product(x: U64, y: np.uint64) -> U64:
     made: U64 = x1 * y1 + (middle >> _HALF) + (lower >> _HALF)
     return made
 
-
-I32 = NDArray[np.int32]
 
 _ONE32 = _u32(1)
 

@@ -42,11 +42,9 @@ class PlainAdder(Adder):
         self._dtype = _wire_dtype(parameters.levels)
 
     def block_bytes(self, slots: int) -> int:
-        """As many as the wire's integers have."""
         return slots * self._dtype.itemsize
 
     def total_bytes(self, slots: int) -> int:
-        """Eight of every value."""
         return slots * _SUM.itemsize
 
     def _check_block(self, payload: Payload) -> None:
@@ -75,8 +73,6 @@ class PlainSealer(Sealer):
         self._dtype = _wire_dtype(parameters.levels)
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        """Little-endian bytes of the values, which hide nothing."""
-
         def narrowed(first: int) -> Payload:
             values = integers(first, min(first + _PIECE, slots))
             check_values(values, self._levels)
@@ -92,7 +88,6 @@ class PlainOpener(Opener):
         self._adder = PlainAdder(parameters)
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        """The sums of a total, int64; Malformed if it is no total."""
         self._adder.check_total(slots, total)
         yield np.frombuffer(total, _SUM).astype(np.int64, copy=False)
 
@@ -113,21 +108,16 @@ class PlainCipher(Cipher):
 
     @property
     def element(self) -> int:
-        """One."""
         return 1
 
     def adder(self) -> PlainAdder:
-        """The shard's side."""
         return PlainAdder(self.parameters)
 
     def sealer(self, place: Place, public_key: bytes | None) -> PlainSealer:
-        """The client's side, which needs no key."""
         return PlainSealer(self.parameters)
 
     def noise_sealer(self, public_key: bytes | None) -> PlainSealer:
-        """The shard's noise is sealed as any block."""
         return PlainSealer(self.parameters)
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> PlainOpener:
-        """Opens every total, without a key."""
         return PlainOpener(self.parameters)

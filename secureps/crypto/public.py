@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
 from secureps.crypto.cipher import Place
-from secureps.crypto.kernels import kernels
 from secureps.crypto.ring import Ring
+from secureps.crypto.rlwe_kernels import reduce_accepted
 from secureps.crypto.rlwe_tables import constants
 from secureps.crypto.sampling import BLOCK_WORDS, fill
 from secureps.errors import InternalError, PlanRefused
@@ -83,10 +83,7 @@ def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]
     fill(stream, words)
     windows = words.reshape(-1, len(ring.primes), ring.degree + spare_words(ring.degree))
     out = np.empty((*windows.shape[:2], ring.degree), np.uint32)
-    made, spare = constants(ring), np.empty(windows.shape[2], np.uint32)
-    if not kernels().reduce_accepted(
-        windows.astype(np.uint32, copy=False), made.primes, spare, out
-    ):
+    if not reduce_accepted(windows.astype(np.uint32, copy=False), constants(ring).primes, out):
         raise InternalError(RAN_OUT)
     return out
 
@@ -117,7 +114,6 @@ class _Kept:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
         return sum(each.nbytes for each in self._found.values())
 
 

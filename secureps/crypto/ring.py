@@ -73,12 +73,10 @@ class Ring:
 
     @property
     def primes(self) -> tuple[int, ...]:
-        """All primes, word after word."""
         return tuple(prime for word in self.words for prime in word)
 
     @property
     def moduli(self) -> tuple[int, ...]:
-        """The word moduli."""
         return tuple(low * high for low, high in self.words)
 
     @property
@@ -134,15 +132,12 @@ class Encoding:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one sealed element."""
         return len(self.ring.words) * self.ring.degree * WORD_BITS // 8
 
     def elements(self, slots: int) -> int:
-        """Ring elements of a block of so many integers."""
         return -(-slots // self.values)
 
     def block_bytes(self, slots: int) -> int:
-        """Bytes of a sealed block of so many integers."""
         return self.elements(slots) * self.element_bytes
 
     def total_bytes(self, slots: int) -> int:

@@ -32,6 +32,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from secureps.compiled import compiles
+from secureps.crypto import rlwe_kernels
 from secureps.crypto.cipher import (
     Adder,
     CipherParameters,
@@ -44,7 +46,6 @@ from secureps.crypto.cipher import (
     Sealer,
     check_values,
 )
-from secureps.crypto.kernels import kernels
 from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, Ring, choose
 from secureps.crypto.rlwe_tables import constants, scale
@@ -58,7 +59,6 @@ _WORD = np.dtype("<u8")
 
 Public = Callable[[int, int], NDArray[np.uint32]]
 """(first, count) -> uint32 (count, primes, N): transformed polynomials, counted in the group."""
-
 
 Words = Callable[[int, int], NDArray[np.uint32]]
 """words(first, count): so many uniform words of a stream from the first on, uint32."""
@@ -122,7 +122,7 @@ class ElementSealer(Secret):
         digits[: values.size] = values
         noise = self._noise(1 + block)(first * 3 * degree, count * 3 * degree)
         made = np.empty((count, len(enc.ring.words), degree), np.uint64)
-        kernels().seal_elements(
+        rlwe_kernels.seal_elements(
             digits.reshape(count, enc.digits, degree),
             self._public(block * self._elements + first, count),
             noise.reshape(count, 3, degree),
@@ -132,7 +132,7 @@ class ElementSealer(Secret):
             made,
         )
         out = np.empty(made.size // 64 * WORD_BITS, np.uint64)
-        kernels().pack_words(made.reshape(-1), out)
+        rlwe_kernels.pack_words(made.reshape(-1), out)
         return out.astype(_WORD, copy=False).data.cast("B")
 
 
@@ -157,7 +157,8 @@ class ElementOpener:
             the sum of E^2, and whether every message was below B^d.
         """
         enc = self._encoding
-        open_elements = kernels().open_narrow if len(enc.ring.words) == 1 else kernels().open_wide
+        narrow = len(enc.ring.words) == 1
+        open_elements = rlwe_kernels.open_narrow if narrow else rlwe_kernels.open_wide
         found = open_elements(
             words,
             self._public.transformed(block * self._elements + first, words.shape[0]),
@@ -191,21 +192,19 @@ class RlweAdder(Adder):
 
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
-        self._kernels = kernels()
+        compiles()  # a folder that is refused is refused before the first block
         self._encoding = choose(parameters)
         self._degree = self._encoding.ring.degree
 
     def block_bytes(self, slots: int) -> int:
-        """As many as its elements have, packed."""
         return self._encoding.block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
-        """As many as its elements have, in words of 64 bits."""
         return self._encoding.total_bytes(slots)
 
     def _check_block(self, payload: Payload) -> None:
         for packed, modulus in self._rows(_frozen(payload), self._degree * WORD_BITS // 64):
-            most = int(self._kernels.greatest_word(packed))
+            most = int(rlwe_kernels.greatest_word(packed))
             if most >= modulus:  # sums of such words overflow, unseen
                 raise Malformed("a coefficient of an rlwe block is not below its modulus")
 
@@ -215,11 +214,11 @@ class RlweAdder(Adder):
                 raise Malformed("a coefficient of an rlwe total is not below its modulus")
 
     def _add(self, payload: Payload, weight: int, sums: npt.NDArray[np.uint64]) -> None:
-        self._kernels.add_words(_frozen(payload), np.uint64(weight), sums)
+        rlwe_kernels.add_words(_frozen(payload), np.uint64(weight), sums)
 
     def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
         for words, modulus in self._rows(sums, self._degree):
-            self._kernels.reduce_words(words, np.uint64(modulus))
+            rlwe_kernels.reduce_words(words, np.uint64(modulus))
 
     def _rows(
         self, words: npt.NDArray[np.uint64], length: int
@@ -235,14 +234,14 @@ class RlweAdder(Adder):
 def one_time_key(ring: Ring, noise: Noise) -> npt.NDArray[np.int32]:
     """s, int32 (N,), of the noise's stream 0."""
     small = np.empty(ring.degree, np.int32)
-    kernels().binomial(noise.stream(0)(0, 3 * ring.degree).reshape(3, -1), small)
+    rlwe_kernels.binomial(noise.stream(0)(0, 3 * ring.degree).reshape(3, -1), small)
     return small
 
 
 def transformed_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
     """A key, or a sum of keys, as sealers and openers take it: uint32 (primes, 2, N)."""
     out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
-    kernels().transform_small(small, constants(ring), out)
+    rlwe_kernels.transform_small(small, constants(ring), out)
     return out
 
 
@@ -274,16 +273,6 @@ class RlweSealing(Secret, Sealer):
         )
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        """Seals a block of the group.
-
-        Args:
-            block: its number; each is sealed once.
-            slots: at most the place's.
-        Raises:
-            InternalError: the block was sealed before under this key, or would reach into the
-                polynomials of another.
-            Malformed: a value out of range.
-        """
         _check_block(block, slots, self._slots)
         with self._claiming:
             if block in self._sealed:  # one key stream under two plaintexts gives both away
@@ -312,7 +301,6 @@ class RlweClear(Sealer):
         )
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        """A block as `RlweSealing.pieces` gives it; raises as it does for values."""
         return _pieces(self._encoding, block, slots, integers, self._sealer)
 
 
@@ -364,13 +352,7 @@ class RlweOpener(Opener):
         self._opener = ElementOpener(self._encoding, place, transformed)
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        """The integer sums of a total, piece by piece, each in [0, capacity * levels].
-
-        Raises:
-            Malformed, Oversized: not a total of so many slots.
-            InternalError: no block of this place.
-            Refused: after the last piece: the residual is that of another key sum.
-        """
+        """Raises Refused after the last piece if the residual is that of another key sum."""
         _check_block(block, slots, self._slots)
         self._adder.check_total(slots, total)
         enc, degree = self._encoding, self._encoding.ring.degree

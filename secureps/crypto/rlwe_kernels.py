@@ -1,6 +1,9 @@
-"""The kernels of `rlwe` that seal ring elements, pack their words, and add the packed words.
+"""The kernels of `rlwe`: they seal ring elements, pack their words, add these, and open sums.
 
     c = a s + e + Delta m, every word of it modulo its word modulus
+    v = C - a S = Delta M + E,    M = floor((v + Delta / 2) / Delta)
+
+`crypto.numpy_kernels` makes the same integers in plain NumPy.
 
 A word is a coefficient modulo a word modulus Q = p_low p_high < 2^53. On the wire 64 words are 53
 little-endian 64-bit integers, bit after bit, the least significant first.
@@ -8,31 +11,35 @@ little-endian 64-bit integers, bit after bit, the least significant first.
 Elements travel transformed (`crypto.ntt`): the product a s is then value by value, and e + Delta m
 is transformed once.
 
-**Timing.** What is compiled here has + - * & >> min and bit counts alone: no division, no branch
-on a value, no index that depends on one, loops of public lengths; tests read that off LLVM's
-code. It is no promise about processors whose multiplication takes longer for some operands,
-about what shares the core or its caches, about power or radiation, nor about what numpy does
-with a client's values before they come here (their range is checked, and told by an error).
+**Timing.** What is compiled here to seal and pack has + - * & >> min and bit counts alone: no
+division, no branch on a value, no index that depends on one, loops of public lengths; tests read
+that off LLVM's code. It is no promise about processors whose multiplication takes longer for some
+operands, about what shares the core or its caches, about power or radiation, nor about what numpy
+does with a client's values before they come here (their range is checked, and told by an error).
+
+What opens a sum works on public numbers alone: the sums of a cohort's ciphertexts and of its keys,
+and what comes of them. Quotients are estimated in float64 and corrected by at most one.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from secureps.compiled import kernel, ones
-from secureps.crypto.ntt import U32, forward, once, shoup
+from secureps.compiled import fall_back_to, inlined, kernel, ones
+from secureps.crypto import numpy_kernels
+from secureps.crypto.ntt import U32, backward, forward, once, shoup
+from secureps.crypto.numpy_kernels import I32, I64, U64
 from secureps.crypto.ring import ETA, WORD_BITS
-from secureps.crypto.rlwe_tables import INVERSE_BITS, Constants
-
-U64 = NDArray[np.uint64]
-I32 = NDArray[np.int32]
+from secureps.crypto.rlwe_tables import INVERSE_BITS, MASK, RUN, Constants, Scale
 
 _u32 = np.uint32
 _u64 = np.uint64
 _HALF = np.uint64(32)
-_ONE = np.uint32(1)
+_ONE = np.uint64(1)
+_ONE32 = np.uint32(1)
 _SIGN = np.uint64(63)
+_LOW = np.uint64(0xFFFFFFFF)
+_LIMB = np.float64(1 << 64)
 _INVERSE_SHIFT = np.uint64(INVERSE_BITS - 32)
 _COIN_MASK = np.uint64((1 << ETA) - 1)
 _COIN_SHIFT = np.uint64(ETA)
@@ -41,26 +48,36 @@ _REST_MASK = np.uint64((1 << (2 * ETA - 64)) - 1)
 
 
 @kernel
-def binomial(words: U32, out: I32) -> None:
-    """Centred binomial values, eta = 41, in `out` (n,), from uniform `words` (3, n)."""
+def _binomial(words: U32, out: I32) -> None:
     for k in range(out.size):
         word = _u64(words[0, k]) | (_u64(words[1, k]) << _HALF)
         rest = (word >> _COIN_SHIFT) | ((_u64(words[2, k]) & _REST_MASK) << _LEFT_SHIFT)
         out[k] = np.int32(ones(word & _COIN_MASK)) - np.int32(ones(rest))
 
 
-@kernel
-def transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
-    """Small integers transformed modulo every prime, with their companions.
+@fall_back_to(numpy_kernels.binomial)
+def binomial(words: U32, out: I32) -> None:
+    """Centred binomial values, eta = 41, in `out` (n,), from uniform `words` (3, n)."""
+    _binomial(words, out)
+
+
+@fall_back_to(numpy_kernels.transform_small)
+def transform_small(small: I32, ring: Constants, out: U32) -> None:
+    """Transforms small integers modulo every prime, and finds their companions.
 
     The companion floor(s 2^32 / p) of a secret is found by a product with floor(2^58 / p) and two
     corrections: no division.
 
     Args:
         small: int32 (N,), below every prime in size.
-        work: uint32 (2, N), spoilt.
         out: uint32 (primes, 2, N).
     """
+    _transform_small(small, ring, np.empty((2, small.size), np.uint32), out)
+
+
+@kernel
+def _transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
+    """Spoils `work`, uint32 (2, N)."""
     for index in range(ring.inverses.size):
         p, whole, inverse = ring.primes[index, 0], ring.primes[index, 1], ring.inverses[index]
         first, made, value_row, companion_row = work[0], work[1], out[index, 0], out[index, 1]
@@ -68,7 +85,7 @@ def transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
             first[k] = _u32(small[k] + np.int64(p))
         forward(first, made, ring.head[index], ring.tail[index], ring.primes[index])
         for k in range(small.size):
-            value = once(shoup(made[k], _ONE, whole, p), p)
+            value = once(shoup(made[k], _ONE32, whole, p), p)
             high = (_u64(value) * inverse) >> _INVERSE_SHIFT  # the companion, or up to 2 less
             rest = (_u64(value) << _HALF) - high * _u64(p)
             for _ in range(2):
@@ -79,8 +96,27 @@ def transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
             companion_row[k] = _u32(high)
 
 
-@kernel
+@fall_back_to(numpy_kernels.seal_elements)
 def seal_elements(
+    values: U32, a: U32, noise: U32, key: U32, digits: U32, ring: Constants, out: U64
+) -> None:
+    """Seals `count` elements.
+
+    Args:
+        values: uint32 (count, d, N), the digits of every coefficient.
+        a: uint32 (count, primes, N), public, transformed.
+        noise: uint32 (count, 3, N), uniform and secret.
+        key: uint32 (primes, 2, N), of `transform_small`.
+        digits: uint32 (primes, 2, d): Delta B^k modulo the prime, and its companion.
+        out: uint64 (count, words, N).
+    """
+    size = values.shape[2]
+    spoilt = np.empty(size, np.int32), np.empty((3, size), np.uint32)
+    _seal_elements(values, a, noise, key, digits, ring, *spoilt, out)
+
+
+@kernel
+def _seal_elements(
     values: U32,
     a: U32,
     noise: U32,
@@ -91,21 +127,11 @@ def seal_elements(
     work: U32,
     out: U64,
 ) -> None:
-    """Seals `count` elements.
-
-    Args:
-        values: uint32 (count, d, N), the digits of every coefficient.
-        a: uint32 (count, primes, N), public, transformed.
-        noise: uint32 (count, 3, N), uniform and secret.
-        key: uint32 (primes, 2, N), of `transform_small`.
-        digits: uint32 (primes, 2, d): Delta B^k modulo the prime, and its companion.
-        small, work: int32 (N,) and uint32 (3, N), spoilt.
-        out: uint64 (count, words, N).
-    """
+    """Spoils `small`, int32 (N,), and `work`, uint32 (3, N)."""
     count, parts, size = values.shape
     coefficients = work[2]
     for element in range(count):
-        binomial(noise[element], small)
+        _binomial(noise[element], small)
         for word in range(ring.garner.shape[0]):
             for half in range(2):
                 index = 2 * word + half
@@ -126,7 +152,7 @@ def seal_elements(
                 row_a, s, s2 = a[element, index], key[index, 0], key[index, 1]
                 for k in range(size):
                     sum = _u32(row_c[k] + shoup(row_a[k], s[k], s2[k], p))
-                    row_c[k] = once(shoup(sum, _ONE, whole, p), p)
+                    row_c[k] = once(shoup(sum, _ONE32, whole, p), p)
             low, high = ring.primes[2 * word, 0], ring.primes[2 * word + 1, 0]
             w, w2 = ring.garner[word, 0], ring.garner[word, 1]
             lower, upper, row_out = work[0], work[1], out[element, word]
@@ -140,12 +166,22 @@ TRIED = 16
 """Words that are tried together; a window has whole runs."""
 
 
-@kernel
-def reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
+@fall_back_to(numpy_kernels.reduce_accepted)
+def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
     """Fills `out` with the words below the limit modulo their primes; False if a window runs out.
 
     A run of TRIED words is taken at once if all are below the limit, as most are.
+
+    Args:
+        windows: uint32 (count, primes, words); primes: of `Constants`.
+        out: uint32 (count, primes, N).
     """
+    return _reduce_accepted(windows, primes, np.empty(windows.shape[2], np.uint32), out)
+
+
+@kernel
+def _reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
+    """Spoils `spare`, uint32 (words,)."""
     size, end = out.shape[2], windows.shape[2]
     for element in range(windows.shape[0]):
         for index in range(primes.shape[0]):
@@ -173,14 +209,9 @@ def reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
     return True
 
 
-RUN = 64
-"""Words that fill whole 64-bit integers."""
-MASK = np.uint64((1 << WORD_BITS) - 1)
-"""Of one word."""
-
-
+@fall_back_to(numpy_kernels.pack_words)
 @kernel
-def pack_words(words: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+def pack_words(words: U64, out: U64) -> None:
     """Packs `words` (64 n,), below 2^53, into `out` (53 n,)."""
     for run in range(words.size // RUN):
         base, to = run * RUN, run * WORD_BITS
@@ -194,8 +225,9 @@ def pack_words(words: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
                 out[to + (at >> 6) + 1] |= word >> _u64(64 - (at & 63))
 
 
+@fall_back_to(numpy_kernels.add_words)
 @kernel
-def add_words(packed: NDArray[np.uint64], weight: np.uint64, sums: NDArray[np.uint64]) -> None:
+def add_words(packed: U64, weight: np.uint64, sums: U64) -> None:
     """sums (64 n,) += weight * the words packed in (53 n,); the caller keeps them below 2^64."""
     for run in range(sums.size // RUN):
         base, source = run * RUN, run * WORD_BITS
@@ -207,8 +239,9 @@ def add_words(packed: NDArray[np.uint64], weight: np.uint64, sums: NDArray[np.ui
             sums[base + k] += weight * (word & MASK)
 
 
+@fall_back_to(numpy_kernels.greatest_word)
 @kernel
-def greatest_word(packed: NDArray[np.uint64]) -> np.uint64:
+def greatest_word(packed: U64) -> np.uint64:
     """The greatest of the words packed in (53 n,)."""
     most = np.zeros(RUN, np.uint64)  # by place in a run: one alone each word would wait for
     for run in range(packed.size // WORD_BITS):
@@ -222,8 +255,9 @@ def greatest_word(packed: NDArray[np.uint64]) -> np.uint64:
     return _u64(most.max())
 
 
+@fall_back_to(numpy_kernels.reduce_words)
 @kernel
-def reduce_words(sums: NDArray[np.uint64], modulus: np.uint64) -> None:
+def reduce_words(sums: U64, modulus: np.uint64) -> None:
     """sums modulo Q, in place, for any sums below 2^64.
 
     floor(sum / Q) by a float64 is off by one at most, for the quotient is below 2^12.
@@ -233,3 +267,299 @@ def reduce_words(sums: NDArray[np.uint64], modulus: np.uint64) -> None:
         rest = sums[k] - _u64(np.float64(sums[k]) * inverse) * modulus
         rest = min(rest, rest + modulus)  # was one too many: rest wrapped around
         sums[k] = min(rest, rest - modulus)
+
+
+SOME = 512
+"""Coefficients of several limbs that are worked on at a time, so that they stay in the cache."""
+
+
+@fall_back_to(numpy_kernels.open_narrow)
+def open_narrow(
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
+) -> tuple[float, bool]:
+    """Opens `count` elements of a ring with one word.
+
+    Args:
+        words: uint64 (count, words, N), below their word moduli.
+        a: uint32 (count, primes, N); key: uint32 (primes, 2, N) of `transform_small`.
+        out: int64 (count, d, N).
+    Returns:
+        the sum of E^2, and whether every message was below B^d.
+    """
+    return _open_narrow(words, a, key, ring, scale, *_room(a), out)
+
+
+@fall_back_to(numpy_kernels.open_wide)
+def open_wide(
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
+) -> tuple[float, bool]:
+    """Opens elements of a ring with several words, in as many limbs; else as `open_narrow`."""
+    return _open_wide(words, a, key, ring, scale, *_room(a), out)
+
+
+def _room(a: U32) -> tuple[U32, U64]:
+    """Arrays that opening spoils: uint32 (primes + 1, N) and uint64 (2, N)."""
+    primes, size = a.shape[1:]
+    return np.empty((primes + 1, size), np.uint32), np.empty((2, size), np.uint64)
+
+
+@kernel
+def _open_narrow(
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
+) -> tuple[float, bool]:
+    total, beyond = 0.0, _u64(0)
+    messages, rests = room[0], room[1]
+    for element in range(words.shape[0]):
+        remove_key(words[element], a[element], key, ring, work)
+        decode_narrow(work, ring, scale, messages, rests)
+        total += squared_errors(rests, scale.places[out.shape[1], 0])
+        by_base = 1.0 / np.float64(scale.base)
+        for part in range(out.shape[1]):
+            row = out[element, part]
+            for k in range(row.size):
+                messages[k], digit = divided(messages[k], scale.base, by_base)
+                row[k] = np.int64(digit)
+        for k in range(messages.size):
+            beyond |= messages[k]
+    return total, beyond == _u64(0)
+
+
+@kernel
+def decode_narrow(residues: U32, ring: Constants, scale: Scale, messages: U64, rests: U64) -> None:
+    """M and E + Delta / 2 of one element, both uint64 (N,)."""
+    low, high = ring.primes[0, 0], ring.primes[1, 0]
+    inverse, inverse2 = ring.garner[0, 0], ring.garner[0, 1]
+    modulus, delta = scale.modulus[0], scale.places[0, 0]
+    half, by_delta = delta >> _ONE, 1.0 / np.float64(delta)
+    first, second = residues[0], residues[1]
+    for k in range(messages.size):
+        apart = once(_u32(_u32(second[k] + high) - first[k]), high)
+        upper = once(shoup(apart, inverse, inverse2, high), high)
+        value = _u64(_u64(first[k]) + _u64(low) * _u64(upper) + half)
+        messages[k], rests[k] = divided(min(value, _u64(value - modulus)), delta, by_delta)
+
+
+@kernel
+def squared_errors(rests: U64, half: np.uint64) -> float:
+    """Sum of (rest - half)^2, in four sums that do not wait for one another."""
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    for k in range(0, rests.size, 4):
+        a += np.float64(np.int64(rests[k] - half)) ** 2
+        b += np.float64(np.int64(rests[k + 1] - half)) ** 2
+        c += np.float64(np.int64(rests[k + 2] - half)) ** 2
+        d += np.float64(np.int64(rests[k + 3] - half)) ** 2
+    return (a + b) + (c + d)
+
+
+@kernel
+def _open_wide(
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
+) -> tuple[float, bool]:
+    total, sound = 0.0, True
+    for element in range(words.shape[0]):
+        remove_key(words[element], a[element], key, ring, work)
+        squares, whole = decode_wide(work, ring, scale, room[0], out[element])
+        total += squares
+        sound &= whole
+    return total, sound
+
+
+@kernel
+def remove_key(words: U64, a: U32, key: U32, ring: Constants, out: U32) -> None:
+    """C - a S of one element, modulo every prime, transformed back.
+
+    Args:
+        words: uint64 (words, N); a: uint32 (primes, N).
+        out: uint32 (primes + 1, N), the last row spoilt.
+    """
+    count = ring.inverses.size
+    work = out[count]
+    for index in range(count):
+        p, row_a, s, s2 = ring.primes[index, 0], a[index], key[index, 0], key[index, 1]
+        inverse, row, wide, twice = 1.0 / np.float64(p), words[index >> 1], _u64(p), _u32(p + p)
+        for k in range(work.size):
+            _, rest = divided(row[k], wide, inverse)
+            z = shoup(row_a[k], s[k], s2[k], p)
+            work[k] = once(_u32(_u32(_u32(rest) + twice) - z), twice)
+        backward(
+            work,
+            out[index],
+            ring.back_head[index],
+            ring.back_tail[index],
+            ring.last[index],
+            ring.primes[index],
+        )
+
+
+@inlined
+def divided(value: np.uint64, by: np.uint64, inverse: np.float64) -> tuple[np.uint64, np.uint64]:
+    """Quotient and rest of value < 2^54, by a float64 reciprocal that is off by one at most."""
+    quotient = _u64(np.float64(value) * inverse)
+    rest = _u64(value - quotient * by)
+    less = _u64(rest >> _SIGN)
+    rest, quotient = _u64(rest + less * by), _u64(quotient - less)
+    more = _u64(_ONE - ((rest - by) >> _SIGN))
+    return _u64(quotient + more), _u64(rest - more * by)
+
+
+@inlined
+def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
+    """The upper 64 bits of a product of two 64-bit integers."""
+    x0, x1, y0, y1 = x & _LOW, x >> _HALF, y & _LOW, y >> _HALF
+    middle = x1 * y0 + ((x0 * y0) >> _HALF)
+    lower = x0 * y1 + (middle & _LOW)
+    return _u64(x1 * y1 + (middle >> _HALF) + (lower >> _HALF))
+
+
+@kernel
+def decode_wide(
+    residues: U32, ring: Constants, scale: Scale, room: U64, out: I64
+) -> tuple[float, bool]:
+    """Digits of one element of a ring with several words; returns as `open_narrow`.
+
+    SOME coefficients at a time, in limbs of 64 bits, the lowest first. As many digits at once as an
+    estimate in float64 holds, the upper ones first. It is right or one too few; what is left then
+    is divided with the digits below, and carried up at the end.
+
+    Args:
+        residues: uint32 (primes + 1, N), the last row spoilt.
+        room: uint64 (2, N), spoilt.
+        out: int64 (d, N).
+    """
+    limbs, digits, delta = scale.modulus.size, out.shape[0], scale.places[0]
+    rows = room.reshape(-1, SOME)
+    value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]
+    by_base, total, beyond = 1.0 / np.float64(scale.base), 0.0, _u64(0)
+    ones[:] = _ONE
+    for start in range(0, out.shape[1], SOME):
+        here = out[:, start : start + SOME]
+        compose_wide(residues[:, start : start + SOME], ring, scale, rows)
+        end = digits
+        while end > 0:
+            end = (end - 1) // scale.together * scale.together
+            estimate(value, scale.places[end], times)
+            subtract(value, scale.places[end], times, carry)
+            here[end] = times.view(np.int64)
+        subtract(value, delta, ones, carry)  # of the lowest there is nothing below
+        for k in range(SOME):
+            times[k] = carry[k]
+            here[0, k] += np.int64(_ONE - carry[k])
+        add(value, delta, times, carry)
+        carry[:] = _u64(0)
+        for part in range(digits):
+            row = here[part]
+            if part % scale.together == 0:
+                for k in range(SOME):
+                    carry[k] += _u64(row[k])
+            for k in range(SOME):
+                carry[k], digit = divided(carry[k], scale.base, by_base)
+                row[k] = np.int64(digit)
+        for k in range(SOME):
+            beyond |= carry[k]
+        subtract(value, scale.places[digits], ones, carry)
+        lower, upper = value[0], value[1]
+        for k in range(SOME):  # an error below zero has all bits turned, and one more
+            turned, less = _u64(_u64(0) - carry[k]), np.float64(carry[k])
+            low, high = np.float64(lower[k] ^ turned), np.float64(upper[k] ^ turned)
+            total += (high * _LIMB + low + less) ** 2
+    return total, beyond == _u64(0)
+
+
+@kernel
+def compose_wide(residues: U32, ring: Constants, scale: Scale, rows: U64) -> None:
+    """v + Delta / 2 modulo q, by Garner's formula, in the first of the rows, a limb each.
+
+    v = m0 + p0 (m1 + p1 (m2 + ...)), one mixed digit for every prime; two of a word at a time.
+
+    Args:
+        residues: uint32 (primes + 1, SOME); they become mixed digits.
+        rows: uint64 (limbs + 3 or more, SOME); the last of so many has ones, the two before it
+            are spoilt.
+    """
+    count, limbs, at = ring.inverses.size, scale.modulus.size, 0
+    value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]
+    for j in range(count):
+        row, p = residues[j], ring.primes[j, 0]
+        for i in range(j):
+            other, w, w2 = residues[i], ring.mixed[at, 0], ring.mixed[at, 1]
+            for k in range(SOME):  # (x - y) / p_i, for x below p and y, another's digit, below 2p
+                apart = _u32(_u32(row[k] + _u32(p + p)) - other[k])
+                row[k] = once(shoup(apart, w, w2, p), p)
+            at += 1
+    value[:] = _u64(0)
+    for i in range(count - 2, -1, -2):
+        low = _u64(ring.primes[i, 0])
+        modulus = _u64(low * _u64(ring.primes[i + 1, 0]))
+        first, second = residues[i], residues[i + 1]
+        for k in range(SOME):
+            carry[k] = _u64(first[k]) + low * _u64(second[k])
+        for limb in range(limbs):
+            row_v = value[limb]
+            for k in range(SOME):
+                product, upper = _u64(row_v[k] * modulus), high_product(row_v[k], modulus)
+                sum = _u64(product + carry[k])
+                row_v[k] = sum
+                carry[k] = _u64(upper + _less(sum, product))
+    add(value, scale.places[scale.places.shape[0] - 1], ones, carry)
+    subtract(value, scale.modulus, ones, carry)
+    for k in range(SOME):
+        times[k] = carry[k]
+    add(value, scale.modulus, times, carry)
+
+
+@kernel
+def estimate(value: U64, by: U64, times: U64) -> None:
+    """value // by, or one less; below 2^49.
+
+    Args:
+        value: uint64 (limbs, SOME); by: uint64 (limbs,); times: uint64 (SOME,).
+    """
+    top = by.size - 1
+    while by[top] == _u64(0):
+        top -= 1
+    over, under = min(top + 1, by.size - 1), max(top - 1, 0)
+    whole = np.float64(by[top]) * _LIMB + np.float64(by[under]) * np.float64(top > under)
+    first, last = _LIMB * _LIMB * np.float64(over > top), np.float64(top > under)
+    upper, middle, lower, inverse = value[over], value[top], value[under], 1.0 / whole
+    for k in range(SOME):
+        about = np.float64(upper[k]) * first + np.float64(middle[k]) * _LIMB
+        about = (about + np.float64(lower[k]) * last) * inverse
+        times[k] = _u64(np.int64(max(about - 0.5, 0.0)))
+
+
+@kernel
+def subtract(value: U64, other: U64, times: U64, carry: U64) -> None:
+    """value -= times other, modulo 2^64 for all limbs together.
+
+    Args:
+        value: uint64 (limbs, SOME); other: uint64 (limbs,); times: uint64 (SOME,).
+        carry: uint64 (SOME,): 1 where that is below zero, else 0.
+    """
+    carry[:] = _u64(0)
+    for limb in range(value.shape[0]):
+        row, by = value[limb], other[limb]
+        for k in range(SOME):
+            product, before = _u64(times[k] * by), row[k]
+            taken = _u64(product + carry[k])
+            upper = high_product(times[k], by) + _less(taken, product)
+            row[k] = _u64(before - taken)
+            carry[k] = _u64(upper + _less(before, taken))
+
+
+@kernel
+def add(value: U64, other: U64, mask: U64, carry: U64) -> None:
+    """value += mask other, for a mask of 0 and 1; arguments as of `subtract`."""
+    carry[:] = _u64(0)
+    for limb in range(value.shape[0]):
+        row, more = value[limb], other[limb]
+        for k in range(SOME):
+            taken = _u64(more & _u64(_u64(0) - mask[k]))
+            sum = _u64(row[k] + taken)
+            row[k] = _u64(sum + carry[k])
+            carry[k] = _u64(_less(sum, taken) + _less(row[k], sum))
+
+
+@inlined
+def _less(x: np.uint64, y: np.uint64) -> np.uint64:
+    """1 if x < y, else 0: the borrow of x - y, or the carry of a sum x with y in it."""
+    return _u64(x < y)

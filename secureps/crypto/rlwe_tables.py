@@ -1,7 +1,4 @@
-"""Constants of a ring and of an encoding as the kernels of `rlwe` take them.
-
-Everything here is public and found once.
-"""
+"""Constants of a ring and of an encoding as the kernels of `rlwe` take them: public, found once."""
 
 from __future__ import annotations
 
@@ -12,8 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.crypto.ntt import companion, tables
-from secureps.crypto.ring import MOST_BASE, Encoding, Ring
+from secureps.crypto.ring import MOST_BASE, WORD_BITS, Encoding, Ring
 
+RUN = 64
+"""Words that fill whole 64-bit integers."""
+MASK = np.uint64((1 << WORD_BITS) - 1)
+"""Of one word."""
 INVERSE_BITS = 58
 """Of floor(2^58 / p), with which the companion of a secret is found without a division."""
 

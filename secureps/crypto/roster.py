@@ -78,7 +78,6 @@ class Certificate:
 
     @property
     def identity(self) -> PublicIdentity:
-        """The key that the party's signatures verify under."""
         return PublicIdentity(self.public_key)
 
     def verify(self, ca_public: PublicIdentity) -> None:
@@ -182,7 +181,6 @@ class Roster:
 
     @property
     def number(self) -> int:
-        """Of its epoch."""
         return 0 if self.epoch is None else self.epoch.number
 
     @property
@@ -204,7 +202,7 @@ class Roster:
 
     @property
     def place(self) -> tuple[int, int]:
-        """In the line of all that its CA has signed: the later one is to be gone by."""
+        """Orders all rosters that its CA has signed: of two, the later one counts."""
         return self.number, self.expires or _LAST_SECOND
 
     def number_of(self, digest: bytes) -> int | None:
@@ -278,7 +276,6 @@ class Roster:
         return {certificate.name: certificate for certificate in self.certificates}
 
     def names(self, role: Role) -> frozenset[str]:
-        """Of everybody in a role."""
         return self._names[role]
 
     @cached_property
@@ -286,15 +283,10 @@ class Roster:
         return {role: frozenset(c.name for c in of) for role, of in self._by_role.items()}
 
     def clients(self) -> tuple[Certificate, ...]:
-        """Clients by name."""
-        return self._of("client")
+        return self._by_role["client"]
 
     def holders(self) -> tuple[Certificate, ...]:
-        """Key holders by name."""
-        return self._of("holder")
-
-    def _of(self, role: Role) -> tuple[Certificate, ...]:
-        return self._by_role[role]
+        return self._by_role["holder"]
 
     @cached_property
     def _by_role(self) -> dict[Role, tuple[Certificate, ...]]:
@@ -304,7 +296,6 @@ class Roster:
         return {role: tuple(of) for role, of in found.items()}
 
     def __contains__(self, name: str) -> bool:
-        """Whether a party of this name is on it."""
         return name in self._by_name
 
     def verify(self, ca_public: PublicIdentity) -> None:
@@ -316,17 +307,16 @@ class Roster:
             certificate.verify(ca_public)
 
     def to_bytes(self) -> bytes:
-        """JSON text, one line to a field."""
         return self._text
 
     @cached_property
     def _text(self) -> bytes:
-        """Once: whoever follows rosters compares each with its own."""
+        """Made once: parties that follow rosters compare each with their own."""
         return to_file(self)
 
     @cached_property
     def text(self) -> str:
-        """As `to_bytes`: one text, whichever parties of a process have it on record."""
+        """`to_bytes` as text, made once and shared by all parties of a process."""
         text = self._text.decode()
         _WRITTEN[text] = self
         return text

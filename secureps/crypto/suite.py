@@ -50,15 +50,12 @@ class BfvCipher(Cipher):
 
     @property
     def element(self) -> int:
-        """Values of a ciphertext."""
         return VALUES_PER_CIPHERTEXT
 
     def adder(self) -> BfvAdder:
-        """The shard's side."""
         return BfvAdder(self.parameters)
 
     def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
-        """Seals under the holder's public key, at any place."""
         return self.noise_sealer(public_key)
 
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
@@ -98,26 +95,21 @@ class RlweCipher(Cipher):
         choose(parameters)
 
     def block_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a sealed block of `slots` values."""
         return choose(self.parameters).block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a total of `slots` values."""
         return choose(self.parameters).total_bytes(slots)
 
     @property
     def element(self) -> int:
-        """Values of a ring element."""
         return choose(self.parameters).values
 
     def adder(self) -> Adder:
-        """The shard's side."""
         from secureps.crypto.rlwe import RlweAdder
 
         return RlweAdder(self.parameters)
 
     def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
-        """Seals one submission under a one-time key of its own."""
         from secureps.crypto.rlwe import RlweSealing
 
         return RlweSealing(self.parameters, place)

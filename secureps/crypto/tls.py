@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from secureps.crypto.credentials import tls_name
 from secureps.crypto.identity import Identity, PublicIdentity, Role
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Unsigned
@@ -38,6 +37,22 @@ _POINT = 64
 """Bytes that follow."""
 _ED25519 = bytes.fromhex("300506032b6570034100")
 """Between what is signed and a signature: by Ed25519 (RFC 8410), which has 64 bytes."""
+
+
+class Credentials(Secret):
+    """Three PEM texts: the CA's certificate, the party's, and its private key."""
+
+    __slots__ = ("authority", "certificate", "key")
+
+    def __init__(self, authority: bytes, certificate: bytes, key: bytes) -> None:
+        self.authority, self.certificate, self.key = authority, certificate, key
+
+
+def tls_name(party: str) -> str:
+    """The name (DNS, RFC 5280) in a party's certificate: no address, and nobody resolves it."""
+    return f"{party}.secureps"
+
+
 _ECDSA = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 
 
@@ -62,7 +77,6 @@ class TlsKey(Secret):
         return cls(_private_pem(made))
 
     def to_bytes(self) -> bytes:
-        """The secret key, PEM."""
         return _private_pem(self._key)
 
     @property

@@ -191,7 +191,6 @@ class Guard:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] != "http":
             return
 
@@ -257,7 +256,6 @@ class Connection(H11Protocol):
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets the deadline."""
         self._forget()
         super().connection_lost(exc)
 

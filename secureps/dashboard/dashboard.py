@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from secureps.crypto.credentials import tls_name
 from secureps.crypto.identity import Role
+from secureps.crypto.tls import tls_name
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts, OwnActs, RunActs, saying
 from secureps.dashboard.application import application, bound, serving

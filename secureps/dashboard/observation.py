@@ -109,7 +109,6 @@ class Observation:
         self.seen = Seen()
 
     def take(self, status: Status, now: float) -> Seen:
-        """A status came."""
         self._totals.add(status.telemetry)
         self._note(presence(status), now)
         self.seen = replace(

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.course import CourseFold
-from secureps.dashboard.holder_view import OwnLedger, OwnRows
+from secureps.dashboard.holder_view import HolderView, OwnLedger, OwnRows
 from secureps.dashboard.observation import Observation
 from secureps.dashboard.officer_view import LogCheck
 from secureps.dashboard.scores import read_report
@@ -49,6 +49,7 @@ SLOWEST = 30.0
 """Seconds that a pause is long at most."""
 
 Look = Callable[[Board], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -172,35 +173,28 @@ class PlanSource:
 
     def look(self, board: Board) -> None:
         """Reads it once; raises as `load_plan` does."""
-        if board.facts.plan is not None or not self._files.changed():
+        if board.facts.plan is not None:
             return
-        with self._files.again():
-            plan = load_plan(self._path)
-        board.put(
-            lambda facts: facts if facts.plan is not None else _add_explanation(facts, plan, None)
-        )
+        if (plan := self._files.read(lambda: load_plan(self._path))) is not None:
+            board.put(lambda facts: facts if facts.plan else _add_explanation(facts, plan, None))
 
 
 class Changing:
-    """Files of which it is asked whether they are as they were."""
+    """Files that are read again when they have changed."""
 
     def __init__(self, *paths: Path) -> None:
         self._paths = paths
         self._known: object = None
 
-    def changed(self) -> bool:
-        """Whether one of them is another one than at the last call."""
-        before, self._known = self._known, [_stamp(path) for path in self._paths]
-        return self._known != before
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Counts them as changed at the next call, too, if what is done with them fails."""
-        try:
-            yield
-        except Exception:  # what nobody expected, too, is said for as long as it is so
-            self._known = None
-            raise
+    def read(self, reading: Callable[[], T]) -> T | None:
+        """What `reading` finds; None if no file is another one than when it last succeeded."""
+        now = [_stamp(path) for path in self._paths]
+        if now == self._known:
+            return None
+        self._known = None  # should it fail, it is read, and its fault said, at every look
+        found = reading()
+        self._known = now
+        return found
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -278,16 +272,17 @@ class CourseSource:
         Raises as `read_rows` and `journal_status` do.
         """
         journals = [each for each in self._journals if each.journal.is_file()]
-        if journals and self._files.changed():
-            with self._files.again():
-                courses = [each.read().told for each in journals]
-                found = max(courses, key=lambda each: (each.reign, each.rows))
+        if not journals:
+            return
+        courses = self._files.read(lambda: [each.read().told for each in journals])
+        if courses is not None:
+            found = max(courses, key=lambda each: (each.reign, each.rows))
             board.put(lambda facts: _add_plan(replace(facts, course=found), found.run))
         seen = board.facts.seen
-        told = seen.status is not None and not seen.over
-        if journals and not told and self._standing.changed():
-            with self._standing.again():
-                status = journal_status(self._states, self._kit)
+        if seen.status is not None and not seen.over:
+            return
+        status = self._standing.read(lambda: journal_status(self._states, self._kit))
+        if status is not None:
             board.put(lambda facts: replace(facts, recalled=status))
 
 
@@ -303,11 +298,11 @@ class ReportSource:
 
     def look(self, board: Board) -> None:
         """Reads it, if it has changed; raises as `read_report` does."""
-        if not self._files.changed() or not self._path.is_file():
+        if not self._path.is_file():
             return
-        with self._files.again():
-            report = read_report(self._path.read_text())
-        board.put(lambda facts: replace(facts, report=report))
+        report = self._files.read(lambda: read_report(self._path.read_text()))
+        if report is not None:
+            board.put(lambda facts: replace(facts, report=report))
 
 
 class HolderSource:
@@ -323,19 +318,18 @@ class HolderSource:
         self._kit, self._state = kit, state
         self._rows = Followed(state / JOURNAL, lambda: OwnRows(name))
         self._ledger = KnownLedger(ledger, budget)
-        self._files, self._spent = Changing(*_files(state)), Changing(ledger)
+        self._files = Changing(*_files(state), ledger)
 
     def look(self, board: Board) -> None:
         """Reads what is new; raises as `read_rows` and `load_public` do."""
-        changes = [files.changed() for files in (self._files, self._spent)]
-        if not self._rows.journal.is_file() or not any(changes):
-            return
-        with self._files.again():
-            rows = self._rows.read()
-            holders = [each.name for each in load_public(self._kit).roster.holders()]
-            # after the journal: what that says was spent, the ledger had before
-            view = rows.view(self._ledger.read(), holders)
-        board.put(lambda facts: replace(facts, own=view))
+        if self._rows.journal.is_file() and (view := self._files.read(self._view)) is not None:
+            board.put(lambda facts: replace(facts, own=view))
+
+    def _view(self) -> HolderView | None:
+        rows = self._rows.read()
+        holders = [each.name for each in load_public(self._kit).roster.holders()]
+        # after the journal: what that says was spent, the ledger had before
+        return rows.view(self._ledger.read(), holders)
 
 
 class KnownLedger:
@@ -383,9 +377,8 @@ class LedgersSource:
             if path not in self._known:
                 self._known[path] = Changing(path), KnownLedger(path)
             files, ledger = self._known[path]
-            if files.changed():
-                with files.again():
-                    self._said[path.stem] = ledger.read()
+            if (said := files.read(ledger.read)) is not None:
+                self._said[path.stem] = said
         board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
 
 
@@ -397,11 +390,9 @@ class LogsSource:
         self._changing = Changing(*files)
 
     def look(self, board: Board) -> None:
-        if not self._changing.changed():
-            return
-        with self._changing.again():
-            checks = tuple(checked(self._files, self._kit))
-        board.put(lambda facts: replace(facts, logs=checks))
+        checks = self._changing.read(lambda: tuple(checked(self._files, self._kit)))
+        if checks is not None:
+            board.put(lambda facts: replace(facts, logs=checks))
 
 
 def checked(files: Sequence[Path], kit: Path) -> Iterator[LogCheck]:

@@ -64,13 +64,6 @@ class ShardLocated:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitteeFormed:
-    """These key holders open what is sealed from some versions on."""
-
-    committee: KeyCommittee
-
-
-@dataclass(frozen=True, slots=True)
 class StandbyFollows:
     """Nothing is said from now on before this standby has it; empty: nobody is waited for.
 
@@ -378,7 +371,7 @@ GroupRecord = (
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
-    | (CommitteeFormed | MovingRecord | StandbyFollows)
+    | (KeyCommittee | MovingRecord | StandbyFollows)
     | (Retire | FounderChosen | Submit | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | Checkpointed | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)

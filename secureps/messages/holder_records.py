@@ -10,15 +10,6 @@ from secureps.messages.submission import Cohort
 
 
 @dataclass(frozen=True, slots=True)
-class KeySumTaken:
-    """The sum of keys that opens a cohort's sums here, int32 little-endian."""
-
-    group: str
-    number: int
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class BaseModel:
     """The digest of the model that every update from one base version was trained on."""
 
@@ -64,4 +55,4 @@ class KeysErased:
 
 
 HolderRecord = Incarnated | RosterFollowed | RunPinned | CohortReleased | (KeyReplaced | KeysErased)
-"""What a key holder writes; `KeySumTaken` is a shard's."""
+"""What a key holder writes."""

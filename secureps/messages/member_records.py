@@ -38,7 +38,6 @@ class UpdateReleased:
 
     @property
     def fact(self) -> Charge | Release | None:
-        """What the update spends, in whichever unit."""
         return self.charge if self.charge is not None else self.release
 
 

@@ -98,7 +98,6 @@ class ReceiptSummary:
 
     @property
     def fact(self) -> Charge | Release | None:
-        """What was spent on it, in whichever unit."""
         return self.charge if self.charge is not None else self.release
 
 

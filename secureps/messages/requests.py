@@ -6,7 +6,7 @@ Everyone dials the coordinator; clients and a bfv holder also dial shards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Octets = bytes | memoryview
 else:  # what is read back is bytes
     Octets = bytes
-from typing import Final
 
 BALANCE: Final = "balance"
 """Why blocks move that go from a shard with much to do to one with less (`Move.what`)."""
@@ -195,7 +194,6 @@ class Withdraw:
 
     @property
     def group(self) -> str:
-        """The submission's."""
         return self.id.group
 
 
@@ -271,7 +269,6 @@ class Examined:
 
     @property
     def group(self) -> str:
-        """The submission's."""
         return self.id.group
 
 

@@ -108,25 +108,19 @@ class GroupPlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
-    """Which other shards hold the blocks: the second of every block, then the third, and so on."""
-
-    groups: tuple[GroupPlacement, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Placement:
     """Which shards hold which block, in one journalled epoch.
 
     Args:
         groups: of every block its primary, which takes it in and passes it on.
-        replicas: who else holds it, "" for nobody; None if nobody holds any.
+        replicas: who else holds it: of all groups the second shard of every block, "" for nobody,
+            then the third, and so on.
     """
 
     epoch: int
     shards: tuple[str, ...]
     groups: tuple[GroupPlacement, ...]
-    replicas: Replicas | None = None
+    replicas: tuple[GroupPlacement, ...] = ()
 
     def __hash__(self) -> int:
         """Of a few fields: what follows from a placement is looked up for every block."""
@@ -155,8 +149,8 @@ class Placement:
                 owners = tuple(each[rank] if rank < len(each) else "" for each in blocks)
                 ranks += [[]] if rank == len(ranks) else []
                 ranks[rank].append(GroupPlacement(group, owners))
-        more = tuple(placed for rank in ranks[1:] for placed in rank)
-        return cls(epoch, tuple(shards), tuple(ranks[0]), Replicas(more) if more else None)
+        more = (placed for rank in ranks[1:] for placed in rank)
+        return cls(epoch, tuple(shards), tuple(ranks[0]), tuple(more))
 
     @property
     def held(self) -> dict[str, list[tuple[str, ...]]]:
@@ -210,9 +204,8 @@ class _View(NamedTuple):
 @lru_cache(maxsize=16)
 def _views(placement: Placement) -> Mapping[str, _View]:
     """By group; asked for with every block."""
-    more = () if placement.replicas is None else placement.replicas.groups
     ranks = defaultdict[str, list[GroupPlacement]](list)
-    for placed in (*placement.groups, *more):
+    for placed in (*placement.groups, *placement.replicas):
         ranks[placed.group].append(placed)
     return {group: _view(tuple(of)) for group, of in ranks.items()}
 

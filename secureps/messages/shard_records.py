@@ -1,20 +1,12 @@
-"""What a shard writes into its journal."""
+"""What a shard writes into its journal; a block's header says that its payload is in the spool."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import BlockHeader, Cohort, SubmissionId
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSpooled:
-    """A payload is durable in the spool under its header's key."""
-
-    header: BlockHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +15,15 @@ class SumsMade:
 
     cohort: Cohort
     sums: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySumTaken:
+    """The sum of keys that opens a cohort's sums here, int32 little-endian."""
+
+    group: str
+    number: int
+    key: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class OpenedForgotten:
     blocks: tuple[int, ...]
 
 
-ShardRecord = (Incarnated | RunPinned | BlockSpooled | SumsMade | KeySumTaken | Prepared) | (
+ShardRecord = (Incarnated | RunPinned | BlockHeader | SumsMade | KeySumTaken | Prepared) | (
     StateCommitted | BlocksAdopted | Discarded | OpenedForgotten | RosterFollowed
 )
 """What a shard writes."""

@@ -64,7 +64,6 @@ class BlockHeader:
 
     @property
     def id(self) -> SubmissionId:
-        """The submission that the block is of."""
         return SubmissionId(self.author, self.group, self.sequence)
 
     @property
@@ -134,7 +133,6 @@ class Receipt:
 
     @property
     def fact(self) -> Charge | Release | None:
-        """What was spent on it, in whichever unit."""
         return self.charge if self.charge is not None else self.release
 
     @cached_property
@@ -191,7 +189,6 @@ class Cohort:
 
     @property
     def weight(self) -> int:
-        """The sum of the rule's weights."""
         return sum(member.weight for member in self.members)
 
 
@@ -285,15 +282,15 @@ class Outcome(StrEnum):
 
     The words for what else may end without what it was for, and the records that say so:
 
-    submission   dropped (an `Outcome`); withdrawn: refused on its way (`SubmissionWithdrawn`)
+    submission   dropped (an `Outcome`); withdrawn: refused on its way (`Withdraw`)
     cohort       reopened: nothing was opened, it closes anew (`CohortReopened`); burnt:
                  charged, and never opened (`CohortBurnt`); spoilt: burnt for what a member of
                  it sent
-    opening      refused: by one holder (`HolderRefused`); failed: with these answers, and
-                 others may do (`OpeningFailed`)
+    opening      refused: by one holder (`OpenRefused`); failed: with these answers, and others
+                 may do (`OpeningFailed`)
     round        given up: nothing was opened (`RoundGivenUp`)
     member       declined: takes no part in a round (`MemberDeclined`); passed over: nobody
-                 waits for it (`MemberPassed`); retired: leaves for good (`MemberRetired`);
+                 waits for it (`MemberPassed`); retired: leaves for good (`Retire`);
                  isolated: left out, it spoils cohorts (`ClientIsolated`)
     evaluation   skipped (`EvaluationSkipped`)
     row-block    resigned: it stays at its version (`GroupResigned`)

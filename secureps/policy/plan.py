@@ -259,11 +259,9 @@ class Plan:
         return found
 
     def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-        """The groups that a client contributes to, see `policy.plan.touched`."""
         return touched(self.section.group, rows)
 
     def versions(self, group: str) -> int:
-        """How many versions are made of a group."""
         own = None if group == EVALUATION else self.group(group).versions
         return own if own is not None else self.section.versions
 
@@ -387,7 +385,6 @@ class Plan:
 
     @property
     def noisy_shards(self) -> bool:
-        """Whether shards add noise to the sums that they hold."""
         privacy = self.section.privacy
         return isinstance(privacy, ClientPrivacySection) and privacy.placement == "aggregator"
 
@@ -405,7 +402,6 @@ class Plan:
         return own if slots is None else replace(own, slots=slots)
 
     def cipher_of(self, group: GroupLayout) -> Cipher:
-        """What hides the blocks of a group."""
         return cipher(self.fitted(group))
 
     def key_length(self, group: GroupLayout) -> int:
@@ -428,7 +424,6 @@ class Plan:
 
     @cached_property
     def holders(self) -> int:
-        """How many key holders the run has."""
         if self.opening is Opening.NOTHING:
             return 0
         asked = self.section.cipher.holders
@@ -460,7 +455,6 @@ class Plan:
 
     @cached_property
     def opening(self) -> Opening:
-        """What turns a cohort's sum into numbers."""
         return cipher(self.cipher_parameters).opening
 
     @property
@@ -502,7 +496,6 @@ class Plan:
         return {}
 
     def optimizer(self, group: str) -> Optimizer:
-        """The group's server optimizer; see `build_optimizer`."""
         made = build_optimizer(self.group(group).optimizer)
         return made if self.group(group).pull_bits is None else keeping_exact(made)
 

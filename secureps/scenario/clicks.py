@@ -59,7 +59,6 @@ class Records:
 
     @classmethod
     def joined(cls, parts: list[Records]) -> Records:
-        """Concatenates records."""
         x, y, p = (np.concatenate([getattr(part, k) for part in parts]) for k in ("x", "y", "p"))
         return cls(x, y, p)
 
@@ -93,11 +92,9 @@ class Clicks:
             raise ConfigError("parties, records and held_out must be at least 1")
 
     def share(self, party: int) -> Records:
-        """The records of a party in [0, parties)."""
         return self._drawn(party, self.records, _TRAIN)
 
     def pooled(self) -> Records:
-        """The records of all parties."""
         return Records.joined([self.share(party) for party in range(self.parties)])
 
     def judged(self) -> Records:

@@ -33,7 +33,6 @@ class Constant:
     kind: ClassVar[str] = "constant"
 
     def sample(self, rng: np.random.Generator) -> float:
-        """The value; draws nothing."""
         return self.value
 
 
@@ -50,7 +49,6 @@ class Uniform:
             raise ConfigError(f"uniform: high ({self.high}) is below low ({self.low})")
 
     def sample(self, rng: np.random.Generator) -> float:
-        """Draws seconds."""
         return float(rng.uniform(self.low, self.high))
 
 
@@ -67,7 +65,6 @@ class LogNormal:
             raise ConfigError(f"lognormal: sigma is at most {MOST_SIGMA:g}, got {self.sigma:g}")
 
     def sample(self, rng: np.random.Generator) -> float:
-        """Draws seconds."""
         return float(self.median * math.exp(self.sigma * rng.standard_normal()))
 
 
@@ -79,7 +76,6 @@ class Exponential:
     kind: ClassVar[str] = "exponential"
 
     def sample(self, rng: np.random.Generator) -> float:
-        """Draws seconds."""
         return float(rng.exponential(self.mean))
 
 
@@ -177,7 +173,6 @@ class Delays:
         return cls(**given, dropout=_number(table.get("dropout", 0.0), "delays.dropout"))
 
     def train_seconds(self, seed: int, client: str, version: int) -> float:
-        """The seconds that `client` trains from `version`."""
         speed = self.device.sample(generator(seed, client, 0, "device"))
         return speed * self.train.sample(generator(seed, client, version, "train"))
 
@@ -192,11 +187,9 @@ class Delays:
         return self.bandwidth.sample(generator(seed, client, 0, "bandwidth"))
 
     def version_seconds(self, seed: int, group: str, version: int) -> float:
-        """The seconds that shards take until a version of a group is prepared."""
         return self.version.sample(generator(seed, group, version, "version"))
 
     def drops(self, seed: int, client: str, version: int) -> bool:
-        """Whether `client` gives up on `version`."""
         if not self.dropout:
             return False
         return bool(generator(seed, client, version, "dropout").random() < self.dropout)

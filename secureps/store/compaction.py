@@ -32,11 +32,10 @@ from secureps.messages import shard_records as shard
 from secureps.messages.encoding import digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.following import JournalRow
-from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
 from secureps.messages.requests import Checkpointed, Examined, KeyShare, Prepared, Submit
-from secureps.messages.submission import Held, Receipt, receipt_digest
+from secureps.messages.submission import BlockHeader, Held, Receipt, receipt_digest
 from secureps.roles.machine import Fold
 from secureps.store.journal_height import START, Mark
 from secureps.store.journal_rows import DAMAGED, RECORDS, Record, Row, rows_after, unreadable
@@ -79,10 +78,10 @@ UNTOLD: frozenset[type] = frozenset(
         KeyShare,
         Held,
         EnvelopeKeyAnnounced,
-        KeySumTaken,
-        shard.BlockSpooled,
+        BlockHeader,
         shard.BlocksAdopted,
         shard.Discarded,
+        shard.KeySumTaken,
         shard.OpenedForgotten,
         shard.StateCommitted,
         shard.SumsMade,

@@ -24,6 +24,7 @@ from secureps.messages import (
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.requests import (
     Checkpointed,
     Examined,
@@ -35,7 +36,7 @@ from secureps.messages.requests import (
     Withdraw,
 )
 from secureps.messages.scaling import ScalingDecided
-from secureps.messages.submission import Held
+from secureps.messages.submission import BlockHeader, Held
 from secureps.store.journal_height import Mark, full
 
 Record = Any
@@ -59,6 +60,7 @@ RECORDS: dict[str, type] = dataclasses_of(
     kind.__name__: kind
     for kind in (
         *(VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided),
+        *(BlockHeader, KeyCommittee),
         *(Held, Examined, KeyShare, OpenRefused, Prepared, Checkpointed, Withdraw, Submit, Retire),
     )
 }

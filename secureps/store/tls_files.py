@@ -17,10 +17,10 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from secureps.crypto.credentials import Credentials
 from secureps.crypto.identity import Identity, PublicIdentity, Role
 from secureps.crypto.roster import Roster
 from secureps.crypto.tls import (
+    Credentials,
     TlsKey,
     certify_tls,
     check_authority,

@@ -186,7 +186,7 @@ class Asked:
 
 
 @contextmanager
-def looking(chromium: Any, *arguments: str) -> Iterator[Any]:
+def looking(chromium: Any, *arguments: str, width: int = 1280) -> Iterator[Any]:
     """The page of another dashboard, which complains of nothing."""
     process = subprocess.Popen(
         [sys.executable, "-m", "secureps", "dashboard", *arguments],
@@ -195,7 +195,7 @@ def looking(chromium: Any, *arguments: str) -> Iterator[Any]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert process.stdout is not None
-    other, complaints = chromium.new_context(viewport={"width": 1280, "height": 900}), []
+    other, complaints = chromium.new_context(viewport={"width": width, "height": 900}), []
     try:
         page = other.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -363,17 +363,7 @@ def test_who_has_no_cookie_sees_nothing(chromium: Any, run: tuple[Path, str]) ->
 
 
 def test_a_data_holder_sees_itself_alone(chromium: Any, run: tuple[Path, str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "secureps", "dashboard", str(run[0]), "--name", "client-00"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert process.stdout is not None
-    other = chromium.new_context(viewport={"width": 400, "height": 900})
-    try:
-        page = other.new_page()
-        page.goto(process.stdout.readline().split()[-1])
+    with looking(chromium, str(run[0]), "--name", "client-00", width=400) as page:
         playwright.expect(page.locator("#budget")).to_contain_text("epsilon", timeout=LIMIT)
         playwright.expect(page.locator("#sent")).to_contain_text("update", timeout=LIMIT)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -382,56 +372,27 @@ def test_a_data_holder_sees_itself_alone(chromium: Any, run: tuple[Path, str]) -
             page.evaluate(f"location.hash = '{name}'")
             page.wait_for_timeout(300)
             assert not any(f"client-0{i}" in page.content() for i in range(1, 6))
-    finally:
-        other.close()
-        process.terminate()
-        with process:
-            process.wait(20)
 
 
 def test_a_run_is_ended_after_one_more_question(chromium: Any, run: tuple[Path, str]) -> None:
     """The last but one: there is no run after it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "secureps", "dashboard", str(run[0]), "--act"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert process.stdout is not None
-    other, asked = chromium.new_context(), []
-    agreed = False
-
-    def answer(dialog: Any) -> None:
-        asked.append(dialog.message)
-        if agreed:
-            dialog.accept()
-        else:
-            dialog.dismiss()
-
-    try:
-        page = other.new_page()
-        page.on("dialog", answer)
-        page.goto(process.stdout.readline().split()[-1])
+    with looking(chromium, str(run[0]), "--act") as page:
+        asked = Asked(page)
         trained(page)
         end = page.get_by_role("button", name="End the run in order")
         end.click(timeout=LIMIT)
-        assert asked == ["End this run? secureps resume goes on with it."]
+        assert asked.said == ["End this run? secureps resume goes on with it."]
         assert not (run[0] / "acts.jsonl").exists()
-        agreed = True
+        asked.agrees = True
         end.click()
         playwright.expect(page.locator("#headline")).to_contain_text("stopped", timeout=LIMIT)
         playwright.expect(page.locator("#acts table")).to_contain_text("observer", timeout=LIMIT)
         for _ in range(200):
-            if len(asked) == 3:
+            if len(asked.said) == 3:
                 break
             page.wait_for_timeout(100)
-        assert len(asked) == 3, "and it is told what came of it"
-        assert "resume goes on" in asked[-1]
-    finally:
-        other.close()
-        process.terminate()
-        with process:
-            process.wait(20)
+        assert len(asked.said) == 3, "and it is told what came of it"
+        assert "resume goes on" in asked.said[-1]
 
 
 def test_what_is_left_of_a_run_is_shown_calmly(chromium: Any, run: tuple[Path, str]) -> None:

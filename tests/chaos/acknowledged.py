@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from secureps.errors import SecurepsError
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.run import COORDINATOR
-from secureps.messages.shard_records import BlockSpooled
 from secureps.messages.submission import OPENED, BlockHeader, SubmissionId
 from secureps.roles.shard.shard import Shard
 from secureps.store.spool import DiskSpool
@@ -25,11 +24,11 @@ def answers(world: World, party: str, message: Any, answer: Any) -> None:
         return
     journal = world._stores[party].journal
     assert isinstance(journal, Journal)
-    known: Submit | BlockSpooled
+    known: Submit | BlockHeader
     if isinstance(message, Submit):
         name, known = str(message.receipt.id), Submit(message.receipt)
     else:
-        name, known = message.header.key, BlockSpooled(message.header)
+        name, known = message.header.key, message.header
         if not (_durable(world, party, name) or _let_go(world, party, message.header)):
             world.evidence.broken(f"{party} acknowledged {name} before it was durable")
     if takeover.lacks(world, party, known):

@@ -140,6 +140,11 @@ def test_sealed_blocks_have_exactly_their_size_and_open(sides: Sides, slots: int
     assert np.array_equal(opened, values)
 
 
+def test_nothing_added_opens_to_zeros(sides: Sides) -> None:
+    total = sides.adder.total(sides.adder.zero(9000))
+    assert not sides.cohort().open(total, 9000).any()
+
+
 def test_a_full_cohort_of_extremes_is_exact(sides: Sides) -> None:
     """The greatest and the smallest sums: no digit carries, and the noise fits."""
     parameters = sides.parameters

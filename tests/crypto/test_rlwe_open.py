@@ -13,7 +13,7 @@ from secureps import compiled
 from secureps.crypto.numpy_kernels import decode_wide as by_numpy
 from secureps.crypto.pack import capacity_base
 from secureps.crypto.ring import RINGS, Encoding, Ring, error_bound, most_digits
-from secureps.crypto.rlwe_open import decode_wide as by_numba
+from secureps.crypto.rlwe_kernels import decode_wide as by_numba
 from secureps.crypto.rlwe_tables import constants, scale
 
 compiled_kind = True

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import secureps
-from secureps.crypto.cipher import CipherParameters, Opening
-from secureps.crypto.suite import CIPHERS, cipher, key_length
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.suite import cipher, key_length
 from secureps.errors import KitError, Malformed, Oversized, PlanRefused, Refused
 from tests.kits.cipher_kit import PLACE
 
@@ -19,15 +19,6 @@ from tests.kits.cipher_kit import PLACE
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(PlanRefused, match="known are bfv, plain"):
         cipher(CipherParameters("ckks", 1, 1))
-
-
-def test_what_opens_each() -> None:
-    openings = {name: cipher(CipherParameters(name, 4, 100)).opening for name in CIPHERS}
-    assert openings == {
-        "bfv": Opening.HOLDER,
-        "plain": Opening.NOTHING,
-        "rlwe": Opening.COMMITTEE,
-    }
 
 
 def test_bfv_names_the_missing_key() -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.crypto.cipher import WEIGHTS
-from secureps.crypto.kernels import kernels
 from secureps.crypto.ring import RINGS
-from secureps.crypto.rlwe_kernels import RUN
+from secureps.crypto.rlwe_kernels import add_words, greatest_word, pack_words, reduce_words
+from secureps.crypto.rlwe_tables import RUN
 
 pytestmark = pytest.mark.usefixtures("kernel_kind")
 TOP = (1 << 53) - 1
@@ -28,7 +28,7 @@ words_of_runs = st.integers(1, 3).flatmap(
 
 def packed(words: list[int]) -> U64:
     out = np.full(len(words) // RUN * 53, 0xDEAD, np.uint64)
-    kernels().pack_words(np.array(words, np.uint64), out)
+    pack_words(np.array(words, np.uint64), out)
     return out
 
 
@@ -37,67 +37,32 @@ def packed(words: list[int]) -> U64:
 def test_packing_is_one_long_integer(words: list[int]) -> None:
     whole = sum(word << (53 * i) for i, word in enumerate(words))
     assert packed(words).astype("<u8").tobytes() == whole.to_bytes(53 * len(words) // 8, "little")
-    assert int(kernels().greatest_word(packed(words))) == max(words)
+    assert int(greatest_word(packed(words))) == max(words)
 
 
 def test_the_greatest_word_is_found_in_any_place_of_any_run() -> None:
     for at in range(3 * RUN):
         words = [5] * (3 * RUN)
         words[at] = 6
-        assert int(kernels().greatest_word(packed(words))) == 6
+        assert int(greatest_word(packed(words))) == 6
 
 
 @settings(deadline=None)
 @given(words=words_of_runs, weight=st.sampled_from(WEIGHTS), before=st.integers(0, 2**60))
 def test_adding_adds_each_word_times_the_weight(words: list[int], weight: int, before: int) -> None:
     sums = np.full(len(words), before, np.uint64)
-    kernels().add_words(packed(words), np.uint64(weight), sums)
+    add_words(packed(words), np.uint64(weight), sums)
     assert sums.tolist() == [before + weight * word for word in words]
-
-
-@pytest.mark.parametrize("at", range(RUN))
-def test_no_word_touches_another(at: int) -> None:
-    words = [0] * RUN
-    words[at] = TOP
-    sums = np.zeros(RUN, np.uint64)
-    kernels().add_words(packed(words), np.uint64(1), sums)
-    assert sums.tolist() == words
-    words = [TOP] * RUN
-    words[at] = 0
-    sums[:] = 0
-    kernels().add_words(packed(words), np.uint64(1), sums)
-    assert sums.tolist() == words
 
 
 def test_2048_units_of_the_greatest_words_fit() -> None:
     sums = np.zeros(RUN, np.uint64)
     for _ in range(512):
-        kernels().add_words(packed([TOP] * RUN), np.uint64(4), sums)
+        add_words(packed([TOP] * RUN), np.uint64(4), sums)
     assert sums.tolist() == [2048 * TOP] * RUN
 
 
 MODULI = sorted({q for ring in RINGS for q in ring.moduli})
-
-
-@pytest.mark.parametrize("modulus", MODULI)
-@given(
-    sums=st.lists(
-        st.one_of(
-            st.integers(0, 2**64 - 1),
-            st.builds(lambda k, d: (k, d), st.integers(0, 2048), st.sampled_from([-1, 0, 1])),
-        ),
-        min_size=1,
-    )
-)
-def test_reduction_is_exact_at_every_multiple(
-    modulus: int, sums: list[int | tuple[int, int]]
-) -> None:
-    numbers = [
-        s if isinstance(s, int) else min(max(s[0] * modulus + s[1], 0), 2**64 - 1) for s in sums
-    ]
-    reduced = np.array(numbers, np.uint64)
-    kernels().reduce_words(reduced, np.uint64(modulus))
-    assert reduced.tolist() == [n % modulus for n in numbers]
 
 
 @pytest.mark.parametrize("modulus", MODULI)
@@ -106,5 +71,5 @@ def test_reduction_at_all_edges(modulus: int) -> None:
     numbers = [k * modulus + d for k in range(most) for d in (0, 1, modulus - 1)]
     numbers += [2**64 - 1, most * modulus, most * modulus - 1]
     reduced = np.array(numbers, np.uint64)
-    kernels().reduce_words(reduced, np.uint64(modulus))
+    reduce_words(reduced, np.uint64(modulus))
     assert reduced.tolist() == [n % modulus for n in numbers]

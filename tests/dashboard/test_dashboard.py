@@ -20,7 +20,7 @@ import pytest
 
 from secureps.client.runner import Joining
 from secureps.client.site_policy import SitePolicy
-from secureps.crypto.credentials import tls_name
+from secureps.crypto.tls import tls_name
 from secureps.dashboard.command import own_beside, showing
 from secureps.dashboard.dashboard import Looking, dashboard
 from secureps.errors import ConfigError, KitError
@@ -51,6 +51,18 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "kit"
 
 
+def news(looking: Looking, wanted: Callable[[Any], object]) -> Any:
+    """The page's data, once it has what is wanted."""
+    with dashboard(looking) as address:
+        browser = Browser(address)
+        browser.enter()
+        with browser.news() as told:
+            for each in told:
+                if wanted(each):
+                    return each
+    raise AssertionError("the page does not say it")
+
+
 def test_a_client_sees_its_own_page_alone(run: Path) -> None:
     own = run / "state" / "client-00"
     with dashboard(Looking(run / "kit", "client-00", state=own, budget=8.0)) as address:
@@ -73,28 +85,10 @@ def test_an_officer_reads_journal_ledgers_and_logs(run: Path) -> None:
         ledger=run / "ledgers",
         logs=(run / "coordinator.jsonl",),
     )
-    with dashboard(looking) as address:
-        browser = Browser(address)
-        browser.enter()
-        with browser.news() as news:
-            told = next(
-                each for each in news if each["officer"]["holders"] and each["officer"]["logs"]
-            )
+    told = news(looking, lambda each: each["officer"]["holders"] and each["officer"]["logs"])
     assert told.keys() == {"operator", "officer", "troubles"}
     assert told["officer"]["explanation"]["name"] == "audited"
     assert [each["sound"] for each in told["officer"]["logs"]] == [True]
-
-
-def news(looking: Looking, wanted: Callable[[Any], object]) -> Any:
-    """The page's data, once it has what is wanted."""
-    with dashboard(looking) as address:
-        browser = Browser(address)
-        browser.enter()
-        with browser.news() as told:
-            for each in told:
-                if wanted(each):
-                    return each
-    raise AssertionError("the page does not say it")
 
 
 def of_up(folder: Path) -> Looking:

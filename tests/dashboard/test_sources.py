@@ -47,16 +47,20 @@ from tests.kits.ledgers import charge
 FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
 
 
-def test_files_have_changed_at_first_and_when_they_have(tmp_path: Path) -> None:
+def test_files_are_read_at_first_and_when_they_have_changed(tmp_path: Path) -> None:
     path = tmp_path / "a"
     files = Changing(path)
-    assert files.changed(), "nobody has looked before"
-    assert not files.changed()
-    path.write_text("a")
-    assert files.changed()
-    with pytest.raises(DamagedStore), files.again():
+
+    def fail() -> str:
         raise DamagedStore("not whole")
-    assert files.changed(), "what failed is tried again"
+
+    assert files.read(path.exists) is False, "nobody has looked before"
+    assert files.read(path.exists) is None
+    path.write_text("a")
+    with pytest.raises(DamagedStore):
+        files.read(fail)
+    assert files.read(path.read_text) == "a", "what failed is tried again"
+    assert files.read(path.read_text) is None
 
 
 def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None:
@@ -251,9 +255,7 @@ def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
             look(Board())
 
 
-def test_a_client_reads_its_own_state_and_ledger(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> None:
     board, ledger = Board(), tmp_path / "ledgers" / "client-00.db"
     state = run / "state" / "client-00"
     source = HolderSource("client-00", run / "kit", state, ledger, 8.0)
@@ -264,12 +266,9 @@ def test_a_client_reads_its_own_state_and_ledger(
     source.look(board)
     assert [each.run for each in board.facts.own.runs] == ["05" * 8]
     assert board.facts.own.holders == ("holder-0", "holder-1", "holder-2")
-    for journal, budget in ((True, False), (False, True), (False, False)):
-        monkeypatch.setattr(source._files, "changed", lambda: journal)  # noqa: B023
-        monkeypatch.setattr(source._spent, "changed", lambda: budget)  # noqa: B023
-        board = Board()
-        source.look(board)
-        assert (board.facts.own is not None) is (journal or budget)
+    board = Board()
+    source.look(board)
+    assert board.facts.own is None, "it has not changed"
 
 
 def test_ledgers_of_a_folder_are_by_client(tmp_path: Path) -> None:

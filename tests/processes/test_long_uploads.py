@@ -10,8 +10,7 @@ from safetensors.numpy import load_file
 
 from benchmarks.large import Large
 from benchmarks.peers.apps import vectors
-from secureps.messages.shard_records import BlockSpooled
-from secureps.messages.submission import UPDATE
+from secureps.messages.submission import UPDATE, BlockHeader
 from secureps.service.loop import WRITERS
 from secureps.store.checkpoint import tensor_name
 from tests.kits.relay import Relay
@@ -42,8 +41,8 @@ def test_an_upload_goes_on_over_breaks_and_after_a_kill_of_the_shard(tmp_path: P
         before, connections = relay.up, relay.connections
         parties.hold.unlink()
         parties.wait(lambda: len([*spool.glob("update~*")]) >= 3 + WRITERS, "durable blocks")
-        known = parties.journal("shard-0", BlockSpooled)  # which kills it
-        durable, sent = sum(each.header.purpose == UPDATE for each in known), relay.up
+        known = parties.journal("shard-0", BlockHeader)  # which kills it
+        durable, sent = sum(each.purpose == UPDATE for each in known), relay.up
         assert 3 <= durable < BLOCKS, "the kill came too late"
         parties.start("shard-0")
         parties.committed(1)

@@ -35,11 +35,6 @@ def test_a_split_is_a_function_of_its_seed() -> None:
     assert not np.array_equal(first.held_out_x, other.held_out_x)
 
 
-def test_digits_are_in_the_unit_range() -> None:
-    data = digits(1)
-    assert (data.x.min(), data.x.max()) == (0, 1)
-
-
 def test_breast_cancer_is_standardised_by_the_training_part_alone() -> None:
     data = breast_cancer(1)
     np.testing.assert_allclose(data.x.mean(axis=0), 0, atol=1e-4)

@@ -129,7 +129,6 @@ class Suspicion:
         return dict(self.weights).get(client, 1)
 
     def opened_for(self, clients: Clients) -> Suspicion:
-        """A round is open."""
         return dataclasses.replace(self, chosen=clients)
 
     def given_up(self) -> Suspicion:

@@ -111,11 +111,10 @@ def choose(
             f"{epsilon:g}, of {adjacency(plan)}{louder and f'; {louder}'}"
         )
     made = _changed(plan, epsilon, noise, versions)
-    lines = (f"versions = {versions}", "[privacy]", f"budget = {epsilon:g}")
+    lines: tuple[str, ...] = (f"versions = {versions}", "[privacy]", f"budget = {epsilon:g}")
     evaluation = plan.section.evaluation
     if evaluation is not None and evaluation.every > versions:
-        judged = ("[evaluation]", f"every = {versions}")
-        return made, _told(made, epsilon, spends(made), (*lines, *judged), louder)
+        lines += ("[evaluation]", f"every = {versions}")
     return made, _told(made, epsilon, spends(made), lines, louder)
 
 

@@ -112,7 +112,6 @@ class Buffered:
         return max(LEAST_BACKLOG, BACKLOG * self.bounds.most)
 
     def enter(self, state: RuleState) -> int:
-        """Every member begins at clock 0."""
         return 0
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:

@@ -202,7 +202,6 @@ class Bounds:
 
     @property
     def total(self) -> int:
-        """The largest total weight."""
         return self.most * self.most_weight
 
 

@@ -36,7 +36,6 @@ class Sync:
     bounds: Bounds
 
     def enter(self, state: RuleState) -> int:
-        """Every member begins at clock 0."""
         return 0
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:

@@ -41,7 +41,6 @@ class Waits:
 
     @property
     def version(self) -> float:
-        """Seconds of a version."""
         return self.clients + self.shards + self.holders
 
 
@@ -175,7 +174,6 @@ class Fixed:
     """Nothing changes; row-blocks alone may move."""
 
     def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-        """As it is."""
         return stay(seen, "fixed")
 
 

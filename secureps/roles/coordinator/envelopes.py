@@ -216,7 +216,7 @@ def _begin(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
         synchronous.declined(tx, group, client, reason, sits_out=True)
     others = (at for at in newest.since if at.group != group.name)
     formed = replace(newest, since=(*others, GroupVersion(group.name, group.version)))
-    tx.write(records.CommitteeFormed(formed))
+    tx.write(formed)
     tx.tell_clients(SealFor(tx.federation.incarnation, formed))
 
 

@@ -34,7 +34,6 @@ from secureps.crypto.sharing import (
     parse_vector,
 )
 from secureps.errors import WrongVersion
-from secureps.messages.coordinator_records import CommitteeFormed
 from secureps.messages.encoding import file_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee, SealFor
 from secureps.messages.submission import Receipt, SubmissionId
@@ -134,7 +133,7 @@ def form_committee(tx: Transaction, settings: PinnedRun) -> None:
     before = known[-1] if known else None
     made = tuple(found[digest] for digest in digests if digest in found)
     formed = KeyCommittee(roster.committee, names, made, since)
-    tx.write(CommitteeFormed(formed))
+    tx.write(formed)
     tx.tell_clients(SealFor(tx.federation.incarnation, formed))
     if before is not None:
         gone, come = set(before.holders) - set(names), set(names) - set(before.holders)

@@ -556,8 +556,8 @@ class CoordinatorState:
                     self.retired.add(client)
                 for group in self.groups.values():
                     group.forget(client)
-            case records.CommitteeFormed(committee):
-                self.committees.append(committee)
+            case KeyCommittee():
+                self.committees.append(record)
             case records.FounderChosen(client):
                 self.founder = client
             case records.CheckpointOrdered(number, versions):

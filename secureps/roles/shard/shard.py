@@ -21,7 +21,6 @@ from secureps.errors import (
 from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
@@ -190,7 +189,7 @@ class Shard(ShardFoldable):
         others = intake.holders(self.state, header)[1:] if sender == header.author else ()
         self._forwarding.begin(step, header, others)
         if not known:
-            self._write(step, records.BlockSpooled(header))
+            self._write(step, header)
             self._discard(step, self.state.surplus(header))
         return step
 
@@ -415,7 +414,7 @@ class Shard(ShardFoldable):
             case StateReady(state, telemetry):
                 self._busy.discard(("state", state.group, state.version))
                 for key in self._tried.pop((state.group, state.cohort), [])[:1]:
-                    self._write(step, KeySumTaken(state.group, state.cohort, key))
+                    self._write(step, records.KeySumTaken(state.group, state.cohort, key))
                 self._write(step, state)  # with its key: until then the order comes again
                 step.tell(state)
                 if telemetry is not None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from secureps.crypto.cipher import Opening
 from secureps.errors import InternalError, Malformed
 from secureps.messages import shard_records as records
-from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import GetBlock, Prepared
@@ -85,11 +84,11 @@ class ShardState:
                 self.incarnation = number
             case RunPinned():
                 self._place(record)
-            case records.BlockSpooled(header):
-                self._put(header)
+            case BlockHeader():
+                self._put(record)
             case records.SumsMade(cohort):
                 self._groups[cohort.group].sums[cohort.number] = record
-            case KeySumTaken():
+            case records.KeySumTaken():
                 self._groups[record.group].keys[record.number] = record.key
             case Prepared(_, group, version):
                 self._groups[group].states[version] = record

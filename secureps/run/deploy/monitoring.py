@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from secureps.crypto.credentials import tls_name
 from secureps.crypto.identity import Role
+from secureps.crypto.tls import tls_name
 from secureps.policy.plan import Plan
 from secureps.run.deploy.pods import Manifest, labels
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from secureps.crypto.credentials import Credentials, tls_name
+from secureps.crypto.tls import Credentials, tls_name
 from secureps.errors import ConfigError, Unsigned
 from secureps.messages.run import on_loopback
 

@@ -45,20 +45,7 @@ def test_what_is_made_is_opened_and_keeps_its_order(least: int) -> None:
 
 
 def test_an_older_update_counts_for_no_more() -> None:
-    assert [faded(staleness, 0.5) for staleness in range(12)] == [
-        4,
-        2,
-        2,
-        2,
-        2,
-        2,
-        2,
-        1,
-        1,
-        1,
-        1,
-        1,
-    ]
+    assert [faded(staleness, 0.5) for staleness in range(12)] == [4] + [2] * 6 + [1] * 5
     assert {faded(staleness, 0.0) for staleness in range(9)} == {4}
     assert faded(10**6, 3.0) == 1
 

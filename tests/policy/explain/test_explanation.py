@@ -21,6 +21,12 @@ from tests.kits.roles_kit import SCHEMA, make_plan, private_plan
 
 DIGITS = load_plan(ROOT / "policies" / "digits.toml")
 VALUES = 9610
+ALONE = [{"rule": {"quorum": 1, "minimum": 1}}]
+
+
+def remarked(text: str, *plans: Plan, values: int = 60) -> list[bool]:
+    """Which of the plans has a remark with these words."""
+    return [any(text in r for r in explain(plan, {"all": values}).remarks) for plan in plans]
 
 
 @pytest.mark.parametrize("name", ["plain", "bfv", "rlwe"])
@@ -67,9 +73,7 @@ def test_a_budget_that_ends_the_run_early_is_told() -> None:
     assert 0 < price.versions < 15
     told = f"the budget ends the run after {price.versions} of 15 versions"
     assert [told in remark for remark in explain(plan, {"all": VALUES}).remarks].count(True) == 1
-    assert not any(
-        "the budget ends" in remark for remark in explain(DIGITS, {"all": VALUES}).remarks
-    )
+    assert remarked("the budget ends", DIGITS, values=VALUES) == [False]
     assert epsilon(charges[: price.versions], 1e-5) <= 5.0
     assert epsilon(charges[: price.versions + 1], 1e-5) > 5.0
 
@@ -133,24 +137,17 @@ def test_a_committee_is_explained_where_there_is_one() -> None:
     assert (made.committee.holders, made.committee.threshold, made.committee.withstood) == (4, 3, 1)
     assert not any("no encryption" in remark for remark in made.remarks)
     assert explain(make_plan("bfv"), {"all": 60}).committee is None
-    weak = committee_plan(3, 2)
-    told = [
-        any(
-            "none that is malicious together with one" in r for r in explain(p, {"all": 60}).remarks
-        )
-        for p in (weak, make_plan("rlwe"), make_plan("bfv"))
-    ]
+    plans = (committee_plan(3, 2), make_plan("rlwe"), make_plan("bfv"))
+    told = remarked("none that is malicious together with one", *plans)
     assert told == [True, False, False]
 
 
 def test_remarks_tell_what_costs_more_than_it_need() -> None:
-    small = explain(make_plan("bfv"), {"all": 60})
-    assert any("raise block_size" in remark for remark in small.remarks)
-    assert any("no privacy" in remark for remark in small.remarks)
-    large = explain(make_plan("plain", block_size=1 << 18), {"all": 1 << 20})
-    assert not any("block_size" in remark for remark in large.remarks)
-    few = explain(make_plan("plain", block_size=1 << 18), {"all": 60})
-    assert any("fewer blocks than shards" in remark for remark in few.remarks)
+    few = make_plan("plain", block_size=1 << 18)
+    assert remarked("raise block_size", make_plan("bfv")) == [True]
+    assert remarked("no privacy", make_plan("bfv")) == [True]
+    assert remarked("block_size", few, values=1 << 20) == [False]
+    assert remarked("fewer blocks than shards", few) == [True]
 
 
 def client_plan(placement: str, minimum: int = 5, **privacy: Any) -> Plan:
@@ -164,13 +161,13 @@ def client_plan(placement: str, minimum: int = 5, **privacy: Any) -> Plan:
 
 
 def test_momentum_adds_to_the_noise_of_records_alone() -> None:
-    def told(plan: Plan) -> bool:
+    def told(plan: Plan) -> list[bool]:
         training = plan.section.training | {"momentum": 0.9}
         plan = Plan(plan.section.model_copy(update={"training": training}))
-        return any("momentum adds to the noise" in r for r in explain(plan, {"all": 60}).remarks)
+        return remarked("momentum adds to the noise", plan)
 
-    assert told(private_plan())
-    assert not told(client_plan("local")), "its noise comes after training"
+    assert told(private_plan()) == [True]
+    assert told(client_plan("local")) == [False], "its noise comes after training"
 
 
 @pytest.mark.parametrize(
@@ -207,10 +204,8 @@ def test_shards_know_the_noise_that_they_add() -> None:
 
 
 def test_a_cohort_that_a_holder_would_not_open_is_remarked() -> None:
-    told = [
-        any("a key holder takes part for 5 or more" in r for r in explain(p, {"all": 60}).remarks)
-        for p in (client_plan("local", minimum=4), client_plan("local"), make_plan("plain"))
-    ]
+    plans = (client_plan("local", minimum=4), client_plan("local"), make_plan("plain"))
+    told = remarked("a key holder takes part for 5 or more", *plans)
     assert told == [True, False, False]
 
 
@@ -235,11 +230,8 @@ def test_a_small_model_cannot_fill_a_ciphertext() -> None:
 def test_fewer_bits_are_advised_where_ciphertexts_are_full_alone() -> None:
     """One that is partly empty is as large with fewer bits."""
     plan = committee_plan(bits=15, most=32)
-    told = [
-        any("would take 2.69 bytes" in remark for remark in explain(plan, {"all": n}).remarks)
-        for n in (1000, 1 << 20)
-    ]
-    assert told == [False, True]
+    told = [remarked("would take 2.69 bytes", plan, values=n) for n in (1000, 1 << 20)]
+    assert told == [[False], [True]]
 
 
 def test_a_budget_for_no_version_is_unsound() -> None:
@@ -253,7 +245,7 @@ def test_a_large_delta_and_next_to_no_noise_are_warned_of_first() -> None:
     ).remarks
     assert "delta is 0.01, above 1e-05" in weak[0]
     assert "noise_multiplier is 0.1, below 0.5" in weak[1]
-    assert not any("WARNING" in each for each in explain(client_plan("local"), {"all": 60}).remarks)
+    assert remarked("WARNING", client_plan("local")) == [False]
 
 
 def test_noise_that_is_longer_than_an_update_is_remarked() -> None:
@@ -292,23 +284,15 @@ def test_the_most_important_comes_first_and_the_same_of_several_groups_once() ->
 
 
 def test_a_lost_disk_between_checkpoints_is_remarked_where_it_ends_the_run() -> None:
-    told = {
-        (every, replicas): any(
-            "a shard's disk that is lost between checkpoints ends the run" in remark
-            for remark in explain(
-                make_plan("plain", checkpoint_every=every, replicas=replicas), {"all": 60}
-            ).remarks
-        )
-        for every in (1, 2)
-        for replicas in (1, 2)
-    }
-    assert told == {(1, 1): False, (1, 2): False, (2, 1): True, (2, 2): False}
+    plans = [
+        make_plan("plain", checkpoint_every=every, replicas=replicas)
+        for every, replicas in ((1, 1), (1, 2), (2, 1), (2, 2))
+    ]
+    told = remarked("a shard's disk that is lost between checkpoints ends the run", *plans)
+    assert told == [False, False, True, False]
 
 
 def test_one_client_is_no_plural() -> None:
     plan = make_plan("plain", evaluation={"every": 1, "metrics": {"loss": 1.0}}, group=ALONE)
     (told,) = [r for r in explain(plan, {"all": 60}).remarks if r.startswith("evaluation")]
     assert "a mean over at least 1 client," in told
-
-
-ALONE = [{"rule": {"quorum": 1, "minimum": 1}}]

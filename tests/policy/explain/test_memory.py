@@ -94,12 +94,6 @@ def test_with_the_fewest_shards_that_the_load_may_leave_one_needs_more(
         assert made.state > footprint(plan, groups, service).state
 
 
-@pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("yogi", 2)])
-def test_the_optimizer_is_counted(name: str, slots: int) -> None:
-    plan = make_plan("plain", group=[{"rule": RULE, "optimizer": {"name": name}}])
-    assert need(plan, 1000).state == 3 * 4 * 1000 * (1 + slots)
-
-
 def test_what_clients_do_not_pull_yet_is_counted_and_so_are_differences() -> None:
     """Exact values in every version, and differences up to the length of a block."""
     plan = make_plan("plain", group=[{"rule": RULE, "pull_bits": 4}])

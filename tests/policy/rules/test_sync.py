@@ -242,24 +242,3 @@ def test_every_round_ends(made: tuple[Sync, RuleState, list[str]]) -> None:
     else:
         raise AssertionError("the round never ended")
     assert now <= state.opened_at + sync.section.deadline * (1 + sync.section.extensions)
-
-
-@given(rounds())
-def test_past_the_last_deadline_it_ends_at_once(made: tuple[Sync, RuleState, list[str]]) -> None:
-    sync, state, here = made
-    assert state.opened_at is not None
-    last = RuleState(
-        state.version, state.live, state.invited, state.opened_at, sync.section.extensions
-    )
-    now = state.opened_at + sync.section.deadline * (1 + sync.section.extensions)
-    decision = sync.decide(now, arrived(*here), last)
-    assert isinstance(decision, Close if len(here) >= sync.section.minimum else Drop)
-
-
-@given(rounds())
-def test_nobody_comes_into_an_open_round(made: tuple[Sync, RuleState, list[str]]) -> None:
-    sync, state, _ = made
-    for member in [*state.live, "zz"]:
-        answer = sync.admit(0.0, member, state)
-        assert isinstance(answer, Admit if member in state.invited else Wait)
-    assert len(state.invited) <= sync.bounds.most

@@ -21,7 +21,6 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, orders, requests, shard_records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, Cohort, Held, Member, SubmissionId, signing_bytes
@@ -139,7 +138,7 @@ def test_blocks_of_a_submission_come_in_once() -> None:
     put = requests.PutBlock(header)
     assert desk.shard.inspect("c0", put)
     step = desk.give("c0", put)
-    assert step.records == [shard_records.BlockSpooled(header)]
+    assert step.records == [header]
     assert step.effects == [Answer(requests.Stored(header.digest))]
     assert not desk.shard.inspect("c0", put)
     again = desk.give("c0", put)
@@ -414,5 +413,5 @@ def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> No
     other = orders.Prepare(1, cohort, (), b"\2" * len(key))
     assert works(desk.order(other)) == [], "it comes while the first is tried, which opens"
     made = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
-    assert desk.ready(1, 0).records == [KeySumTaken("all", 0, key), made]
+    assert desk.ready(1, 0).records == [shard_records.KeySumTaken("all", 0, key), made]
     assert desk.shard.state.work_of("all", 1) == StepState(cohort, None, key)

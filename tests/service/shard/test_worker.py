@@ -58,7 +58,7 @@ class Shop:
         payload = np.full(16, value, "<u2").tobytes()
         header = self.header(id, payload)
         self.worker.take(PutBlock(header), payload)()
-        self.state.apply(shard_records.BlockSpooled(header))
+        self.state.apply(header)
 
     def made(self, total: bytes) -> None:
         """The sum of block 0 is on record, and this is it."""

@@ -26,8 +26,8 @@ from cryptography.x509.oid import NameOID
 
 from secureps.crypto import tls
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.credentials import Credentials
 from secureps.crypto.identity import Identity, Role
+from secureps.crypto.tls import Credentials
 from secureps.errors import ConfigError, KitError, NotReady, Unreachable, Unsigned
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Heartbeat, Noted, OpenRefused, Subscribe
