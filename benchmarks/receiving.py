@@ -23,8 +23,9 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskBlock, Noted, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
 from secureps.store.spool import DiskSpool
-from secureps.wire.grpc.client import GrpcTransport, ShardServer
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import ShardServer
 
 BLOCK = 64_000_000
 BLOCKS, TURNS = 4, 5

@@ -54,7 +54,6 @@ from secureps.messages.shard_records import ShardRecord
 from secureps.store import durability
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably
-from secureps.store.compaction import MOST_COPY, run_pinned
 from secureps.store.journal import last_row, read_rows
 from secureps.store.journal_height import (
     Mark,
@@ -64,7 +63,7 @@ from secureps.store.journal_height import (
     restoring_path,
     write_height,
 )
-from secureps.store.journal_rows import Record, Row, read_only
+from secureps.store.journal_rows import MOST_COPY, Record, Row, read_only, run_pinned
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"

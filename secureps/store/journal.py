@@ -34,7 +34,7 @@ from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
 from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
 from secureps.roles.machine import Fold
-from secureps.store import compaction, durability
+from secureps.store import durability, journal_rows
 from secureps.store.atomic_file import sync
 from secureps.store.durability import waiting
 from secureps.store.journal_height import (
@@ -72,7 +72,7 @@ CHECKPOINT_PAGES = 256
 what one damaged page can take. A version is some 170 to a coordinator: receipts and shares."""
 
 _HEAD = "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);\n"
-_SCHEMA = ROWS + _HEAD + compaction.SCHEMA
+_SCHEMA = ROWS + _HEAD + journal_rows.SCHEMA
 
 
 class Journal(Protocol):
@@ -221,7 +221,7 @@ class SqliteJournal:
     Args:
         path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
         oldest: the first format that is read; SQLite's user_version has a file's own.
-        least: bytes of rows before which it is not `due`; None: `compaction.LEAST`.
+        least: bytes of rows before which it is not `due`; None: `journal_rows.LEAST`.
 
     Raises:
         OperatorError: it is held already, or the file cannot be made.
@@ -232,7 +232,7 @@ class SqliteJournal:
     def __init__(self, path: str | Path, oldest: int = FORMAT, least: int | None = None) -> None:
         self._path = Path(path)
         self._oldest, self._least, self._closed = oldest, least, False
-        self._going: compaction.Segments | None = None
+        self._going: journal_rows.Segments | None = None
         with ExitStack() as stack:
             stack.callback(os.close, lock(self._path))
             self._refuse_behind()
@@ -240,8 +240,8 @@ class SqliteJournal:
             self._prepare()
             self._seq, self._chain, self._height = self._at_height()
             with restorable(self._path):
-                self._kept = compaction.kept(self._path, self._base)
-            self._grown = compaction.grown(self._path, self._base, self.folded)
+                self._kept = journal_rows.kept(self._path, self._base)
+            self._grown = journal_rows.grown(self._path, self._base, self.folded)
             stack.callback(self._height.close)
             self._open = stack.pop_all()
 
@@ -287,11 +287,11 @@ class SqliteJournal:
             raise
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        return compaction.after(self._path, self._base, mark, most)
+        return journal_rows.after(self._path, self._base, mark, most)
 
     def copied(self) -> bytes:
         with read_only(self._path) as base:
-            return compaction.copied(self._path, base)
+            return journal_rows.copied(self._path, base)
 
     @property
     def folded(self) -> Mark:
@@ -325,12 +325,12 @@ class SqliteJournal:
     @property
     def due(self) -> bool:
         """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
-        least = compaction.LEAST if self._least is None else self._least
+        least = journal_rows.LEAST if self._least is None else self._least
         enough = max(least, 0 if self._kept is None else self._kept.size)
         return self._grown >= enough and not self._closed
 
     def pack(self) -> bool:
-        self._going = self._going or compaction.Segments(self._path, self._base, self.folded)
+        self._going = self._going or journal_rows.Segments(self._path, self._base, self.folded)
         return self._going.pack(self._seq)
 
     def compact(self, fold: Fold) -> None:
@@ -339,11 +339,11 @@ class SqliteJournal:
         self._grown = 0  # first: a disk that refuses is not asked again at the next commit
         if self.folded == self.mark:
             return  # the last row has to stay: the head names it
-        going = self._going or compaction.Segments(self._path, self._base, self.folded)
+        going = self._going or journal_rows.Segments(self._path, self._base, self.folded)
         mark, last = self.mark, self.last
         with self._transaction("cannot compact: "):
-            size = compaction.compact(self._base, going, mark, last, fold)
-        self._kept, self._going = compaction.Kept(mark, last, fold, size), None
+            size = journal_rows.compact(self._base, going, mark, last, fold)
+        self._kept, self._going = journal_rows.Kept(mark, last, fold, size), None
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
@@ -453,7 +453,7 @@ def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
     with _reading(path) as (base, own):
-        yield from compaction.rows_since(path, base, since, own)
+        yield from journal_rows.rows_since(path, base, since, own)
 
 
 def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
@@ -463,7 +463,7 @@ def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
     Raises as `read_rows`.
     """
     with _reading(path) as (base, own):
-        known = compaction.kept(path, base)
+        known = journal_rows.kept(path, base)
         since = START if known is None else known.mark
         rows = tuple(rows_after(path, base, since, own))
         return None if known is None else known.fold, rows, own

@@ -10,7 +10,7 @@
 
 KIND is one of `KINDS`, the same for all holders of a kit: a file begins with a tag of its kind, and
 the CA certifies the digest of the whole public file. private/NAME is made by the party
-(`store.party_keys`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
+(`store.issuing`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
 """
 
 from __future__ import annotations

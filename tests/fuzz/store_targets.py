@@ -122,7 +122,7 @@ def _journals(folder: Path) -> list[Target]:
     )
     copies = ("store.backup:pinned_in", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
-    parts = ("store.compaction:_fold", "store.compaction:_unpacked")
+    parts = ("store.journal_rows:_fold", "store.journal_rows:_unpacked")
     reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)
     return [
         Target("journal-row", ("store.journal_rows:read_row",), texts, _row),

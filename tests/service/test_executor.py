@@ -72,7 +72,7 @@ from secureps.service.executor import (
     replayed,
 )
 from secureps.service.loop import RealLoop
-from secureps.store import compaction
+from secureps.store import journal_rows
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, Tape
 from tests.kits.roles_kit import CLIENTS, ROSTER, STRANGER
@@ -678,7 +678,7 @@ def test_who_writes_many_rows_in_a_step_packs_twice_as_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each compaction would be later than the one before, and longer by the same share."""
-    monkeypatch.setattr(compaction, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(journal_rows, "ROWS_AT_ONCE", 2)
     since = list[int]()
     with closing(SqliteJournal(tmp_path / "journal.db", least=0)) as journal:
         for _ in range(5):

@@ -36,9 +36,8 @@ from secureps.service.metrics import (
     exposed,
     host_names,
 )
-from secureps.store.issuing import approve, create_kit, issue, renew
+from secureps.store.issuing import approve, create_kit, issue, make_keys, renew
 from secureps.store.keyring import load_public
-from secureps.store.party_keys import make_keys
 from secureps.store.tls_files import LOOK, TlsFiles
 from tests.kits.federations import Walker, small_plan
 from tests.kits.host_requests import OTHERS, OWN, answer

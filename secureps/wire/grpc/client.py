@@ -1,18 +1,32 @@
-"""gRPC, the dialling side; the servers are in `wire.grpc.servers` and are named here too.
+"""gRPC, the dialling side; the servers are in `wire.grpc.servers`.
 
-Small messages go as `wire.grpc.tells` sends them. Payloads go and come in pieces, by a small pool
-of threads, as many at once as the link carries (`wire.grpc.pacing`); one that moves is left to
-move, and goes on where it was when its connection breaks. A watch has a daemon thread at the
-watcher, none at the coordinator.
+Small messages go in one call at a time to each server, without a thread that waits: what is said
+to a server while a call to it is under way goes together in the next one (`framing.bundle`), and so
+does what a party says in one breath, since a thread of its own begins the calls. Each message has
+an answer of its own. One whose answer waits for other messages has a call of its own beside these.
+
+Payloads go and come in pieces, by a small pool of threads, as many at once as the link carries
+(`wire.grpc.pacing`); one that moves is left to move, and goes on where it was when its connection
+breaks. A watch has a daemon thread at the watcher, none at the coordinator.
+
+Where memory or threads are used up, threads that gRPC could not start are missing for good, and it
+says so to nobody: from there on no call ends, not even at its deadline, and nobody connects. So
+`Liveness` sees whether a call to nobody ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -31,20 +45,235 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, each_address
 from secureps.wire.grpc import authentication, framing
-from secureps.wire.grpc.addresses import Addresses
-from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import Metadata
 from secureps.wire.grpc.links import Link
-from secureps.wire.grpc.liveness import Liveness
 from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress, Stalls
-from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
-from secureps.wire.grpc.tells import Tells
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
 
-__all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]
+TURN = 0.5
+"""Seconds between two turns: what fails together is one failure."""
+
+
+class Addresses:
+    """The address of each server that is dialled now; to be used under a lock.
+
+    Args:
+        given: by name, one address or several with commas between them.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, given: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._known = {party: deque(each_address(several)) for party, several in given.items()}
+        self._turned: dict[str, float] = {}
+        self._clock = clock
+
+    def of(self, party: str) -> str | None:
+        """The address that is dialled now; None if nobody has told any."""
+        known = self._known.get(party)
+        return None if known is None else known[0]
+
+    def several(self, party: str) -> bool:
+        """Whether a server may be elsewhere."""
+        return len(self._known.get(party, ())) > 1
+
+    def set(self, party: str, address: str) -> bool:
+        """Notes an address; whether it is another one than before."""
+        other = self.of(party) != address
+        if other:
+            self._known[party] = deque([address])
+        return other
+
+    def failed(self, party: str, error: SecurepsError) -> bool:
+        """A call came back: whether another address is dialled from now on."""
+        now = self._clock()
+        soon = now - self._turned.get(party, -TURN) < TURN
+        if not isinstance(error, Unreachable) or not self.several(party) or soon:
+            return False
+        self._turned[party] = now
+        self._known[party].rotate(-1)
+        return True
+
+
+NOBODY = f"unix:{os.devnull}"
+"""An address of this machine at which nobody answers, whatever its network is."""
+
+NOBODY_SECONDS = 5.0
+"""Until a call to nobody ends at the latest; it is refused at once."""
+
+LATE = 10.0
+"""Seconds after which one has not ended that must have, also on a busy machine."""
+
+
+class Liveness:
+    """One call to nobody after another; to be asked now and then, by one thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._channel: grpc.Channel | None = None
+        self._call: Any = None
+        self._begun = 0.0
+
+    def stalled(self) -> str:
+        """Says what has not ended; empty if all is well. Begins the next call when one has ended.
+
+        Raises:
+            RuntimeError, MemoryError: there is no thread or memory for a call.
+        """
+        if self._call is not None and not self._call.done():
+            seconds = self._clock() - self._begun
+            return "" if seconds <= LATE else f"a call to nobody has not ended for {seconds:.0f} s"
+        self.close()
+        self._begun = self._clock()
+        channel = grpc.insecure_channel(NOBODY, (("grpc.use_local_subchannel_pool", 1),))
+        ask: Any = channel.unary_unary("/secureps/Nobody")
+        try:
+            self._call = ask.future(b"", timeout=NOBODY_SECONDS)
+        except BaseException:
+            _keep(channel)
+            raise
+        self._channel = channel
+        return ""
+
+    def close(self) -> None:
+        """Ends the call; again does nothing."""
+        channel, self._channel, self._call = self._channel, None, None
+        if channel is not None:
+            channel.close()
+
+
+def _keep(channel: grpc.Channel) -> None:
+    """Keeps for ever a channel whose call found no thread.
+
+    gRPC would wait for that call to end when it closes the channel, and it closes one that is
+    collected.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tell:
+    """A message that waits; `alone` if it goes with no other."""
+
+    envelope: bytes
+    alone: bool
+    future: Future[Any]
+
+
+class Tells:
+    """The small messages of one party.
+
+    Args:
+        begin: begins a call to a server with these bytes: a gRPC future, or an exception.
+        failed: the SecurepsError behind an exception of a call, or a limit that the process met.
+        settle: ends a message's future with its answer, or with such an error.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[str, bytes], Any],
+        failed: Callable[[Exception, str], Exception],
+        settle: Callable[[Future[Any], Any], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._begin, self._failed, self._settle = begin, failed, settle
+        self._lock = threading.Lock()
+        self._waiting: defaultdict[str, deque[_Tell]] = defaultdict(deque)
+        self._clock = clock
+        self._busy: dict[str, float] = {}
+        """By server: when the call to it that is under way was begun, or was to be."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
+
+    def add(self, to: str, envelope: bytes, alone: bool, future: Future[Any]) -> None:
+        """Sends a message when its turn comes; may be called from any thread."""
+        with self._lock:
+            self._waiting[to].append(_Tell(envelope, alone, future))
+            if to in self._busy:
+                return
+            self._busy[to] = self._clock()
+        try:
+            self._thread.submit(self._next, to)
+        except RuntimeError as error:  # else whoever comes later waits for a call that never ends
+            failed = self._not_begun(error, to)
+            while sent := self._taken(to):
+                self._answer(sent, [failed] * len(sent))
+
+    def longest(self) -> tuple[str, float]:
+        """To whom the oldest call goes that is under way, and for how many seconds; ("", 0.0)."""
+        with self._lock:
+            to = min(self._busy, key=self._busy.__getitem__, default="")
+            return to, self._clock() - self._busy[to] if to else 0.0
+
+    def beside(self, to: str, envelope: bytes, future: Future[Any]) -> None:
+        """Sends a message that others need not wait for; may be called from any thread."""
+        tell = _Tell(envelope, True, future)
+        try:
+            self._thread.submit(self._begun_beside, to, tell)
+        except RuntimeError as error:
+            self._answer([tell], [self._not_begun(error, to)])
+
+    def close(self) -> None:
+        """Begins no more calls."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _not_begun(self, error: RuntimeError, to: str) -> Exception:
+        return self._failed(error, to) if exhaustion(error) else closed()
+
+    def _next(self, to: str) -> None:
+        while sent := self._taken(to):
+            try:
+                self._send(to, sent, True)
+                return
+            except Exception as error:
+                self._answer(sent, [self._failed(error, to)] * len(sent))
+
+    def _begun_beside(self, to: str, tell: _Tell) -> None:
+        try:
+            self._send(to, [tell], False)
+        except Exception as error:
+            self._answer([tell], [self._failed(error, to)])
+
+    def _taken(self, to: str) -> list[_Tell]:
+        """What goes in the next call; if nothing does, there is none."""
+        with self._lock:
+            waiting, taken = self._waiting[to], list[_Tell]()
+            while waiting and (not taken or _together([*taken, waiting[0]])):
+                taken.append(waiting.popleft())
+            if taken:
+                self._busy[to] = self._clock()
+            else:
+                self._busy.pop(to, None)
+            return taken
+
+    def _send(self, to: str, sent: list[_Tell], in_turn: bool) -> None:
+        """Begins a call; `in_turn`: the next messages to this server wait for its end."""
+        call = self._begin(to, framing.bundle([each.envelope for each in sent]))
+        call.add_done_callback(partial(self._ended, to, sent, in_turn))
+
+    def _ended(self, to: str, sent: list[_Tell], in_turn: bool, call: Any) -> None:
+        try:
+            answers = framing.replies(call.result(), len(sent), to)
+        except Exception as error:
+            answers = [self._failed(error, to)] * len(sent)
+        if in_turn:
+            self._next(to)
+        self._answer(sent, answers)
+
+    def _answer(self, sent: Sequence[_Tell], answers: Sequence[Any]) -> None:
+        for each, answer in zip(sent, answers, strict=True):
+            self._settle(each.future, answer)
+
+
+def _together(tells: Sequence[_Tell]) -> bool:
+    """Whether these fit into one call."""
+    envelopes = [each.envelope for each in tells]
+    return framing.joins(envelopes) and not any(each.alone for each in tells)
+
 
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""

@@ -44,8 +44,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent
-from secureps.wire.grpc.concurrency import QUIET, Place
+from secureps.wire.grpc.admission import QUIET, Authenticate, Callers, Place, arrived, request, sent
 from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.pacing import Paces

@@ -6,11 +6,15 @@ be. A turn begins when a piece is here, and ends when nothing came for SILENT se
 has a share of the memory, a third, so that two senders together leave as much to all others. An
 upload that breaks keeps what came, so that its sender goes on from there; where memory runs short,
 what is not being read goes first, the oldest before all others.
+
+Fresh memory in pages of 4 KiB costs a server more than all that gRPC does with the bytes in it: a
+large payload comes into a buffer that another one had before, or into huge pages, of 2 MiB.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import random
 import threading
@@ -24,8 +28,49 @@ from secureps.buffers import Buffers
 from secureps.errors import Busy, Malformed, Oversized, Unreachable
 from secureps.messages.requests import AskBlock, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
-from secureps.wire.grpc.reassembly import Gathering
 from secureps.wire.transport import Endpoint
+
+HUGE = 2 << 20
+"""Bytes of a huge page. A payload of which less has come takes what has come, not a page."""
+LARGE = 5 << 18
+"""Bytes of the shortest payload that comes into a buffer; shorter ones are in the heap, where a
+server's allocator maps longer ones page by page and gives them back (`service.malloc`)."""
+
+
+class Gathering:
+    """Bytes of a payload of `length`, in their order.
+
+    They take no more memory than twice what is here, beyond buffers that were kept.
+    """
+
+    def __init__(self, length: int, buffers: Buffers) -> None:
+        self.have = 0
+        """How many bytes are here."""
+        self._length = length
+        self._buffers = buffers
+        self._small = io.BytesIO()
+        self._large: memoryview | None = None
+
+    def add(self, piece: memoryview) -> None:
+        """The next bytes; the caller knows that there is room for them."""
+        end = self.have + len(piece)
+        if self._large is None and self._length >= LARGE:
+            enough = end >= min(HUGE, self._length)
+            fresh = self._buffers.lend if enough else self._buffers.kept
+            self._large = fresh(self._length)
+            if self._large is not None:
+                self._large[: self.have] = self._small.getbuffer()
+                self._small = io.BytesIO()
+        if self._large is None:
+            self._small.write(piece)
+        else:
+            self._large[self.have : end] = piece
+        self.have = end
+
+    def whole(self) -> bytes | memoryview:
+        """The payload, read-only, once all of it is here; no copy."""
+        return self._small.getvalue() if self._large is None else self._large.toreadonly()
+
 
 SHARES = 3
 """Parts of the memory, of which one sender has one; the longest block fits into it."""

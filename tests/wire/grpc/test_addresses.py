@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from secureps.errors import NotReady, Unreachable
-from secureps.wire.grpc.addresses import TURN, Addresses
+from secureps.wire.grpc.client import TURN, Addresses
 
 
 class Time:

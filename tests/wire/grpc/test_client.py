@@ -40,12 +40,9 @@ from secureps.messages.requests import (
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc import client, framing, pacing, servers
 from secureps.wire.grpc.authentication import sign_request
-from secureps.wire.grpc.client import (
-    CoordinatorServer,
-    GrpcTransport,
-    ShardServer,
-)
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.msgpack import encode
 from secureps.wire.transport import running
 from tests.kits.transport_kit import (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from secureps.errors import Busy, Refused, SecurepsError, Unreachable
-from secureps.wire.grpc import concurrency
-from secureps.wire.grpc.concurrency import REMEMBERED, TRUST, Connections, Places
+from secureps.wire.grpc import admission
+from secureps.wire.grpc.admission import REMEMBERED, TRUST, Connections, Places
 
 
 def plays(action: Coroutine[Any, Any, None]) -> None:
@@ -25,7 +25,7 @@ def plays(action: Coroutine[Any, Any, None]) -> None:
 class Hall:
     """Two places of each party, four in all; calls that never end by themselves."""
 
-    def __init__(self, silent: float = concurrency.TURN) -> None:
+    def __init__(self, silent: float = admission.TURN) -> None:
         self.connections = Connections()
         self.places = Places(4, 2, self.connections, silent)
         self.ends: dict[str, type[BaseException] | None] = {}
@@ -89,7 +89,7 @@ def test_a_connection_that_ends_its_calls_goes_before_one_that_does_not() -> Non
 def test_of_equals_the_one_with_fewer_goes_first_once_nothing_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(concurrency, "QUIET", 0.05)
+    monkeypatch.setattr(admission, "QUIET", 0.05)
 
     async def play() -> None:
         hall = Hall()
@@ -114,8 +114,8 @@ def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two parties that hold all there is, a byte now and then, do not shut the third out."""
-    monkeypatch.setattr(concurrency, "QUIET", 0.02)
-    monkeypatch.setattr(concurrency, "TURN", 0.2)
+    monkeypatch.setattr(admission, "QUIET", 0.02)
+    monkeypatch.setattr(admission, "TURN", 0.2)
 
     async def play() -> None:
         hall = Hall()
@@ -144,7 +144,7 @@ def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
 
 def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for the server is not silent, nor is one that moves."""
-    monkeypatch.setattr(concurrency, "QUIET", 0.02)
+    monkeypatch.setattr(admission, "QUIET", 0.02)
 
     async def play() -> None:
         hall = Hall(silent=0.1)
@@ -168,8 +168,8 @@ def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPa
 
 def test_a_turn_ends_for_an_equal_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has a copy of a key may be trusted as much as its owner, and move a little at a time."""
-    monkeypatch.setattr(concurrency, "QUIET", 0.02)
-    monkeypatch.setattr(concurrency, "TURN", 0.2)
+    monkeypatch.setattr(admission, "QUIET", 0.02)
+    monkeypatch.setattr(admission, "TURN", 0.2)
 
     async def play() -> None:
         hall = Hall()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from secureps.exhaustion import exhaustion
-from secureps.wire.grpc.liveness import LATE, Liveness
+from secureps.wire.grpc.client import LATE, Liveness
 
 
 @pytest.fixture

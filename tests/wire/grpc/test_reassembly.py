@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from secureps.buffers import Buffers
-from secureps.wire.grpc.reassembly import HUGE, LARGE, Gathering
+from secureps.wire.grpc.uploads import HUGE, LARGE, Gathering
 
 
 @pytest.mark.parametrize("size", [0, 1, HUGE - 1, HUGE, LARGE - 1, LARGE, 3 * HUGE + 5])

@@ -12,7 +12,7 @@ from secureps.errors import (
     Unsigned,
 )
 from secureps.messages.records import RefusedRequests
-from secureps.wire.grpc.refusals import MOST, NOBODY, OTHERS, Refusals
+from secureps.wire.grpc.admission import MOST, NOBODY, OTHERS, Refusals
 
 
 def test_they_are_counted_by_party_and_error_since_they_were_taken() -> None:

@@ -17,8 +17,7 @@ from secureps.wire.grpc import pacing, servers, uploads
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import Collected, part
 from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.grpc.reassembly import Gathering
-from secureps.wire.grpc.uploads import SILENT, UNFINISHED, Upload, Uploads
+from secureps.wire.grpc.uploads import SILENT, UNFINISHED, Gathering, Upload, Uploads
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,

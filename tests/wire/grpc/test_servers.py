@@ -41,9 +41,9 @@ from secureps.messages.requests import (
 )
 from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.authentication import sign_request
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.grpc.servers import StandbyServer, _answer
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer, StandbyServer, _answer
 from secureps.wire.grpc.uploads import Upload
 from secureps.wire.msgpack import encode
 from tests.kits.transport_kit import (

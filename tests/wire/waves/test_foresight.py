@@ -19,7 +19,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.schema import Schema
 from secureps.messages.submission import SubmissionId
-from secureps.wire.waves.foresight import REPEATED, due, foreseen
+from secureps.wire.waves.transport import REPEATED, due, foreseen
 from tests.kits.transport_kit import put
 
 INVITE = Invite(1, "all", 0, 0, 1.0)
