@@ -61,9 +61,9 @@ _OVER = "others wait, and this call has had its turn; go on with it later"
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A call's, once it is its `turn`; `moved` is when anything of it came or went last.
+    """A call that waits for its `turn`, or has it `since` then (infinite before).
 
-    `since` is when it got one, infinite before; `ousted` for whom it has to go, if it has.
+    `moved` is when anything of it came or went last; `ousted` says for whom it has to go.
     """
 
     peer: str
@@ -74,11 +74,10 @@ class Place:
     ousted: str = ""
 
     def move(self) -> None:
-        """Something came, or was taken."""
         self.moved = asyncio.get_running_loop().time()
 
     def pause(self) -> None:
-        """Until it moves again the call waits for the server, which is not its silence."""
+        """Says that the call waits for the server, which is no silence of its own."""
         self.moved = math.inf
 
     def oust(self, why: str) -> None:
@@ -89,27 +88,25 @@ class Place:
 
 @dataclass(slots=True)
 class Own:
-    """One party's at one kind of calls: who has a place, and who waits for one."""
+    """The calls of one party that have a place, and those that wait for one."""
 
     held: list[Place] = field(default_factory=list)
     waiting: list[Place] = field(default_factory=list)
 
 
 class Connections:
-    """How far the connections of each party are trusted.
+    """How far the connections of each party are trusted, from -TRUST to TRUST.
 
-    Ended well is one more, up to TRUST; given way, or broken off, is one less.
+    A call that ends well adds one; a call that gives way, or is broken off, takes one.
     """
 
     def __init__(self) -> None:
         self._trust: defaultdict[str, OrderedDict[str, int]] = defaultdict(OrderedDict)
 
     def of(self, party: str, peer: str) -> int:
-        """0 of one that nothing is known of."""
         return self._trust[party].get(peer, 0)
 
     def note(self, party: str, peer: str, good: bool) -> None:
-        """A call of this connection has come to an end."""
         known = self._trust[party]
         known[peer] = max(-TRUST, min(TRUST, known.get(peer, 0) + (1 if good else -1)))
         known.move_to_end(peer)
@@ -136,8 +133,8 @@ class Places:
         """Waits for a place and holds it; `party` is authenticated, so that names are few.
 
         Raises:
-            Busy: another connection of the party goes first, and nothing came on this one; or
-                its turn is over and others wait. Who sends or fetches a payload goes on with it.
+            Busy: another connection of the party goes first, and nothing came on this one; or its
+                turn is over and others wait. The sender goes on with its payload later.
         """
         own, good = self._own[party], False
         loop = asyncio.get_running_loop()
@@ -183,7 +180,7 @@ class Places:
             await asyncio.wait({place.turn}, timeout=QUIET)
 
     async def _room(self, own: Own) -> None:
-        """Waits for one of the places of all, which other parties' calls give up after a TURN."""
+        """Waits for one of the places of all, which another party's call gives up after a TURN."""
         if not self._all.locked():
             await self._all.acquire()  # at once
             return
@@ -214,7 +211,7 @@ class Places:
         self._next(party, own)
 
     def _next(self, party: str, own: Own) -> None:
-        """Gives free places to who waits: the most trusted connection, then one that has few."""
+        """Gives free places to the most trusted connection first, then to one that has few."""
         while own.waiting and len(own.held) < self._each:
             first = min(own.waiting, key=partial(self._order, party, own))
             own.waiting.remove(first)
@@ -227,10 +224,10 @@ class Places:
         return -self._connections.of(party, place.peer), has
 
     def _yielding(self, party: str, places: Iterable[Place], peer: str) -> Place | None:
-        """Which of these gives way to a call of this connection; None if none does.
+        """The call that gives way to a call of this connection; None if none does.
 
-        One of a connection that is trusted less, at once; one of an equal that has more of them,
-        when nothing moves, or whose turn is over.
+        A call of a connection that is trusted less gives way at once. A call of an equal connection
+        that has more of them gives way when nothing moves, or when its turn is over.
         """
         here = [place for place in places if not place.ousted]
         has = Counter(place.peer for place in here)
@@ -260,7 +257,7 @@ NOBODY, OTHERS = "(nobody known)", "(others)"
 
 
 class Refusals:
-    """Of one server, since they were last taken; may be used from any thread."""
+    """Counts the refused requests of one server, by party and error; safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -280,7 +277,7 @@ class Refusals:
             self._counts[party if known else OTHERS, name] += 1
 
     def take(self) -> tuple[RefusedRequests, ...]:
-        """All counts, sorted by name and error; it begins anew."""
+        """Returns all counts, sorted by name and error, and begins anew."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return tuple(RefusedRequests(*pair, count) for pair, count in sorted(counts.items()))
@@ -318,16 +315,14 @@ class Callers:
 
     @contextmanager
     def admitted(self, method: str, context: Any) -> Iterator[Claim]:
-        """Who calls, while the call lasts.
-
-        All that is known of a call is judged here, before any of its message is taken.
+        """Judges a call before its message is taken, and counts it while it lasts.
 
         Raises:
-            Unsigned, UnknownParty, Malformed: nobody's call, or over another's connection.
-            Unreachable: one for another server.
-            ConfigError: of a party with another format.
-            WrongRun: of a party in another run.
-            Busy: too many of this party's are under way.
+            Unsigned, UnknownParty, Malformed: it is nobody's, or over another party's connection.
+            Unreachable: it is for another server.
+            ConfigError: its party has another format.
+            WrongRun: its party is in another run.
+            Busy: too many of its party's are under way.
         """
         with self._counted(NOBODY):
             claim = self._known(method, context)
@@ -361,7 +356,7 @@ class Callers:
         return claim
 
     def places(self, most: int, each: int, silent: float = STALLED) -> Places:
-        """Of which a call takes one; where a party has no room for more calls, those there go."""
+        """Makes places for calls; where a party has no room for another call, one of these goes."""
         made = Places(most, each, self._connections, silent)
         self._places.append(made)
         return made
@@ -373,7 +368,7 @@ class Callers:
 
 
 async def arrived(context: Any) -> bytes | None:
-    """The next message of a call, or None if there is none; Unreachable if it does not come."""
+    """Reads the next message of a call, None at its end; Unreachable if it does not come."""
     try:
         async with asyncio.timeout(STALLED):
             data = await context.read()
@@ -394,7 +389,7 @@ async def sent(context: Any, data: bytes, place: Place | None = None) -> None:
 
 
 async def request(context: Any, claim: Claim, limit: int) -> bytes:
-    """The one message of a call, as it was signed; Oversized beyond `limit` bytes."""
+    """Reads the one message of a call, as it was signed; Oversized beyond `limit` bytes."""
     data = await arrived(context)
     if data is None:
         raise Malformed("a call without a message")

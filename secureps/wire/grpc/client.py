@@ -73,23 +73,21 @@ class Addresses:
         self._clock = clock
 
     def of(self, party: str) -> str | None:
-        """The address that is dialled now; None if nobody has told any."""
         known = self._known.get(party)
         return None if known is None else known[0]
 
     def several(self, party: str) -> bool:
-        """Whether a server may be elsewhere."""
         return len(self._known.get(party, ())) > 1
 
     def set(self, party: str, address: str) -> bool:
-        """Notes an address; whether it is another one than before."""
+        """Notes an address; returns whether it differs from the one before."""
         other = self.of(party) != address
         if other:
             self._known[party] = deque([address])
         return other
 
     def failed(self, party: str, error: SecurepsError) -> bool:
-        """A call came back: whether another address is dialled from now on."""
+        """After a failed call: returns whether another address is dialled from now on."""
         now = self._clock()
         soon = now - self._turned.get(party, -TURN) < TURN
         if not isinstance(error, Unreachable) or not self.several(party) or soon:
@@ -119,7 +117,7 @@ class Liveness:
         self._begun = 0.0
 
     def stalled(self) -> str:
-        """Says what has not ended; empty if all is well. Begins the next call when one has ended.
+        """Says that a call has not ended; empty if all is well. Begins the next one after it.
 
         Raises:
             RuntimeError, MemoryError: there is no thread or memory for a call.
@@ -140,25 +138,18 @@ class Liveness:
         return ""
 
     def close(self) -> None:
-        """Ends the call; again does nothing."""
         channel, self._channel, self._call = self._channel, None, None
         if channel is not None:
             channel.close()
 
 
 def _keep(channel: grpc.Channel) -> None:
-    """Keeps for ever a channel whose call found no thread.
-
-    gRPC would wait for that call to end when it closes the channel, and it closes one that is
-    collected.
-    """
+    """Leaks a channel whose call found no thread: gRPC waits for that call where it closes one."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tell:
-    """A message that waits; `alone` if it goes with no other."""
-
     envelope: bytes
     alone: bool
     future: Future[Any]
@@ -204,7 +195,7 @@ class Tells:
                 self._answer(sent, [failed] * len(sent))
 
     def longest(self) -> tuple[str, float]:
-        """To whom the oldest call goes that is under way, and for how many seconds; ("", 0.0)."""
+        """The server with the oldest call under way, and its age in seconds; else ("", 0.0)."""
         with self._lock:
             to = min(self._busy, key=self._busy.__getitem__, default="")
             return to, self._clock() - self._busy[to] if to else 0.0
@@ -218,7 +209,6 @@ class Tells:
             self._answer([tell], [self._not_begun(error, to)])
 
     def close(self) -> None:
-        """Begins no more calls."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _not_begun(self, error: RuntimeError, to: str) -> Exception:
@@ -239,7 +229,7 @@ class Tells:
             self._answer([tell], [self._failed(error, to)])
 
     def _taken(self, to: str) -> list[_Tell]:
-        """What goes in the next call; if nothing does, there is none."""
+        """Takes the messages of the next call; none if nothing waits."""
         with self._lock:
             waiting, taken = self._waiting[to], list[_Tell]()
             while waiting and (not taken or _together([*taken, waiting[0]])):
@@ -251,7 +241,7 @@ class Tells:
             return taken
 
     def _send(self, to: str, sent: list[_Tell], in_turn: bool) -> None:
-        """Begins a call; `in_turn`: the next messages to this server wait for its end."""
+        """Begins a call; if `in_turn`, the next messages to this server wait for its end."""
         call = self._begin(to, framing.bundle([each.envelope for each in sent]))
         call.add_done_callback(partial(self._ended, to, sent, in_turn))
 
@@ -270,7 +260,6 @@ class Tells:
 
 
 def _together(tells: Sequence[_Tell]) -> bool:
-    """Whether these fit into one call."""
     envelopes = [each.envelope for each in tells]
     return framing.joins(envelopes) and not any(each.alone for each in tells)
 
@@ -345,7 +334,6 @@ class GrpcTransport:
         self._closed = False
 
     def call(self, to: str, message: Any) -> Future[Any]:
-        """Sends a signed request; its answer, or a SecurepsError, comes as a future."""
         future = running()
         with self._lock:
             self._pending.add(future)
@@ -366,8 +354,6 @@ class GrpcTransport:
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """Opens a stream of orders, and tells `lost` when it breaks; returns what ends it."""
-
         def ended(error: SecurepsError) -> None:
             self._turn(COORDINATOR, error)
             lost(error)
@@ -384,7 +370,7 @@ class GrpcTransport:
         return watch.cancel
 
     def _beat(self, watch: _Watch) -> None:
-        """Calls the coordinator as long as it is watched; if it does not answer, `_turn` ends that.
+        """Calls the coordinator while it is watched; if it does not answer, `_turn` ends the watch.
 
         A coordinator that hangs keeps its connections: gRPC's own threads answer pings.
         """
@@ -393,7 +379,6 @@ class GrpcTransport:
                 self.call(COORDINATOR, Heartbeat(self._party)).result()
 
     def locate(self, party: str, address: str) -> None:
-        """Notes a party's address; its channel to another one is closed."""
         with self._lock:
             if not self._addresses.set(party, address):
                 return
@@ -402,14 +387,13 @@ class GrpcTransport:
             channel.close()
 
     def belong(self, run: bytes) -> None:
-        """Names the run that requests are of from now on."""
         self._run = run
 
     def stalled(self) -> str:
-        """Says which call has not ended long after it must have; empty if none is as old.
+        """Says which call has not ended long after its time was up; empty if none is as old.
 
-        gRPC ends every call, at the latest when its time is up. Where it does not, a thread or
-        memory that it had no room for is missing for good, and no other call ends either.
+        Where gRPC does not end a call, a thread or memory that it had no room for is missing for
+        good, and no other call ends either.
 
         Raises:
             RuntimeError, MemoryError: as `Liveness.stalled`.
@@ -420,7 +404,6 @@ class GrpcTransport:
         return self._liveness.stalled()
 
     def close(self) -> None:
-        """Ends all calls, streams and channels; again does nothing."""
         with self._lock:
             self._closed = True
             watches, self._watches = self._watches, set()
@@ -465,7 +448,7 @@ class GrpcTransport:
     def _turn(self, to: str, error: SecurepsError) -> None:
         """Dials another address of a server from now on, if it has several and this one failed.
 
-        Whoever does not answer calls gives no orders either: it is not watched any more.
+        A coordinator that answers no calls gives no orders either: its watch ends.
         """
         with self._lock:
             if not self._addresses.failed(to, error):
@@ -496,7 +479,6 @@ class GrpcTransport:
             self._threads.submit(run)
 
     def _tell(self, to: str, data: bytes) -> Any:
-        """Begins a call with small messages, signed."""
         method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
         call: Any = self._channel(to).unary_unary(method)
         metadata = self._metadata(to, method, data)
@@ -514,7 +496,7 @@ class GrpcTransport:
     # --- payloads -----------------------------------------------------------------
 
     def _put(self, to: str, message: PutBlock) -> Any:
-        """Sends a block, after a break from where the server has it; as long as it moves."""
+        """Sends a block; after a break it goes on from the byte that the server has."""
         offset = 0
         if len(message.payload) > ASK_FROM and to not in self._taking:
             asked = self._ask(to, message)
@@ -562,7 +544,7 @@ class GrpcTransport:
             return decode(call.result())
 
     def _get(self, to: str, message: GetBlock | GetSum) -> Any:
-        """Fetches a payload, after a break from where it has it; as long as it moves."""
+        """Fetches a payload; after a break it goes on from the byte that is here."""
         name = (to, encode(message))
         with self._lock:
             here = self._halves.pop(name, None) or framing.Collected()
@@ -608,7 +590,7 @@ class GrpcTransport:
 
     @contextmanager
     def _watched(self, call: Any, to: str) -> Iterator[Progress]:
-        """A payload's call, ended when nothing moves any more, and at the end of the context."""
+        """Ends a payload's call when nothing moves any more, and at the end of the `with`."""
         try:
             with Progress(self._stalls, call.cancel, self._lanes.saw) as progress:
                 try:
@@ -632,7 +614,7 @@ class GrpcTransport:
         return framing.error_of(call, self._at(to), to in self._met)
 
     def _failed(self, error: Exception, to: str) -> Exception:
-        """What a request ended in: a SecurepsError, or a limit of this process as it is.
+        """The SecurepsError behind an error of a call; a limit of this process comes back as it is.
 
         The limit ends the process: gRPC may be left without a thread of its own, and never answer.
         """
@@ -648,7 +630,6 @@ class GrpcTransport:
         return told(error)
 
     def _at(self, to: str) -> str:
-        """A server in words for whoever has to check its address."""
         address = self._addresses.of(to)
         return to if address is None else f"{to} at {address}"
 
@@ -661,13 +642,11 @@ class GrpcTransport:
 
 
 def _broke(error: Exception) -> bool:
-    """Whether the same may go on over another connection."""
+    """Whether the call may go on over another connection."""
     return isinstance(error, Unreachable) and error.retry_after is not None
 
 
 class _Watch:
-    """One open stream of orders and its thread. No lock is held while it delivers."""
-
     def __init__(
         self,
         deliver: Deliver,
@@ -705,7 +684,7 @@ class _Watch:
             self._lost(error)
 
     def _watched(self) -> SecurepsError:
-        """What a stream ended in, all of whose orders were delivered."""
+        """Delivers all orders of a stream; returns the error that it ended in."""
         try:
             call = self._subscribe()
             with self._lock:

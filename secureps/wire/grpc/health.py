@@ -80,7 +80,6 @@ class Health:
         self._tell()
 
     def handlers(self) -> Any:
-        """To be added to the server."""
         self._loop = asyncio.get_running_loop()
         methods: dict[str, Any] = {
             "Check": grpc.stream_unary_rpc_method_handler(self._check),
@@ -93,7 +92,7 @@ class Health:
             changed.set()
 
     async def _asked(self, context: Any) -> bytes:
-        """The question of a call; one that never asks it takes nobody's place."""
+        """Reads the question of a call; one that never asks it takes nobody's place."""
         data: Any = EOF
         if len(self._asking) >= ASKING:
             oldest = next(iter(self._asking))

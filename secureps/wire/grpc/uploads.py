@@ -52,7 +52,7 @@ class Gathering:
         self._large: memoryview | None = None
 
     def add(self, piece: memoryview) -> None:
-        """The next bytes; the caller knows that there is room for them."""
+        """Adds the next bytes; the caller knows that there is room for them."""
         end = self.have + len(piece)
         if self._large is None and self._length >= LARGE:
             enough = end >= min(HUGE, self._length)
@@ -84,7 +84,7 @@ RETRY_SECONDS = (0.05, 0.25)
 
 
 class Uploads:
-    """The uploads of one server; safe to use from any thread.
+    """The uploads of one server; safe to use from any thread. Private methods are under its lock.
 
     Args:
         limit: bytes of blocks that may be held at once, or SHARES of the longest that came.
@@ -108,13 +108,12 @@ class Uploads:
 
     @property
     def taken(self) -> int:
-        """Bytes that are held."""
         return self._held.total()
 
     def known(self, sender: str, message: Any, answer: Any) -> Any:
-        """An endpoint's answer; to who asks for a block that is wanted, how much of it is here.
+        """Adds to the endpoint's answer to an AskBlock how much of the wanted block is here.
 
-        Whoever asks goes on with it on another connection: no more of it comes on the one before.
+        The sender goes on with it on another connection: no more of it comes on the one before.
         """
         wanted = isinstance(message, AskBlock) and isinstance(answer, Stored)
         if not wanted or answer.have is None:
@@ -130,9 +129,9 @@ class Uploads:
     def begin(self, sender: str, message: PutBlock, length: int) -> Upload | Stored:
         """Takes an upload in, of `length` bytes from the message's offset to the block's end.
 
-        The bytes go into what it returns; a Stored instead says from where the sender is to go on.
-        An older upload of the same block is at its end: its sender has come back on another
-        connection, before this server heard that the one before was cut.
+        Returns an Upload for the bytes, or a Stored that says from where the sender is to go on. An
+        older upload of the block ends: its sender has come back on another connection, before this
+        server heard that the older one was cut.
 
         Raises:
             Oversized, Malformed: the sender's fault.
@@ -162,16 +161,15 @@ class Uploads:
         return self._limit // SHARES
 
     def _give(self, sender: str, count: int) -> None:
-        """Under the lock."""
         self._held[sender] -= count
         self._let_in()
 
     def _idle(self) -> list[Upload]:
-        """Under the lock: uploads that are not being read, the oldest first."""
+        """Uploads that are not being read, the oldest first."""
         return [each for each in self._uploads.values() if not each.reading]
 
     def _let_in(self) -> None:
-        """Under the lock: gives turns to those that wait, in their order, while there is room."""
+        """Gives turns to those that wait, in their order, while there is room."""
         for upload in tuple(self._waiting):
             if not upload.current or self._fits(upload):
                 self._waiting.remove(upload)
@@ -186,7 +184,7 @@ class Uploads:
         return taken.total() <= self._limit and taken[upload.sender] <= self._share
 
     def _take(self, upload: Upload, count: int) -> None:
-        """Under the lock, for an upload in its turn: there is room once others were dropped."""
+        """Takes room for an upload in its turn: there is room once others were dropped."""
         if not upload.reading:
             others = "as many others are sending as there is memory for"
             raise Busy(others, random.uniform(*RETRY_SECONDS))
@@ -203,7 +201,7 @@ class Uploads:
 class Upload:
     """One block on its way in; a context, after which what came waits for the rest.
 
-    Of a sender that sends more than it may nothing is kept.
+    Nothing is kept of a sender that sends more than it announced.
     """
 
     def __init__(
@@ -222,12 +220,10 @@ class Upload:
 
     @property
     def have(self) -> int:
-        """Bytes of the block that are here."""
         return self._bytes.have
 
     @property
     def reading(self) -> bool:
-        """Whether it is this upload's turn."""
         return self._intake._clock() - self._came <= SILENT
 
     @property
@@ -250,7 +246,7 @@ class Upload:
     def turn(self) -> Future[None]:
         """Asks for a turn, for a piece that is here; ends at once while it is this upload's turn.
 
-        Other turns end by silence, of which nobody is told: who waits asks again now and then.
+        Other turns end by silence, which nobody tells: who waits asks again now and then.
         """
         with self._intake._lock:
             if self.reading:
@@ -263,12 +259,11 @@ class Upload:
             return self._turn
 
     def begin_turn(self) -> None:
-        """Under the lock."""
         self._came = self._intake._clock()
         self._turn.set_result(None)
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes.
+        """Adds the next bytes.
 
         Raises:
             Malformed: there are none in it.
@@ -294,7 +289,7 @@ class Upload:
                 raise
 
     def hand_over(self, endpoint: Endpoint) -> Future[Any]:
-        """Whatever the endpoint answers to the block, which is whole.
+        """Gives the whole block to the endpoint; returns its answer.
 
         Raises:
             Malformed: bytes are missing.
@@ -322,12 +317,11 @@ class Upload:
         return answer
 
     def forget(self) -> Gathering:
-        """What is here; this upload has it no more."""
+        """Takes what is here out of this upload."""
         held, self._bytes = self._bytes, Gathering(self.header.length, self._intake._buffers)
         return held
 
     def _drop(self) -> None:
-        """Under the lock."""
         del self._intake._uploads[self.sender, self.header]
         self._intake._give(self.sender, self.have)
         self.forget()

@@ -99,11 +99,7 @@ def about(to: str, envelope: bytes) -> bytes:
 
 
 def sealed(batch: Batch, sign: Sign) -> bytes:
-    """The bytes of a batch, signed.
-
-    Args:
-        sign: signs bytes with the sender's key, under WAVE_DOMAIN.
-    """
+    """The bytes of a batch; `sign` signs with the sender's key, under WAVE_DOMAIN."""
     pieces, hasher = tuple(_pieces(batch)), payload_hasher()
     for piece in pieces:
         hasher.update(piece)

@@ -88,8 +88,6 @@ Payloads = Mapping[bytes, bytes]
 
 @dataclass(eq=False)
 class _Watch:
-    """A stream that is open at its party."""
-
     about: bytes
     deliver: Deliver
     lost: Callable[[SecurepsError], None]
@@ -124,7 +122,6 @@ class WaveTransport:
     # --- Transport ----------------------------------------------------------------
 
     def call(self, to: str, message: Any) -> Future[Any]:
-        """Asks a server."""
         future = running()
         settle_now = self._call(to, message, future)
         if settle_now is not None:
@@ -158,7 +155,6 @@ class WaveTransport:
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """Opens the stream of orders, of which some may be here already."""
         envelope = encode(message)
         watch = _Watch(about(COORDINATOR, envelope), deliver, lost)
         with self._lock:
@@ -174,13 +170,12 @@ class WaveTransport:
         return lambda: self._cancel(watch)
 
     def locate(self, party: str, address: str) -> None:
-        """Nothing to do: whoever carries batches knows where everyone is."""
+        """Does nothing: whoever carries batches knows where everyone is."""
 
     def belong(self, run: bytes) -> None:
-        """Nothing to do: a batch names the run."""
+        """Does nothing: a batch names the run."""
 
     def close(self) -> None:
-        """Ends the watch and all calls; again does nothing."""
         with self._lock:
             self._closed = True
             pending = [future for futures in self._pending.values() for future in futures]
@@ -200,7 +195,7 @@ class WaveTransport:
     # --- waves --------------------------------------------------------------------
 
     def out(self) -> tuple[Entry, ...]:
-        """All that the party has said since the last time."""
+        """Takes all that the party has said since the last time."""
         with self._lock:
             said, self._out = tuple(self._out), []
             return said
