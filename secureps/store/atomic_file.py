@@ -28,11 +28,7 @@ PUBLIC = 0o644
 
 
 def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
-    """Writes a file; whoever reads it finds the old text or the new one, never a part.
-
-    Args:
-        mode: of the file, but for the umask.
-    """
+    """Writes a file, whole: whoever reads it finds the old text or the new one."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)  # "x": nobody's link is followed
     with open_to_create(fresh, mode) as file:

@@ -92,7 +92,7 @@ class Filed:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def pieces(self) -> Iterator[bytes]:
-        """Its bytes, piece by piece; DamagedStore if they are gone."""
+        """Reads its bytes, piece by piece; DamagedStore if they are gone."""
         with reading(self.path) as file:
             file.seek(self.offset)
             left = self.nbytes
@@ -152,7 +152,6 @@ class Manifest:
     tallies: tuple[Tally, ...] = ()
 
     def holds(self, version: int) -> bool:
-        """Whether all groups of the model are at this version."""
         return {at.version for at in self.versions if at.group != EVALUATION} == {version}
 
 
@@ -237,11 +236,7 @@ def read_state(
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """The metadata of a state file as they are, without reading its tensors.
-
-    Raises:
-        DamagedStore: absent, or its header is damaged.
-    """
+    """Reads the metadata of a state file alone; DamagedStore if it is absent or damaged."""
     with _opened(Path(path)) as file:
         return dict(file.metadata() or {})
 
@@ -281,11 +276,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
 
 
 def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> bytes:
-    """The bytes of one file of a checkpoint, as they were written.
-
-    Raises:
-        DamagedStore: absent, torn or damaged.
-    """
+    """Reads one file of a checkpoint; DamagedStore if it is absent, torn or damaged."""
     path = Path(directory) / part.file
     with reading(path) as file:
         data = file.read()
@@ -410,14 +401,14 @@ def directories(root: Root) -> Iterable[Path]:
 
 
 def _text_of(plain: dict[str, Any]) -> bytes:
-    """A manifest's file: its plain form, which an older format may have named, and its digest."""
+    """A manifest's file: its digest, and its plain form, which an older format may have named."""
     own = digest("secureps-manifest", canonical_plain(Manifest, plain)).hex()
     return json.dumps({"digest": own, **plain}, indent=1).encode() + b"\n"
 
 
 @contextlib.contextmanager
 def reading(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
-    """A file of a checkpoint, as `open` has it in bytes; a DamagedStore if it cannot be read."""
+    """Opens a file of a checkpoint in bytes; DamagedStore if it cannot be read."""
     try:
         with open_to_read(path, buffered) as file:
             yield file
@@ -440,9 +431,9 @@ def digest_of_file(
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A state file under safetensors' parser; what that complains of is a DamagedStore.
+    """Opens a state file in safetensors' parser, whose complaints become a DamagedStore.
 
-    Before the parser sees it: is its header as long as it says, and bounded?
+    Before that the length of its header is checked, for the parser allows longer ones.
     """
     with reading(path, os.strerror(errno.ENOENT)) as file:
         header_end(path, file.read(HEADER_START), os.fstat(file.fileno()).st_size)
@@ -454,11 +445,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def header_end(path: Path, begin: bytes, size: int) -> int:
-    """Where the header of a state file ends that has `size` bytes, by its beginning.
-
-    Raises:
-        DamagedStore: it does not say so, or to end beyond the file or HEADER_LIMIT.
-    """
+    """The end of the header of a file of `size` bytes; DamagedStore if it is torn or too long."""
     length = int.from_bytes(begin[:HEADER_START], "little")
     if len(begin) < HEADER_START or length > min(HEADER_LIMIT, size - HEADER_START):
         raise DamagedStore(f"{path}: torn: its header is not whole")
@@ -466,7 +453,7 @@ def header_end(path: Path, begin: bytes, size: int) -> int:
 
 
 def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -> bytes:
-    """Writes a file and the directory that it makes durably; returns the digest of the bytes."""
+    """Writes a file durably, and the directory that it makes; returns the digest of the bytes."""
     hasher = payload_hasher()
 
     def passing() -> Iterator[bytes | memoryview]:
@@ -489,11 +476,12 @@ _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
 
 def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
-    """Where the tensors of a safetensors file lie in it.
+    """Finds where the tensors of a safetensors file lie in it.
 
     Args:
         digest: what `write_state` returned, of a file that is read once as a whole to see that it
             is that one; None: its header is looked at alone.
+
     Raises:
         DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
     """
@@ -505,7 +493,6 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
 
 
 def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
-    """So many bytes of a file, or those that there are."""
     room = np.empty(max(0, min(length, os.fstat(file.fileno()).st_size - start)), np.uint8)
     file.seek(start)
     have = 0
@@ -515,7 +502,6 @@ def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
 
 
 def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
-    """Where tensors lie in a file of which the beginning was read."""
     size = os.fstat(file.fileno()).st_size
     end = header_end(path, bytes(begin[:HEADER_START]), size)
     here = end <= begin.size
@@ -528,7 +514,7 @@ def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
 
 
 def _place_tensors(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
-    """The tensors that a header lists, all of which are within the file; nothing is behind them."""
+    """The tensors that a header lists; DamagedStore unless they are just the file's bytes."""
     found: dict[str, Filed] = {}
     try:
         for name, each in header.items():
@@ -549,7 +535,7 @@ def _place_tensors(path: Path, header: Any, start: int, size: int) -> dict[str, 
 
 
 def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file, read-only, without reading them.
+    """Maps the tensors of a safetensors file, read-only, without reading them.
 
     Those of bfloat16 are read, and are float32 with the same values.
 
@@ -569,7 +555,7 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
 
 
 def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
-    """A tensor of a safetensors file, read-only; of the file, it alone is read for its digest.
+    """Maps a tensor of a safetensors file, read-only; it alone is read for its digest.
 
     Raises:
         DamagedStore: absent, torn, or not of that `payload_digest`.
@@ -588,13 +574,7 @@ def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
 
 
 def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file, in memory: it is read once, for them and their digest.
-
-    Args:
-        digest: what `write_state` returned.
-    Raises:
-        DamagedStore: as `filed_tensors`.
-    """
+    """Reads a safetensors file once, for its tensors and their digest; as `filed_tensors`."""
     with reading(path, buffered=False) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _PIECE:
@@ -609,8 +589,7 @@ def _mapped(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> m
     """Maps a file.
 
     Raises:
-        MemoryError: the process may have no more address space, or no more maps: no fault of the
-            file's, and none that waiting mends.
+        MemoryError: no address space or maps are left: not the file's fault, and no wait helps.
         OSError, ValueError: as `mmap.mmap`.
     """
     try:

@@ -65,7 +65,7 @@ def sync_data(file: int) -> None:
 
 
 def waits() -> bool:
-    """Whether whoever writes waits."""
+    """Whether writers wait for the disk."""
     return not _simulations
 
 

@@ -160,7 +160,7 @@ def _read_private(parse: Callable[[bytes], T], path: Path, passphrases: Passphra
 
 
 def _refuse_link(path: Path) -> None:
-    """Whoever made a link would have this party ask for keys that are not its own."""
+    """Refuses a link: its maker would have this party ask for keys that are not its own."""
     if path.is_symlink():
         raise KitError(f"{path} is a link: remove it")
 
@@ -417,7 +417,7 @@ def renew_roster(
 
 @contextmanager
 def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Identity, Roster]]:
-    """The CA and its newest roster, while no other process signs one: of a number there is one.
+    """Reads the CA and its newest roster while no other process signs: a number is signed once.
 
     Raises:
         KitError: no CA is in this kit, the roster is another CA's, or the kit cannot be written.
@@ -437,7 +437,7 @@ def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Id
 def _check(
     directory: Path, request: KeyRequest, old: Certificate | None, kind: KeyKind | None
 ) -> None:
-    """Whether a request is its party's own, and for this kit.
+    """Checks that a request is its party's own, and for this kit.
 
     Raises:
         KitError: it is not to be granted.
@@ -511,7 +511,7 @@ def _write(directory: Path, roster: Roster) -> None:
 
 
 def _holds(directory: Path) -> int:
-    """Seconds for which the kit's rosters hold; HOURS where it was made before kits said so."""
+    """Seconds for which the kit's rosters hold; HOURS in kits that do not say so."""
     path = directory / "ca" / "holds.json"
     if not path.exists():
         return _seconds(HOURS)
@@ -534,7 +534,6 @@ def _end(seconds: int) -> int:
 
 
 def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
-    """Of each public key, as far as they are known."""
     if isinstance(keys, Certificate):
         cipher = (keys.cipher_key_digest,) if keys.cipher_key_digest else ()
         return file_digest(keys.public_key), *cipher
@@ -545,7 +544,7 @@ def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
 def _all_digests(
     directory: Path, ca: PublicIdentity, certificate: Certificate
 ) -> tuple[bytes, ...]:
-    """Of each public key of a party on the roster, its TLS certificate's too."""
+    """The digest of each public key of a party on the roster, its TLS certificate's too."""
     path = tls_files.certificate_file(directory, certificate.name)
     if not path.exists():
         return _digests(certificate)

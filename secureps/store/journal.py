@@ -166,7 +166,7 @@ class MemoryJournal:
         return iter(tuple(self.rows))
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        """Rows as `FollowedJournal` has them, all that there are; here no digest chains them."""
+        """All rows after one; here no digest chains them."""
         rows = self.rows[mark.seq :]
         return tuple(JournalRow(at, kind_of(each), body_of(each), b"") for at, each in rows)
 
@@ -177,7 +177,6 @@ class MemoryJournal:
         return taken
 
     def copied(self) -> bytes:
-        """InternalError: no row of it is ever gone."""
         raise InternalError("a journal in memory has all rows")
 
     @property
@@ -324,7 +323,7 @@ class SqliteJournal:
 
     @property
     def due(self) -> bool:
-        """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
+        """Whether enough rows came after the fold, or after a failed try, and more than it has."""
         least = journal_rows.LEAST if self._least is None else self._least
         enough = max(least, 0 if self._kept is None else self._kept.size)
         return self._grown >= enough and not self._closed
@@ -347,7 +346,6 @@ class SqliteJournal:
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
-        """All that is done in it, or nothing."""
         try:
             with waiting():
                 self._base.execute("BEGIN IMMEDIATE")
@@ -412,7 +410,7 @@ class SqliteJournal:
         return kind(f"{self._path}: {doing}{error}")
 
     def _at_height(self) -> tuple[int, bytes, Height]:
-        """Where the journal ends, and the file that says so; both are as they must be."""
+        """Finds where the journal ends, and the file that says so; checks that they agree."""
         try:
             with restorable(self._path):
                 own = _head(self._path, self._base)
@@ -471,7 +469,7 @@ def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
-    """A journal as it is at one moment, and its last row."""
+    """Reads a journal as it is at one moment; yields its last row too."""
     height = read_height(height_path(path))  # first: rows that are written meanwhile do no harm
     with read_only(path) as base:
         base.execute("BEGIN")  # head and rows are of one moment
@@ -517,7 +515,7 @@ def _head(path: Path, base: sqlite3.Connection) -> Mark:
 
 
 class WrappedJournal:
-    """Passes on to the journal within all that a subclass does not do itself."""
+    """Passes on to the journal within it what a subclass does not do itself."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -608,7 +606,6 @@ class DatedJournal(WrappedJournal):
             self._counted, self._counts = at, ()
 
     def _refusals(self) -> list[Record]:
-        """One record of what was refused and is not yet on the disk, if anything was."""
         self._counts = self._counts or self._refused()
         return [RequestsRefused(self._counts)] if self._counts else []
 

@@ -53,7 +53,7 @@ START = Mark(0, b"")
 
 
 def height_path(journal: Path) -> Path:
-    """The file beside a journal."""
+    """The file beside a journal that says how far it has come."""
     return journal.with_name(journal.name + ".height")
 
 

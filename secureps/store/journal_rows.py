@@ -530,7 +530,6 @@ def _tables(base: sqlite3.Connection) -> bool:
 
 
 def _archived(base: sqlite3.Connection) -> bytes:
-    """The digest of the whole archive; empty if there is none."""
     query = "SELECT digest FROM archive ORDER BY last DESC LIMIT 1"
     found = base.execute(query).fetchone()
     return b"" if found is None else found[0]

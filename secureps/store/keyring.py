@@ -123,7 +123,6 @@ class PublicKit:
 
     @property
     def opening(self) -> Opening:
-        """What the holders of this kit can open."""
         lengths = {len(key) for key in self.holder_keys.values()}
         if not lengths:
             return Opening.NOTHING
@@ -201,12 +200,10 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
 
 
 def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdentity, Roster]:
-    """The CA's key and the roster that it signed, whatever else is in public/.
+    """Reads the CA's key and the roster that it signed, whatever else is in public/.
 
-    Args:
-        pinned: the fingerprint that the CA's key must have.
     Raises:
-        KitError: as `load_public`.
+        KitError: as `load_public`; or the CA's key has not the `pinned` fingerprint.
     """
     absent = f": {directory} is no start-up kit; name the folder that has public/ and private/NAME"
     key = read(directory / "public" / "ca.pub", absent)
@@ -384,7 +381,7 @@ def own_seed(path: Path) -> SecretSeed:
 
 
 def holder_kind(directory: Path, name: str) -> KeyKind:
-    """Of a certified holder's key, by the file that is there; KitError unless it is one."""
+    """The kind of a certified holder's key, by its file; KitError unless there is one."""
     there = [kind for kind in KINDS.values() if public_file(directory, name, kind).exists()]
     if len(there) == 1:
         return there[0]
@@ -400,7 +397,7 @@ def public_file(directory: Path, name: str, kind: KeyKind) -> Path:
 
 
 def init_command(directory: Path) -> str:
-    """What makes a kit."""
+    """The command that makes a kit."""
     return f"secureps keys init {directory} --plan FILE"
 
 

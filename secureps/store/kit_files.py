@@ -47,7 +47,7 @@ class Passphrases(Secret):
         return data if self._known is None else self._known.seal(data)
 
     def unlock(self, path: Path, file: bytes) -> bytes:
-        """What a private file holds.
+        """A private file's content.
 
         Raises:
             KitError: it is under a passphrase that nobody gave, or under another one.

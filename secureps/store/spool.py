@@ -62,7 +62,7 @@ class Spool(Protocol):
         """As `get`, read-only, into one of these buffers if it was not in memory."""
 
     def has(self, key: str) -> bool:
-        """Is there a payload?"""
+        """Whether there is a payload."""
 
     def delete(self, key: str) -> None:
         """Forgets a payload, or does nothing; it may come back after a power cut."""
@@ -184,10 +184,7 @@ class DiskSpool:
             raise KeyError(key) from None
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
-        """The payload of a key, in a buffer; KeyError if there is none.
-
-        It is read, not mapped: a disk that fails is an OSError then, and not a process's end.
-        """
+        """Reads, does not map: a disk that fails is an OSError then, and not a process's end."""
         try:
             with open_to_read(self.path(key), buffered=False) as file:
                 room = buffers.lend(max(1, os.fstat(file.fileno()).st_size))
