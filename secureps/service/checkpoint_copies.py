@@ -87,15 +87,14 @@ class CheckpointCopies(Meter):
         return tuple(int(each.name) for each in self._left()[:MOST_UNCOPIED])
 
     def copy(self) -> str:
-        """Copies what is left, while the caller waits: for a process that has no time to wait for.
+        """Copies what is left while the caller waits; returns what is in the way, or nothing.
 
-        In place of `start`. Returns what is in the way, or nothing.
+        For a process that does not live long enough for `start`.
         """
         failed, awaited = self._copy_all()
         return "; ".join([*self._refused.values(), *failed, *awaited])
 
     def stop(self) -> None:
-        """Ends, and says what was not copied."""
         self._ended.set()
         self._due.set()
         if self._thread.is_alive():
@@ -216,7 +215,7 @@ class CopiedCheckpoints:
         return text.replace(str(self._folder), self._store.name)
 
     def _brought(self, number: str, sizes: dict[str, int]) -> Path:
-        """Brings what is there of one checkpoint, and no file that is longer than it may be."""
+        """Brings what is there of one checkpoint, and no file longer than it may be."""
         directory = self._folder / number
         directory.mkdir(exist_ok=True)
         if f"{number}/{MANIFEST}" not in sizes:
@@ -249,6 +248,6 @@ def parts_at(store: ObjectStore, file: str) -> Iterator[Path]:
 
 
 def _numbers(names: dict[str, int]) -> list[str]:
-    """The numbers of checkpoints of which objects have these names, the newest first."""
+    """The numbers of checkpoints in the names of objects, the newest first."""
     found = {name.partition("/")[0] for name in names}
     return sorted(filter(NUMBER.fullmatch, found), key=int, reverse=True)

@@ -113,9 +113,10 @@ class StandbyWorker(Worker):
         self.hear: Callable[[Record], None] = lambda record: None
 
     def work(self, task: Task) -> RowsKept | PartKept:
-        """Checks and keeps rows; DamagedStore if they do not follow what is there.
+        """Checks and keeps rows, or parts of a copy as `CopyParts.keep`.
 
-        Of a copy's parts, as `CopyParts.keep`.
+        Raises:
+            DamagedStore: the rows do not follow what is there.
         """
         if isinstance(task, KeepPart):
             have = self._parts.keep(task.part)

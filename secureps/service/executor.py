@@ -140,7 +140,7 @@ class Calls:
         self._try(each)
 
     def call_off(self, to: str) -> None:
-        """Forgets what is asked of a server, unless others can answer it: these are asked."""
+        """Forgets what is asked of a server, unless other servers can answer: it asks these."""
         for each in list(self._open):
             call = each.call
             rest = tuple(other for other in call.others if other != to)
@@ -263,7 +263,6 @@ class Calls:
         tell(self._party, "StillTrying", f"{error}; still trying", logging.WARNING, known)
 
     def _note_recovery(self, to: str) -> None:
-        """Logs once that a server that was unreachable answers again."""
         if to in self._lost:
             self._lost.discard(to)
             tell(self._party, "BackAgain", f"{to} answers again", logging.INFO, {"peer": to})
@@ -302,7 +301,6 @@ class Calls:
 
 
 def _header(call: Call) -> BlockHeader:
-    """Of a call with a payload."""
     assert isinstance(call.message, PutBlock)
     return call.message.header
 
@@ -369,7 +367,6 @@ class Watchers:
             self._ended(party)
 
     def refuse(self, party: str, error: SecurepsError) -> None:
-        """Ends a party's stream, if there is one, and says why."""
         if (deliver := self._streams.pop(party, None)) is not None:
             deliver(error)
             self._ended(party)
@@ -380,7 +377,6 @@ class Watchers:
             self.refuse(party, UnknownParty(f"{party} is on the roster no more"))
 
     def tell(self, party: str, order: AnyOrder) -> None:
-        """Gives an order to a party, if it watches."""
         if (deliver := self._streams.get(party)) is not None:
             deliver(order)
 
@@ -404,7 +400,6 @@ class OpenRequests:
         self._deferred: dict[str, list[Reception]] = {}
 
     def gone(self) -> Unreachable:
-        """Makes the error that answers for a party that has ended."""
         return Unreachable(f"{self._party} is stopping")
 
     def begin(self, answer: Future[Reply]) -> bool:
@@ -425,15 +420,14 @@ class OpenRequests:
         settle(answer, result)
 
     def defer(self, ticket: str, answer: Reception) -> None:
-        """Leaves a request for later, with all others of this ticket."""
         self._deferred.setdefault(ticket, []).append(answer)
 
     def deferred(self, ticket: str) -> list[Reception]:
-        """Returns the requests that were deferred under a ticket: they are to be answered now."""
+        """Takes the requests that were deferred under a ticket: they are answered now."""
         return self._deferred.pop(ticket, [])
 
     def stop(self) -> None:
-        """Answers Unreachable to who waits, and to who asks from now on."""
+        """Answers Unreachable to all that wait, and to all that ask from now on."""
         with self._lock:
             self._stopped = True
             waiting, self._waiting = self._waiting, set()
@@ -457,7 +451,6 @@ class DiskFaults:
 
     @property
     def text(self) -> str:
-        """The present faults in one line; empty if there are none."""
         return "; ".join(dict.fromkeys(self._known.values()))
 
     @property
@@ -525,7 +518,6 @@ class Executor:
     # --- life ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Replays the journal and resumes the machine, as the first action on the loop."""
         self.later(self._start)
 
     def _start(self) -> None:
@@ -538,7 +530,7 @@ class Executor:
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
     def hear(self, record: Record) -> None:
-        """Takes note of a record that is durable, on the loop: of the run and its roster."""
+        """Reads a durable record, on the loop, for the run and its roster."""
         self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
@@ -568,7 +560,7 @@ class Executor:
             self.halted.set_exception(error)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Wraps an action on the loop: it is skipped after a halt, and its error ends the party."""
+        """Wraps an action on the loop: a halt skips it, and its error ends the party."""
 
         def guarded() -> None:
             if self.halted.done():
@@ -583,7 +575,6 @@ class Executor:
     # --- Endpoint -----------------------------------------------------------------
 
     def request(self, sender: str, message: Request) -> Future[Reply]:
-        """Takes a request of another party; may be called from any thread."""
         answer: Future[Reply] = Future()
         self._meter.asked(message, answer)
         if self._requests.begin(answer):
@@ -593,8 +584,7 @@ class Executor:
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
         """Opens a stream of orders to `sender`; returns what closes it.
 
-        A refusal is the last message. If the same party opens another stream, the older one ends
-        with an error: the process that had it would wait for ever.
+        A refusal is the last message.
         """
 
         def begin() -> None:
@@ -692,7 +682,6 @@ class Executor:
     def kept(
         self, request: Request, payload: bytes | memoryview, digest: bytes
     ) -> Future[bytes | None]:
-        """Has the worker check and store a payload that answers a request."""
         return self._beside(partial(self.worker.keep, request, payload, digest))
 
     def heard(self, sender: str, event: Event) -> None:

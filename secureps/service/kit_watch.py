@@ -26,20 +26,16 @@ from secureps.store.kit_files import read
 
 
 class Told(Protocol):
-    """The executor of a party; it knows the run once the party takes part in one."""
+    """What a watch needs of its party's executor; `run` is empty before the party takes part."""
 
     run: bytes
 
-    def heard(self, sender: str, event: Event) -> None:
-        """Posts an event for the machine; on its loop."""
+    def heard(self, sender: str, event: Event) -> None: ...
 
-    def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
-        """Runs an action on its loop, `delay` seconds from now; from any thread."""
+    def later(self, action: Callable[[], None], delay: float = 0.0) -> None: ...
 
 
 class _Watch(ABC):
-    """Looks again and again, on the loop of one party."""
-
     LOOK: float
     """Seconds between two looks."""
 
@@ -82,7 +78,7 @@ class KitWatch(_Watch):
         self._executor.heard(WORKER, KitRead(time.time(), *self._changed()))
 
     def _changed(self) -> tuple[str, tuple[bytes, ...]]:
-        """The roster's text and holders' keys if a file of theirs changed; else, both are empty.
+        """The roster's text and holders' keys if a file of theirs changed; else both are empty.
 
         A file that is being copied is read again when it has changed.
         """

@@ -92,7 +92,7 @@ class Lead(Executor):
             super()._act(self._held.popleft()[1])
 
     def _compact(self) -> None:
-        """No row is gone that a standby, which is heard, has yet to be given."""
+        """Compacts, unless a standby that is heard lacks a row that would be gone."""
         away = self._copying is None and self._loop.now() >= self._heard + AWAY
         if self._has >= self._rows.folded.seq or away:
             super()._compact()
@@ -143,8 +143,8 @@ class Lead(Executor):
     def _answer_part(self, message: Follow, answer: Future[Reply]) -> None:
         """Sends the part of a copy of the journal that a standby asks for.
 
-        Of a new copy, which is made beside the loop, the first one; of one that is there, if the
-        standby asks for none yet and the rows that follow it are.
+        A standby that has none gets the first part: of the copy that is there, if the rows after it
+        are still there, or of a new one, which is made beside the loop.
         """
         copy = self._copy
         if copy is not None and (copy.digest == message.copy or self._serves(copy, message)):
@@ -161,7 +161,7 @@ class Lead(Executor):
         self._copying.add_done_callback(made)
 
     def _serves(self, copy: Copy, message: Follow) -> bool:
-        """Whether who has nothing can begin from a copy, as the rows after it are still there."""
+        """Whether a standby that has nothing can begin from a copy: the rows after it are there."""
         if message.have:
             return False
         try:
@@ -187,7 +187,7 @@ class Lead(Executor):
             self._settle(answer, told(error))  # the run goes on without a standby
 
     def _let_go(self) -> None:
-        """Of a copy whose standby is away: it may be large."""
+        """Drops a copy whose standby is away: it may be large."""
         if self._loop.now() >= self._heard + AWAY:
             self._copy = None
 

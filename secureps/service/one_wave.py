@@ -122,7 +122,7 @@ class OneWave:
         return DatedJournal(SqliteJournal(self.state / "journal.db", least=LEAST), time.time)
 
     def _ended(self, halt: Halt) -> str:
-        """Says here why it takes part no more; what its server hears of that."""
+        """Logs why it takes part no more; returns what its server hears of that."""
         if halt.error is None:
             return halt.reason
         tell(self.name, "Ended", halt.reason, logging.ERROR)
@@ -138,8 +138,6 @@ class OneWave:
 
 
 class _ReadOnce(WrappedJournal):
-    """A journal that is read once (`store.journal.Journal`)."""
-
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)
         self._rows: list[tuple[float, Record]] | None = None
@@ -150,7 +148,7 @@ class _ReadOnce(WrappedJournal):
             self._rows += ((at, record) for record in records)
 
     def records(self) -> Iterator[Record]:
-        """What its machine applies, but for what the fold says otherwise."""
+        """The records that its machine applies, but for what the fold says otherwise."""
         yield from () if self.fold is None else self.fold.records
         yield from (record for _, record in self.replay())
 
@@ -170,7 +168,7 @@ class _ReadOnce(WrappedJournal):
 
 
 def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
-    """What a party's next process will ask before it hears anything: by its journal."""
+    """The requests that a party's next process makes before it hears anything, by its journal."""
     machine = executor.machine
     for _ in replayed(machine, journal):
         pass
@@ -181,7 +179,7 @@ def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry
 
 
 def _drop_repeated(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
-    """What is said, but for what the next process asks anyway."""
+    """Drops what the next process asks anyway."""
     asked = {about(each.name.decode(), each.envelope) for each in first if each.name}
     for each in said:
         repeated = each.name and about(each.name.decode(), each.envelope) in asked

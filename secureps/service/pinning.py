@@ -130,7 +130,7 @@ def choose(
 def _find_node(
     number: int, every: tuple[Node, ...], usable: list[Node], allowed: frozenset[int] | None
 ) -> Node:
-    """The node of this number; ConfigError if there is none, or it has no CPU for this process."""
+    """The node of this number; ConfigError if none is, or it has no CPU for this process."""
     if number not in (node.number for node in every):
         there = named([str(node.number) for node in every], len(every))
         told = f"this machine has {there}" if every else "this system tells of none"

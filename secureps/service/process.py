@@ -141,7 +141,6 @@ class Hangs:
         self._said = ""
 
     def look(self) -> None:
-        """Says so when the party begins to hang, and when it goes on."""
         stands = self._executor.begun and self._loop.age > STILL  # a long journal is no hang
         text = _said(stands, oldest_wait() > STILL)
         if text != self._said:
@@ -166,16 +165,14 @@ def _said(stands: bool, waits: bool) -> str:
 
 
 class Server(Protocol):
-    """The server of a party; see `wire.grpc.servers`."""
+    """The server of a party (`wire.grpc.servers`)."""
 
-    def start(self) -> None:
-        """Begins to listen."""
+    def start(self) -> None: ...
 
     def stop(self, grace: float) -> None:
         """Ends; requests under way have `grace` seconds."""
 
-    def refused(self) -> tuple[RefusedRequests, ...]:
-        """Requests that were refused since the last call."""
+    def refused(self) -> tuple[RefusedRequests, ...]: ...
 
 
 Serve = Callable[[Link, Endpoint, str, Authenticate], Server]
@@ -197,7 +194,6 @@ class Party:
 
     @property
     def role(self) -> str:
-        """Its role on the roster; of who is not on it yet, a client's."""
         return self.roster.find(self.name).role if self.name in self.roster else "client"
 
     def sign(self, request: bytes) -> bytes:

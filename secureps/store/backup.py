@@ -166,7 +166,7 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
 
 
 def demand_owner(folder: Path, rows: Iterable[Row], role: Role, name: str) -> None:
-    """Refuses the journal of a folder, by ConfigError, whose rows say that another party wrote it."""
+    """ConfigError if a row of the journal of a folder says that another party wrote it."""
     for row in rows:
         record, what = row.record, f"row {row.seq} of its journal is a {type(row.record).__name__}"
         if not isinstance(record, (*_WRITES.get(role, ()), Dated, RequestsRefused)):

@@ -141,7 +141,6 @@ class Stepping:
                 yield grid.weighted_mean(sums[start : start + PIECE], shares, terms)
 
     def _code(self, block: int) -> BlockCode:
-        """The code of what the members sent."""
         published = self._before.values[block].astype("<f4", copy=False)
         base = payload_digest(published.data.cast("B"))
         version = common_version(self._plan.group(self._cohort.group).support_every, self._cohort)
