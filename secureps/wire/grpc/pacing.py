@@ -76,7 +76,8 @@ class Paces:
 class Lanes:
     """How many payloads are on their way at once; the others wait for one of them to end.
 
-    On a slow link they would only share it: each would take longer, all of them together as long.
+    On a slow link they would only share it. A fixed number would be too few for a fast link to
+    several shards, or more than one shard sends at once: the rest would wait there, and stall.
     """
 
     def __init__(self) -> None:
