@@ -10,36 +10,25 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from secureps.crypto.identity import PublicIdentity
 from secureps.errors import KitError, SecurepsError
 from secureps.messages.member_records import OwnAct, OwnDeed
-from secureps.roles.machine import WORKER, Event, KitRead
+from secureps.roles.machine import WORKER, KitRead
 from secureps.roles.member.tasks import Acted
+from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.store.act_lines import FILE, ActLine, read_acts
 from secureps.store.keyring import offered_keys, roster_file
 from secureps.store.kit_files import read
 
 
-class Told(Protocol):
-    """What a watch needs of its party's executor; `run` is empty before the party takes part."""
-
-    run: bytes
-
-    def heard(self, sender: str, event: Event) -> None: ...
-
-    def later(self, action: Callable[[], None], delay: float = 0.0) -> None: ...
-
-
 class _Watch(ABC):
     LOOK: float
     """Seconds between two looks."""
 
-    def __init__(self, party: str, executor: Told) -> None:
+    def __init__(self, party: str, executor: Executor) -> None:
         self._party, self._executor = party, executor
 
     def start(self) -> None:
@@ -68,7 +57,7 @@ class KitWatch(_Watch):
 
     LOOK = 5.0
 
-    def __init__(self, party: str, executor: Told, kit: Path) -> None:
+    def __init__(self, party: str, executor: Executor, kit: Path) -> None:
         super().__init__(party, executor)
         self._kit = kit
         self._seen: list[tuple[int, int]] | None = None
@@ -109,7 +98,7 @@ class ActWatch(_Watch):
 
     LOOK = 1.0
 
-    def __init__(self, party: str, executor: Told, state: Path, key: PublicIdentity) -> None:
+    def __init__(self, party: str, executor: Executor, state: Path, key: PublicIdentity) -> None:
         super().__init__(party, executor)
         self._path, self._key = state / FILE, key
         self._seen: tuple[int, int, int] | None = None

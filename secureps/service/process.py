@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
@@ -59,6 +59,7 @@ from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
+from secureps.wire.grpc.servers import Server
 from secureps.wire.transport import Endpoint
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -162,17 +163,6 @@ def _said(stands: bool, waits: bool) -> str:
             "its network file system"
         )
     return f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
-
-
-class Server(Protocol):
-    """The server of a party (`wire.grpc.servers`)."""
-
-    def start(self) -> None: ...
-
-    def stop(self, grace: float) -> None:
-        """Ends; requests under way have `grace` seconds."""
-
-    def refused(self) -> tuple[RefusedRequests, ...]: ...
 
 
 Serve = Callable[[Link, Endpoint, str, Authenticate], Server]

@@ -13,6 +13,7 @@ from secureps.crypto.identity import Identity
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.roles.machine import WORKER, Event, KitRead
 from secureps.roles.member.tasks import Acted
+from secureps.service.executor import Executor
 from secureps.service.kit_watch import ActWatch, KitWatch, act_text, own_act
 from secureps.store.act_lines import FILE, ActLine, ActLines
 from secureps.store.keyring import roster_file
@@ -20,7 +21,7 @@ from secureps.store.keyring import roster_file
 ME = Identity(bytes(range(32)))
 
 
-class Posted:
+class Posted(Executor):
     """An executor that keeps what it is told, and runs what is to be done later on demand."""
 
     def __init__(self) -> None:

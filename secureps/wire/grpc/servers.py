@@ -69,7 +69,7 @@ MOST_CONNECTIONS = 1 << 14
 T = TypeVar("T")
 
 
-class _Server(ABC):
+class Server(ABC):
     """What both servers have in common: the thread, the loop, `Tell`, health and the stop."""
 
     SERVICE: str
@@ -211,7 +211,7 @@ class _Server(ABC):
         return answer
 
 
-class CoordinatorServer(_Server):
+class CoordinatorServer(Server):
     """Serves `Tell` and `Watch`.
 
     Args:
@@ -309,7 +309,7 @@ class StandbyServer(CoordinatorServer):
         return ()
 
 
-class ShardServer(_Server):
+class ShardServer(Server):
     """Serves `Put`, `Get` and `Tell`.
 
     Args:
