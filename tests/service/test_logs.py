@@ -165,12 +165,6 @@ def test_other_lines_are_configured_by_whose_process_it_is(ours: bool, shown: st
     assert found[0].endswith(shown)
 
 
-def test_people_get_lines_as_ever() -> None:
-    _, found = lines("text", "pass")
-    assert found[0].endswith(" shard-0: all: version 3")
-    assert not found[0].startswith("{")
-
-
 def test_real_processes_in_json(tmp_path: Path) -> None:
     with Processes(tmp_path, "plain", versions=2, json_logs=True) as processes:
         processes.start_all()

@@ -113,13 +113,6 @@ def test_whoever_is_turned_away_unread_is_counted() -> None:
     assert value(metrics, "secureps_unauthenticated_requests_total", outcome="Unsigned") == 1
 
 
-def test_no_label_and_no_value_names_a_client() -> None:
-    metrics = Metrics()
-    metrics.asked(PutBlock(HEADER, b"abc"), ended(WrongVersion("hospital-1 is late")))
-    metrics.journalled([VersionCommitted("g", 0)])
-    assert b"hospital-1" not in generate_latest(metrics.registry)
-
-
 # --- the coordinator's gauges -----------------------------------------------------
 
 

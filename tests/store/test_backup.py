@@ -437,8 +437,6 @@ def test_one_that_has_more_or_another_run_keeps_what_it_has(whole: bytes, tmp_pa
         journal.append(1.0, [Incarnated(number) for number in range(ROWS + 1)])
     with pytest.raises(DamagedStore, match="has come to row 31"):
         begin_from_copy(more, tmp_path)
-    from secureps.messages.records import RunPinned
-
     with closing(SqliteJournal(other / "journal.db")) as journal:
         journal.append(1.0, [full(RunPinned)])
     with pytest.raises(OperatorError, match="another run than the coordinator's: start this"):

@@ -223,17 +223,6 @@ class TestGrpc(TransportContract):
         for _ in range(4):
             assert world.result(transport.call("shard-0", good)) == Stored(good.header.digest)
 
-    def test_an_oversized_block_is_refused_and_the_server_goes_on(
-        self, world: Grpc, server: EchoServer
-    ) -> None:
-        transport = world.transport("a")
-        with pytest.raises(Oversized):
-            world.result(transport.call("shard-0", put(bytes(BLOCK_LIMIT + 1))))
-        with pytest.raises(Malformed):
-            world.result(transport.call("shard-0", put(b"x" * 10, length=11)))
-        assert not [seen for seen in server.seen if isinstance(seen[1], PutBlock)]
-        assert world.result(transport.call("shard-0", put(b"x"))) is not None
-
     def test_a_block_waits_while_memory_is_full_of_others(self, world: Grpc) -> None:
         class Slow(EchoServer):
             def request(self, sender: str, message: Any) -> Future[Any]:

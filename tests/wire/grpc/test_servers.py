@@ -348,17 +348,6 @@ def test_what_is_refused_when_its_caller_is_gone_is_no_complaint() -> None:
     gc.collect()
 
 
-def test_a_coordinator_answers_within_the_grace(
-    coordinator: tuple[CoordinatorServer, EchoServer, Door],
-) -> None:
-    server, echo, door = coordinator
-    door.tell(ask("hang"), framing.COORDINATOR_TELL)
-    echo.asked.get(timeout=PATIENCE)
-    threading.Timer(0.1, echo.release).start()
-    assert stop(server, PATIENCE) < CLOSED
-    assert door.outcomes() == [None]
-
-
 def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard) -> None:
     server, endpoint, _ = shard
     sent = [
