@@ -53,9 +53,6 @@ class CheckpointCopies(Meter):
 
     A shard copies its own parts. The coordinator copies whatever is in its folder, parts of others
     too where they share it, and a manifest once all parts are there.
-
-    Args:
-        party: whose they are; checkpoints: the folder in which it writes them.
     """
 
     def __init__(self, party: str, checkpoints: Path, store: ObjectStore) -> None:
@@ -71,9 +68,8 @@ class CheckpointCopies(Meter):
     def start(self, trouble: Callable[[str], None]) -> None:
         """Copies what is not there yet, and then each checkpoint as it is written.
 
-        Args:
-            trouble: hears what is wrong, in words that follow the party's name, and "" when it is
-                over; on a thread of this class.
+        `trouble` hears, on a thread of this class, what is wrong, in words that follow the party's
+        name, and "" when it has passed.
         """
         self._trouble = trouble
         self._thread.start()
@@ -191,11 +187,7 @@ class CheckpointCopies(Meter):
 
 
 class CopiedCheckpoints:
-    """The checkpoints below a store's URL; iterated over, the directories that they are brought to.
-
-    Args:
-        folder: an empty one of this machine, for as long as they are used.
-    """
+    """The checkpoints below a store's URL, brought one by one into an empty `folder`."""
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
         self._store, self._folder = store, folder
@@ -230,11 +222,7 @@ class CopiedCheckpoints:
 
 
 def parts_at(store: ObjectStore, file: str) -> Iterator[Path]:
-    """A shard's parts of the checkpoints at a store, newest first; each is gone after its turn.
-
-    Raises:
-        DiskFailed: the store refuses, or cannot be reached.
-    """
+    """A shard's parts of the checkpoints at a store, newest first; each is gone after its turn."""
     sizes = store.sizes()
     with TemporaryDirectory(prefix="secureps-") as folder:
         for number in _numbers(sizes):

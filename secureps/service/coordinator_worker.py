@@ -94,15 +94,9 @@ def _tally(fact: Charge | Release, times: int) -> Tally:
 class StandbyWorker(Worker):
     """Keeps the rows of the coordinator's journal in one to which nobody else writes meanwhile.
 
-    It compacts its own journal as the coordinator does: by a machine that applies the rows, behind
-    the standby, which has looked at each before.
-
-    `hear` is told of each record, once it is durable; from any thread.
-
-    Args:
-        journal: where they are kept.
-        copy: a coordinator, whose state is that of the journal; it does nothing.
-        parts: of a copy of the coordinator's journal.
+    It compacts its own journal as the coordinator does: by a `copy` of it that applies the rows,
+    behind the standby, which has looked at each before. `hear` is told of each record, once it is
+    durable; from any thread.
     """
 
     def __init__(self, journal: FollowedJournal, copy: Machine, parts: CopyParts) -> None:

@@ -306,7 +306,7 @@ def _header(call: Call) -> BlockHeader:
 
 
 def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
-    """Takes a machine to where its journal ends; each record that it applied, when it has.
+    """Takes a machine to where its journal ends; yields each record that it has applied.
 
     Raises:
         DamagedStore: a row or the fold is damaged.
@@ -327,10 +327,8 @@ def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
     """Compacts a journal that has grown enough; a disk that refuses is told of, and tried later.
 
     To be called when every record that the machine has folded is in the journal, again and again:
-    each time it does a little of what takes long, until the rest may be done at once.
-
-    Raises:
-        DamagedStore: a row or the archive is damaged: no later try would go better.
+    each time it does a little of what takes long, until the rest may be done at once. DamagedStore
+    comes through: no later try would go better.
     """
     if not journal.due or not isinstance(machine, Foldable):
         return

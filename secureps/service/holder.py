@@ -48,9 +48,6 @@ class CommitteeWorker(Worker):
     """The worker of one key holder; `keys` never leave this process.
 
     It takes no payloads: no ciphertext may reach a holder of key shares.
-
-    Args:
-        identity: the holder's, which signs its keys.
     """
 
     def __init__(

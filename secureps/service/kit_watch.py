@@ -48,12 +48,7 @@ class _Watch(ABC):
 
 
 class KitWatch(_Watch):
-    """Tells a machine what the calendar says, and of another roster in its party's kit.
-
-    Args:
-        party: whose it is, for the log.
-        kit: its folder.
-    """
+    """Tells a machine what the calendar says, and of another roster in its party's kit."""
 
     LOOK = 5.0
 
@@ -90,10 +85,6 @@ class ActWatch(_Watch):
     """Tells a client's machine what its data holder has it do: the acts in one state folder.
 
     Before the client takes part in a run it has no journal of acts, and is told of none.
-
-    Args:
-        party: whose they are; key: who signs them.
-        state: its folder.
     """
 
     LOOK = 1.0

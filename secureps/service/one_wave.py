@@ -73,10 +73,7 @@ class OneWave:
     state: Path
 
     def play(self, data: bytes, payloads: Mapping[bytes, bytes], make: Make) -> Answer:
-        """Hears one batch of the servers', and answers it.
-
-        Args:
-            data: the batch; payloads: of answers in it, by digest.
+        """Hears one batch of the servers', and answers it; `payloads` go by their digests.
 
         Raises:
             WrongRun: the batch is of another run than the one that the state folder is of.

@@ -87,15 +87,13 @@ def choose(
     """Chooses a node for a process, and says why, or why none.
 
     Under "auto" parties take the nodes in turns, by the number at the end of their names: shard-0,
-    shard-1 and so on, and whoever has none by a digest of the name. Nobody has to agree on it, and
-    whoever is started again is where it was.
+    shard-1 and so on, and a name without one by its digest. Nobody has to agree on it, and a party
+    that is started again is where it was.
 
     Args:
         pin: "auto", "off" or the number of a node.
-        name: the party's.
         allowed: CPUs that the process may use: its affinity, which cgroups and whoever started it
             narrow; None where the system does not tell.
-        threads: that it is told to work with.
 
     Raises:
         ConfigError: `pin` is none of these, there is no such node, or the process may use none of
@@ -152,13 +150,10 @@ def refuse_pin(pin: str) -> None:
 
 
 def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> str:
-    """Pins this process as `choose` says, and tells what it did, or why nothing; returns that too.
+    """Pins this process as `choose` says; tells and returns what it did, or why nothing.
 
     To be called before there are threads with memory of their own: CPUs are narrowed of every
     thread that is there, memory is preferred for this one and those that it starts.
-
-    Args:
-        folder: of the machine's nodes, as for `read_nodes`.
 
     Raises:
         ConfigError: as `choose`; or the system refuses to pin.
@@ -201,12 +196,8 @@ def _narrow(node: Node) -> None:
 def prefer_memory(node: int, call: Callable[..., int] | None = None) -> bool:
     """Has this thread, and those that it starts, take new memory from a node first.
 
-    Args:
-        call: the C library's `syscall`; default: that of this process.
-
-    Returns:
-        whether the system allows it: containers often do not, and then memory lies on the node
-        of the thread that touches it first, which is a pinned one.
+    Returns whether the system allows it: containers often do not, and then memory lies on the node
+    of the thread that touches it first, which is a pinned one.
     """
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None or platform.system() != "Linux":

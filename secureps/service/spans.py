@@ -55,10 +55,7 @@ class _Ids:
 class OpenTelemetrySpans:
     """Where the spans of one party go.
 
-    Args:
-        party: named for servers; of a client no name is sent, but what its own
-            OTEL_RESOURCE_ATTRIBUTES say.
-        export: through a queue of the library's, which drops spans and never waits.
+    Servers are named; of a client no name is sent, but what its own OTEL_RESOURCE_ATTRIBUTES say.
     """
 
     def __init__(self, party: str, role: str, processor: SpanProcessor) -> None:

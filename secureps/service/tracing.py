@@ -60,8 +60,7 @@ class Span:
     """What somebody did for a version, of a group, in nanoseconds since 1970.
 
     Args:
-        trace, id: of it; 0: any id. parent: what it is a part of, 0 for the first span.
-        facts: what else to say, by names of this project.
+        id: 0: any. parent: the span that it is a part of, 0 for the first one.
         links: other versions' traces that went into this one.
         failed: in one word how it ended, if it came to nothing.
     """

@@ -48,9 +48,8 @@ def answering(
 ) -> Iterator[None]:
     """Listens on a socket, and answers one batch after another, while the context is open.
 
-    Args:
-        party: for the log; answer: of a batch; its SecurepsErrors go back in words.
-        test: no real records are at stake: who asks may read this party's files.
+    SecurepsErrors of `answer` go back in words. In a `test` no real records are at stake: whoever
+    asks may read this party's files.
 
     Raises:
         OperatorError: it cannot listen there.
@@ -107,12 +106,7 @@ def refuse_reader(line: socket.socket) -> None:
 
 
 def asked(path: Path, batch: bytes) -> bytes:
-    """What a party at a socket answers to a batch.
-
-    Raises:
-        Unreachable: nobody answers there.
-        NotReady: it refuses, and says why.
-    """
+    """What a party at a socket answers; Unreachable if nobody does, NotReady if it refuses."""
     try:
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(SECONDS)

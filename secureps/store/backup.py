@@ -282,11 +282,10 @@ def pinned_in(journal: Path) -> RunPinned | None:
 
 
 def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
-    """All files but the journal's own and those of the moment; what goes meanwhile is not wanted.
+    """Copies all files but the journal's own and those of the moment.
 
-    Args:
-        anew: also those that are there: they may be damaged. Else only those that grow: the
-            journal that was copied meanwhile may know more of them.
+    Of files that are there, it copies those that grow, of which the journal that was copied
+    meanwhile may know more; all of them if `anew`, for they may be damaged.
     """
     for path in _files(source):
         there = target / path.relative_to(source)

@@ -214,10 +214,8 @@ class BudgetLedger:
     def begin(self, run: bytes) -> float:
         """Counts a training that begins now, durably, if the hour has room for it.
 
-        One that a kill cut short counts too: a restart begins another.
-
-        Returns:
-            seconds until one may begin; 0: this one does.
+        Returns the seconds until one may begin; 0: this one does. A training that is cut short
+        counts too.
         """
         if self.updates_per_hour is None:
             return 0.0

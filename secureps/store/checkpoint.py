@@ -221,14 +221,7 @@ def _pieces(array: NDArray[Any] | Filed) -> Iterable[bytes | memoryview]:
 def read_state(
     path: str | Path, prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """The tensors and metadata of a state file, whose content is trusted as it is.
-
-    Args:
-        prefix: reads only tensors whose names begin with it.
-
-    Raises:
-        DamagedStore: absent, or torn.
-    """
+    """Reads the tensors of this `prefix`, and the metadata; DamagedStore if absent or torn."""
     with _opened(Path(path)) as file:
         names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
         tensors = {name: np.array(file.get_tensor(name)) for name in names}
@@ -242,12 +235,7 @@ def read_metadata(path: str | Path) -> dict[str, str]:
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
-    """Completes a checkpoint: its files are there already; atomic and durable.
-
-    Raises:
-        Malformed: a file's name is no plain name.
-        DiskFailed: the disk refuses.
-    """
+    """Completes a checkpoint, durably; Malformed if it names no plain file, or DiskFailed."""
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
             raise Malformed(f"not a file name: {part.file!r:.80}")
@@ -255,12 +243,7 @@ def write_manifest(directory: str | Path, manifest: Manifest) -> None:
 
 
 def load_checkpoint(directory: str | Path) -> Manifest:
-    """The manifest of a checkpoint all of whose bytes are as they were written.
-
-    Raises:
-        ConfigError: another version wrote it, in a format that this one does not read.
-        DamagedStore: names the file that is absent, torn or damaged.
-    """
+    """Reads a manifest as `read_manifest`, and checks every byte of the files that it names."""
     manifest = read_manifest(directory)
     if absent := [each for each in manifest.files if not (Path(directory) / each.file).exists()]:
         raise DamagedStore(
@@ -286,10 +269,10 @@ def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> byt
 
 
 def read_manifest(directory: str | Path) -> Manifest:
-    """The manifest of a checkpoint, whatever became of the files that it names.
+    """Reads the manifest of a checkpoint, whatever became of the files that it names.
 
     Raises:
-        ConfigError: as `load_checkpoint`.
+        ConfigError: another version wrote it, in a format that this one does not read.
         DamagedStore: it is absent, torn or damaged.
     """
     directory = Path(directory)
@@ -375,10 +358,7 @@ def remove_files(directory: Path, *names: str) -> None:
 
 
 def latest_good(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:
-    """The newest whole checkpoint, and what is wrong with those that are newer.
-
-    Returns:
-        Its directory, its manifest, and a complaint for every newer damaged one.
+    """The newest whole checkpoint: its directory, its manifest, and a complaint for each newer one.
 
     Raises:
         DamagedStore: there are checkpoints, and none is whole.
@@ -586,12 +566,7 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _mapped(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
-    """Maps a file.
-
-    Raises:
-        MemoryError: no address space or maps are left: not the file's fault, and no wait helps.
-        OSError, ValueError: as `mmap.mmap`.
-    """
+    """Maps a file as `mmap.mmap`, but MemoryError says that no address space or maps are left."""
     try:
         return mmap.mmap(file.fileno(), length, access=access)
     except OSError as error:
@@ -621,12 +596,7 @@ class Scratch:
         self._folder = folder
 
     def vector(self, values: int) -> NDArray[np.float32]:
-        """A float32 vector of so many values, 1 or more, whatever they are.
-
-        Raises:
-            DiskFailed: there is no room for it.
-            MemoryError: as `map_state`.
-        """
+        """A float32 vector of 1 or more values; DiskFailed, or MemoryError as `map_state`."""
         length = values * np.dtype(np.float32).itemsize
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

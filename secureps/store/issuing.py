@@ -70,7 +70,7 @@ def make_keys(
 
     Args:
         kind: what a holder has, by the plan's cipher; of other roles it does not count.
-        passphrases: what the private files are put under, if there is a passphrase.
+
     Raises:
         KitError: an unsuitable name or role; a file, folder or link that must not be there; keys
             that cannot be read.
@@ -237,8 +237,6 @@ def issue_all(
 ) -> None:
     """Makes parties' keys in this very folder, and certifies them: for one machine.
 
-    Args:
-        passphrases: of the CA's key.
     Raises:
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
@@ -267,8 +265,7 @@ def approve(
 ) -> tuple[KeyRequest, ...]:
     """Certifies the keys of all requests and signs the roster anew, or does nothing at all.
 
-    Returns:
-        Those that are granted now: who has these keys certified already is not among them.
+    Returns those that are granted now, without those whose keys are certified already.
 
     Raises:
         KitError: a request that is not to be granted, and why; or no CA in this kit.
@@ -332,8 +329,7 @@ def revoke(
 ) -> tuple[str, ...]:
     """Takes names off the roster; their keys are never certified again, under whatever name.
 
-    Returns:
-        those of them that are key holders: no run of theirs starts again with this roster.
+    Returns those that are key holders: no run of theirs starts again with this roster.
 
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
@@ -384,8 +380,7 @@ def renew(
 ) -> dict[str, datetime]:
     """Signs TLS certificates of parties anew, by default of all; returns when each ends.
 
-    Raises:
-        KitError: nobody has this name, or no CA is in this kit.
+    Raises KitError if nobody has this name, or no CA is in this kit.
     """
     with _line(directory, passphrases) as (ca, roster):
         wanted = tuple(names) or tuple(c.name for c in roster.certificates)
@@ -395,10 +390,8 @@ def renew(
 def renew_roster(
     directory: Path, hours: float | None = None, passphrases: Passphrases | None = None
 ) -> Roster:
-    """Signs the same roster anew, to hold for so many hours from now.
+    """Signs the same roster anew, to hold for so many hours (0: for ever; None: as the kit says).
 
-    Args:
-        hours: this once (0: for ever); None: as many as the kit was made with.
     Raises:
         KitError: no CA is in this kit, or the roster holds longer already: parties that have it
             would go by that.

@@ -253,11 +253,7 @@ class Kept:
 
 
 def kept(path: Path, base: sqlite3.Connection) -> Kept | None:
-    """The fold in a journal, found sound; None if it was never compacted.
-
-    Raises:
-        DamagedStore: it is not what was written.
-    """
+    """The fold in a journal; None if it was never compacted, DamagedStore unless it is sound."""
     try:
         if not _tables(base):
             return None
@@ -284,10 +280,9 @@ def _refuse(path: Path) -> NoReturn:
 
 
 class Segments:
-    """What a compaction moves into the archive, on its way there: nothing of it is written yet.
+    """The rows that a compaction moves into the archive, on their way: none of it is written yet.
 
-    Args:
-        last: the last row of it, where the fold before ends; START if there was none.
+    `last` is the last of them, where the fold before ends; START if there was none.
     """
 
     def __init__(self, path: Path, base: sqlite3.Connection, last: Mark) -> None:
@@ -306,16 +301,10 @@ class Segments:
         self._begin()
 
     def pack(self, newest: int) -> bool:
-        """Packs some rows more; whether all are packed.
+        """Packs some rows more; whether all are packed. DamagedStore if one of them is bad.
 
-        Twice as many as were written since it was last asked, at least: with fewer, what is there
-        to be packed the next time would grow and grow.
-
-        Args:
-            newest: the journal's last row now.
-
-        Raises:
-            DamagedStore: one of them is bad.
+        It packs twice as many rows, at least, as came up to the `newest` since it was last asked:
+        with fewer, what is there to be packed the next time would grow and grow.
         """
         if self._upto == self._last:
             return True
@@ -349,11 +338,10 @@ class Segments:
 def compact(
     base: sqlite3.Connection, segments: Segments, mark: Mark, last: float, fold: Fold
 ) -> int:
-    """Writes the fold of all rows up to `mark`, within a transaction; its size.
+    """Writes the fold of all rows up to `mark`, within a transaction; returns its size.
 
     Args:
-        segments: the rows up to the fold before.
-        mark: the last row; it is not the last of `segments`.
+        segments: the rows up to the fold before; `mark` is not the last of these.
         last: the newest second by then.
     """
     segments.write()
@@ -431,12 +419,7 @@ def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
 
 
 def copied(path: Path, base: sqlite3.Connection) -> bytes:
-    """The whole journal, as one file has it.
-
-    Raises:
-        Refused: it is too large for the memory of who sends it.
-        DamagedStore: it cannot be read.
-    """
+    """The whole journal as one file; Refused if it is too large to be sent, or DamagedStore."""
     try:
         (pages,) = base.execute("PRAGMA page_count").fetchone()
         (page,) = base.execute("PRAGMA page_size").fetchone()

@@ -135,11 +135,7 @@ def roster_file(directory: Path) -> Path:
 
 
 def offered_keys(directory: Path) -> tuple[bytes, ...]:
-    """The keys in public/ under which updates are sealed for holders, not verified.
-
-    Raises:
-        KitError: one of them is none, or writable by others.
-    """
+    """The keys in public/ under which updates are sealed for holders; KitError if one is none."""
     found = []
     for path in sorted((directory / "public" / "holders").glob(f"*.{ENVELOPE.name}.pub")):
         try:
@@ -238,10 +234,7 @@ def load_private(
     passphrases: Passphrases | None = None,
     roster: Roster | None = None,
 ) -> Identity:
-    """A party's own identity, which must be the one on the kit's roster.
-
-    Args:
-        roster: the kit's, from whoever has read it already.
+    """Reads a party's own identity, which must be the one on the kit's roster.
 
     Raises:
         KitError: missing, readable by others (it says `chmod 600`), under another passphrase, or
@@ -266,11 +259,7 @@ def load_private(
 
 
 def find_observer(directory: Path, roster: Roster) -> str:
-    """The name of an observer on a kit's roster whose key is in the kit.
-
-    Raises:
-        KitError: there is none: it says who may look instead.
-    """
+    """An observer on a kit's roster whose key is in the kit; KitError if there is none."""
     for certificate in roster.certificates:
         private = directory / "private" / certificate.name
         if certificate.role == "observer" and private.is_dir():
@@ -345,9 +334,8 @@ def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
 def seed_of(state: Path, unsafe: int | None, server: str, insecure: bool) -> Seed:
     """The root of a party's randomness: its own secret in `state`, or a number that all may know.
 
-    Args:
-        server: HOST:PORT of the coordinator that it dials.
-        insecure: it was said that this is a test.
+    `server` is where it dials; `insecure` says that this is a test.
+
     Raises:
         ConfigError: an unsafe seed for a coordinator that is not on this machine, or no test.
         KitError: as `own_seed`.

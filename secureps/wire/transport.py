@@ -100,13 +100,9 @@ def no_delay(sender: str, to: str, message: Any) -> float:
 class InProcessNetwork:
     """Servers and dialling parties of one process.
 
-    Everything, replies too, is delivered through `clock.call_later`, so that nothing
-    recurs and virtual time works. Messages are passed as they are: records are frozen.
-
-    Args:
-        clock: real or virtual.
-        delay: seconds that a message takes, by (sender, to, message); replies (or the
-            error in their place) and orders likewise.
+    Everything, replies too, is delivered through `clock.call_later`, so that nothing recurs and
+    virtual time works. `delay` says how many seconds a message takes; replies, errors and orders
+    too.
     """
 
     def __init__(self, clock: Clock, delay: DelayOf = no_delay) -> None:
@@ -134,11 +130,7 @@ class InProcessNetwork:
         self._end(others, error, quiet=False)
 
     def transport(self, party: str, places: tuple[str, ...] = (COORDINATOR,)) -> Transport:
-        """A party's way to the servers; each call makes another one.
-
-        Args:
-            places: where the coordinator may be; the next is dialled when one is not reached.
-        """
+        """A party's way to the servers; the coordinator is at one of `places`, in turn."""
         return _InProcessTransport(self, party, places)
 
     def end_of(self, owner: Transport, party: str) -> None:

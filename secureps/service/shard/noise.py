@@ -25,11 +25,10 @@ from secureps.store.spool import Spool
 
 @dataclass(frozen=True)
 class ShardNoise:
-    """Draws noise, and seals it under the key that clients seal under.
+    """Draws noise, and seals it under the key that clients seal under, of the kit's `holder_keys`.
 
-    Args:
-        seed: the shard's own; a sum that is made again gets the same noise, two cohorts never.
-        holder_keys: public cipher keys from the kit.
+    By the shard's own `seed` a sum that is made again gets the same noise, and two cohorts never
+    do.
     """
 
     seed: Seed
@@ -38,8 +37,7 @@ class ShardNoise:
     def sealed(self, plan: Plan, layout: GroupLayout, cohort: Cohort, block: int) -> bytes:
         """Seals a block of noise, as a client of weight 1 would send it.
 
-        Raises:
-            KitError: the cipher needs a holder's key, and the kit has none or several.
+        KitError if the cipher needs a holder's key, and the kit has none or several.
         """
         mechanism = plan.mechanism(cohort.group, layout.sent)
         if mechanism is None:

@@ -294,14 +294,7 @@ it. A piece takes 34 on a line of 1 Mbit/s that four uploads share."""
 
 
 class Callers:
-    """Lets authenticated calls in, so many of each party.
-
-    Args:
-        link: whose connections they come over.
-        name: the server that they call.
-        run: id of the run that it serves; empty before there is one.
-        authenticate: called once for every call.
-    """
+    """Lets authenticated calls in, so many of each party; `run` is empty before there is one."""
 
     def __init__(
         self, link: Link, name: str, run: Callable[[], bytes], authenticate: Authenticate

@@ -38,10 +38,8 @@ class Claim:
     """What a request says of itself.
 
     Args:
-        party, to: who asks, and whom.
         run: id of the run that `party` takes part in; empty before it knows.
         digest: of the envelope to come.
-        signature: of all this, and the method.
         format: the party's FORMAT. It is not signed: whoever changes it has the request refused,
             and could as well drop it.
     """

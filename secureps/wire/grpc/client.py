@@ -58,12 +58,7 @@ TURN = 0.5
 
 
 class Addresses:
-    """The address of each server that is dialled now; to be used under a lock.
-
-    Args:
-        given: by name, one address or several with commas between them.
-        clock: seconds.
-    """
+    """The address of each server that is dialled now; to be used under a lock."""
 
     def __init__(
         self, given: Mapping[str, str], clock: Callable[[], float] = time.monotonic
@@ -162,7 +157,6 @@ class Tells:
         begin: begins a call to a server with these bytes: a gRPC future, or an exception.
         failed: the SecurepsError behind an exception of a call, or a limit that the process met.
         settle: ends a message's future with its answer, or with such an error.
-        clock: in seconds.
     """
 
     def __init__(
@@ -282,8 +276,6 @@ class GrpcTransport:
     """A party's way to the servers over gRPC; implements `wire.transport.Transport`.
 
     Args:
-        link: how it connects.
-        party: who is dialling.
         sign: signs bytes with the party's key (Ed25519).
         addresses: HOST:PORT by party, as far as known; `locate` adds others. Of a party with
             several, HOST:PORT,HOST:PORT, the next one is dialled when one is unreachable.

@@ -304,11 +304,9 @@ def is_answered(call: Any) -> bool:
 
 
 def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
-    """The SecurepsError behind a call that gRPC says has failed.
+    """The SecurepsError behind a call to somebody, in words, that gRPC says has failed.
 
-    Args:
-        to: who was called, in words.
-        met: it has answered before: whoever is there in its place goes away again.
+    A server that has been `met` is waited for, because another one in its place goes away again.
     """
     for key, value in call.trailing_metadata() or ():
         if key == _REFUSAL and isinstance(value, bytes):

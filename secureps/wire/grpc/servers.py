@@ -70,7 +70,13 @@ T = TypeVar("T")
 
 
 class Server(ABC):
-    """What both servers have in common: the thread, the loop, `Tell`, health and the stop."""
+    """What both servers have in common: the thread, the loop, `Tell`, health and the stop.
+
+    Args:
+        endpoint: its methods are called on the loop and must return at once.
+        listen: HOST:PORT; port 0 takes a free one.
+        authenticate: called for every request, on the loop.
+    """
 
     SERVICE: str
     TELL: str
@@ -212,15 +218,7 @@ class Server(ABC):
 
 
 class CoordinatorServer(Server):
-    """Serves `Tell` and `Watch`.
-
-    Args:
-        link: how connections are made.
-        endpoint: its methods are called on the loop and must return at once.
-        listen: HOST:PORT; port 0 takes a free one.
-        authenticate: called for every request, on the loop.
-        clock: this machine's, in seconds since 1970.
-    """
+    """Serves `Tell` and `Watch`; `clock` is this machine's, in seconds since 1970."""
 
     SERVICE = framing.COORDINATOR_SERVICE
     TELL = framing.COORDINATOR_TELL
@@ -313,11 +311,6 @@ class ShardServer(Server):
     """Serves `Put`, `Get` and `Tell`.
 
     Args:
-        link: how connections are made.
-        name: the shard's.
-        endpoint: its methods are called on the loop and must return at once.
-        listen: HOST:PORT; port 0 takes a free one.
-        authenticate: called for every request, on the loop.
         in_flight_bytes: payload bytes of Puts that may be held at once; more wait. As many again
             of blocks that other shards pass on: two shards whose memory is full of blocks that
             wait for each other's answer would wait for ever.

@@ -88,8 +88,7 @@ class Uploads:
 
     Args:
         limit: bytes of blocks that may be held at once, or SHARES of the longest that came.
-        longest: the longest block; longer ones get Oversized.
-        clock: seconds, of a clock that never goes back.
+        longest: bytes of the longest block; longer ones get Oversized.
     """
 
     def __init__(

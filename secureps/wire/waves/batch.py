@@ -118,10 +118,7 @@ def _pieces(batch: Batch) -> Iterator[bytes | memoryview]:
 
 
 def opened(data: bytes, most: int, verify: Verify) -> Batch:
-    """Reads a batch; of one that nobody known has signed, no entry is looked at.
-
-    Args:
-        most: the longest that is read at all, in bytes.
+    """Reads a batch of at most `most` bytes; nothing in it is looked at before its signature holds.
 
     Raises:
         Oversized: longer, or an envelope in it is.

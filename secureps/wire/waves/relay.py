@@ -92,9 +92,8 @@ class _Party:
 class Relay:
     """Performs the batches of parties; `goes` may be called from any thread.
 
-    Args:
-        clock: of what is tried again; None: nothing is.
-        heard: called whenever there is news for a party; returns at once.
+    By the `clock` requests are tried again; without one none is. `heard` is told of whom there is
+    news, and returns at once.
     """
 
     def __init__(
@@ -124,11 +123,7 @@ class Relay:
     # --- what parties say ---------------------------------------------------------
 
     def came(self, party: str, entries: Iterable[Entry]) -> None:
-        """Performs a batch of a party's, in order and after its earlier ones; returns at once.
-
-        Raises:
-            Malformed: an entry that is no party's.
-        """
+        """Performs a party's batch in order, after its earlier ones; Malformed if it is none."""
         batch = _Batch(deque((entry, _message(entry)) for entry in entries))
         if strange := [entry.kind.name for entry, _ in batch.rest if entry.kind not in _PARTYS]:
             raise Malformed(f"a party's batch has no {strange[0]}")

@@ -201,12 +201,7 @@ class WaveTransport:
             return said
 
     def take(self, entries: Iterable[Entry], payloads: Payloads) -> None:
-        """Takes what the server has said.
-
-        Raises:
-            Malformed: an entry that is no server's, or no message.
-            Oversized: a message that is too long.
-        """
+        """Takes what the server has said; Malformed or Oversized if it is no server's."""
         stream = b""
         for entry in entries:
             match entry.kind:
