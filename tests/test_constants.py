@@ -25,7 +25,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.records import Incarnated
 from secureps.run.deploy.deployment import write_folders
 from secureps.service.metrics import Metrics, exposed
-from secureps.service.wave_socket import answering
+from secureps.service.one_wave import answering
 from secureps.store.act_lines import ActLines
 from secureps.store.atomic_file import own
 from secureps.store.backup import backup, folder_number

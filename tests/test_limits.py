@@ -39,7 +39,7 @@ from secureps.messages import requests
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles.member.outbox import Outbox
-from secureps.service.wave_socket import answering
+from secureps.service.one_wave import answering
 from secureps.store.checkpoint import header_end
 from secureps.store.issuing import make_keys
 from secureps.store.keyring import ENVELOPE

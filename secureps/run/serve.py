@@ -22,17 +22,15 @@ from secureps.roles.machine import Halt
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
-from secureps.service.coordinator_worker import CoordinatorWorker
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
-from secureps.service.lead import ALONE
+from secureps.service.lead import ALONE, CoordinatorWorker
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
-from secureps.service.one_wave import OneWave
+from secureps.service.one_wave import OneWave, answering
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Serve, await_certificates, run_process, settled
 from secureps.service.shutdown import Shutdown
-from secureps.service.wave_socket import answering
 from secureps.store import keyring
 from secureps.store.backup import (
     JOURNAL,

@@ -28,7 +28,7 @@ from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.service.coordinator_worker import CoordinatorWorker
+from secureps.service.lead import CoordinatorWorker
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (
     _PIECE,
