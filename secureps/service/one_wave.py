@@ -4,8 +4,9 @@ Whatever outlives the wave lies in the state folder. What the party will ask fir
 goes along, so that the answer comes with it.
 
 A key holder hears its waves by a local socket: whoever relays them reads none of its files. No
-process may ask that could read them: the same user's, or root's. File modes hold the others off. A frame is a kind (uint8: a batch, or an error in words), a length (uint64, little endian), and
-as many bytes; one goes each way, and the connection ends.
+process may ask that could read them: the same user's, or root's. File modes hold the others off. A
+frame is a kind (uint8: a batch, or an error in words), a length (uint64, little endian), and as
+many bytes; one goes each way, and the connection ends.
 """
 
 from __future__ import annotations
