@@ -83,7 +83,7 @@ PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time: they bound its memory."""
 
 SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
-"""As many with what others have sent, and a shard passes on, while all have so few bytes.
+"""Calls and bytes at a time of small blocks of others that a shard passes on.
 
 A row-block that moves brings hundreds of small ones: a few at a time would queue anew behind all
 else on a link that is busy, each time.
@@ -128,7 +128,6 @@ class Calls:
         self._around = around
         self._caller = caller
         self._open: dict[_Open, None] = {}
-        """In the order in which they began."""
         self._queue: deque[_Open] = deque()
         self._flying = self._bytes = 0
         self._lost: set[str] = set()

@@ -21,7 +21,7 @@ system does for a shard."""
 HEAPS = 2
 """Heaps of all threads together: what is free in one is of no use to a thread of another."""
 CLIENT_HEAPS = 4
-"""Those of a client, whose training has threads of its own. By default there are eight for each
+"""Heaps of a client, whose training has threads of its own. By default there are eight for each
 core, and the pieces of payloads that gRPC makes lie in as many: 30 MiB at ten million values."""
 
 PIECES = 2 << 20

@@ -66,7 +66,7 @@ from secureps.wire.waves.transport import WaveTransport
 MOST = 64 << 20
 """Bytes of a key holder's batch: receipts of a cohort, and no payloads."""
 SECONDS = 120.0
-"""Within which a frame comes or goes."""
+"""Seconds in which a frame comes or goes."""
 
 _BATCH, _ERROR = 0, 1
 _HEAD = struct.Struct("<BQ")

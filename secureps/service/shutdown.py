@@ -110,7 +110,7 @@ class Shutdown:
 
 
 _open: list[Shutdown] = []
-"""Those in whose `with` this process is and whose handlers it has; the innermost last."""
+"""Each Shutdown whose `with` this process is in and whose handlers it has; innermost last."""
 
 _forking = threading.local()
 """The signals that a thread held back before it began to fork."""

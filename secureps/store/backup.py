@@ -253,7 +253,7 @@ def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
 
 
 def _copy_journal(source: Path, target: Path) -> None:
-    """By SQLite, which sees file and log as one, also while another process writes."""
+    """Copies by SQLite, which sees file and log as one, also while another process writes."""
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | BINARY, 0o600))
     with read_only(source) as reader, closing(sqlite3.connect(target)) as writer:
         reader.backup(writer)

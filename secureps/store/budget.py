@@ -74,7 +74,7 @@ class RunSpent:
 
 
 def default_ledger(kit: Path, name: str) -> Path:
-    """Beside the kit: another kit in the same place is charged to the same ledger."""
+    """The ledger beside a kit: another kit in the same place is charged to the same one."""
     return kit.absolute().parent / "ledgers" / f"{name}.db"
 
 

@@ -187,7 +187,7 @@ def _put_in_place(folder: Path, following: Path) -> None:
 
 
 HOURS = 24.0
-"""For which a roster holds after it was signed, where its kit says nothing else."""
+"""Hours for which a roster holds after it was signed, unless its kit says otherwise."""
 
 
 def create_kit(

@@ -68,8 +68,8 @@ SYNCHRONOUS = "FULL"
 """SQLite's word for: a commit has waited for the disk."""
 
 CHECKPOINT_PAGES = 256
-"""Of SQLite's log, after which they are moved into the file, which waits for the disk once more:
-what one damaged page can take. A version is some 170 to a coordinator: receipts and shares."""
+"""Pages of SQLite's log after which they are moved into the file, which waits for the disk once
+more: what one damaged page can take. A coordinator's version is some 170: receipts and shares."""
 
 _HEAD = "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);\n"
 _SCHEMA = ROWS + _HEAD + journal_rows.SCHEMA
@@ -479,7 +479,7 @@ def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
 
 
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:
-    """Where the journal in a file ends, by its log too, neither of which is changed.
+    """Finds where the journal in a file ends, by its log too; changes neither.
 
     A file without tables is one of which no commit is whole.
 

@@ -50,7 +50,7 @@ class Spool(Protocol):
         """
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
-        """As `put`, piece by piece, under NAME/DIGEST; returns the length, and the digest.
+        """Keeps pieces as `put`, under NAME/DIGEST; returns the length, and the digest.
 
         Raises as `put`, and whatever the pieces raise; then nothing is kept.
         """
@@ -59,7 +59,7 @@ class Spool(Protocol):
         """The payload; KeyError if there is none."""
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
-        """As `get`, read-only, into one of these buffers if it was not in memory."""
+        """The payload as by `get`, read-only, in one of these buffers if it was not in memory."""
 
     def has(self, key: str) -> bool:
         """Whether there is a payload."""

@@ -76,7 +76,7 @@ BUFFERS = 64 << 20
 """Bytes of buffers that are kept for payloads and sums of the next cohort."""
 
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
-"""With what the keys of blocks begin that came with a header."""
+"""How the keys of blocks begin that came with a header."""
 
 
 class _DoesNotOpen(Refused):

@@ -253,7 +253,7 @@ MOST = 64
 """Pairs of a party and an error that are counted apart."""
 
 NOBODY, OTHERS = "(nobody known)", "(others)"
-"""In the place of a name: of who did not sign, or is on no roster; and of those above MOST."""
+"""Names for senders without a signature that holds, and for all senders above MOST."""
 
 
 class Refusals:

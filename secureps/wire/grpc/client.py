@@ -96,7 +96,7 @@ NOBODY = f"unix:{os.devnull}"
 """An address of this machine at which nobody answers, whatever its network is."""
 
 NOBODY_SECONDS = 5.0
-"""Until a call to nobody ends at the latest; it is refused at once."""
+"""Seconds after which a call to nobody has ended; it is refused at once."""
 
 LATE = 10.0
 """Seconds after which one has not ended that must have, also on a busy machine."""
@@ -171,7 +171,7 @@ class Tells:
         self._waiting: defaultdict[str, deque[_Tell]] = defaultdict(deque)
         self._clock = clock
         self._busy: dict[str, float] = {}
-        """By server: when the call to it that is under way was begun, or was to be."""
+        """When the call under way to each server was begun, or was to be."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
 
     def add(self, to: str, envelope: bytes, alone: bool, future: Future[Any]) -> None:
@@ -307,7 +307,7 @@ class GrpcTransport:
         self._addresses = Addresses(addresses)
         self._run = b""
         self._channels: dict[str, tuple[object, grpc.Channel]] = {}
-        """By party, with what it was made with."""
+        """Each party's channel, behind the identity that it was made with."""
         self._retired: list[grpc.Channel] = []
         """Made with what changed since; calls on them go on to their ends."""
         self._pending: set[Future[Any]] = set()

@@ -131,7 +131,7 @@ FOLLOWING_OPTIONS = tuple(
         "grpc.min_reconnect_backoff_ms": 3_000,
     }.items()
 )
-"""To a server that may be elsewhere: one that is paused is noticed in seconds."""
+"""Options to a server that may be elsewhere: a paused one is noticed in seconds."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", PIECE),
     ("grpc.max_send_message_length", SENT_LIMIT),

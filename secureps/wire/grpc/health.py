@@ -28,7 +28,7 @@ ASKING = 64
 whoever does ask."""
 QUESTION_SECONDS = 10.0
 WATCH_SECONDS = 600.0
-"""After which a stream ends, for nobody signs for it; whoever is interested asks again."""
+"""Seconds after which a stream ends, for nobody signs for it; its watcher asks again."""
 
 _SERVING, _NOT_SERVING, _UNKNOWN = (bytes([0x08, status]) for status in (1, 2, 3))
 """A HealthCheckResponse: the number of its status, in field 1."""

@@ -234,7 +234,7 @@ class CoordinatorServer(Server):
         super().__init__(link, COORDINATOR, endpoint, listen, authenticate)
         self._clock = clock
         self._newest: dict[int, tuple[Any, bytes]] = {}
-        """By the order's id, which is no other's while it is kept."""
+        """Orders and their bytes, by the order's id, which is its own while it is kept."""
         self._newest_bytes = 0
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:

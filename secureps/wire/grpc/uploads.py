@@ -80,7 +80,7 @@ pieces that take less."""
 UNFINISHED = 64
 """Blocks of one sender that are not whole and not on their way: the oldest goes for the next."""
 RETRY_SECONDS = (0.05, 0.25)
-"""Between these a refused sender is asked to wait, at random so that senders spread."""
+"""A refused sender waits for a random time between these, so that senders spread."""
 
 
 class Uploads:
@@ -100,10 +100,10 @@ class Uploads:
         self._held: Counter[str] = Counter()
         """Bytes by sender, those of whole blocks that the endpoint has not answered among them."""
         self._waiting: list[Upload] = []
-        """For their turn, in their order."""
+        """Those that wait for their turn, in order."""
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
-        """By sender and block, of those that are not whole; what was begun last is at the end."""
+        """Uploads that are not whole, by sender and block; the last begun is at the end."""
 
     @property
     def taken(self) -> int:
@@ -215,7 +215,7 @@ class Upload:
             Gathering(header.length, intake._buffers) if before is None else before.forget()
         )
         self._known = self.have - at
-        """Of what comes, the first so many bytes are here already."""
+        """So many of the bytes that come first are here already."""
 
     @property
     def have(self) -> int:

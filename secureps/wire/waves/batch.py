@@ -27,7 +27,7 @@ from secureps.wire.msgpack import SIGNATURE_BYTES
 WAVE_DOMAIN = b"secureps-wave"
 CHALLENGE_BYTES = 32
 MOST_BYTES = 1 << 31
-"""Of a batch that a party takes from its server; a server's own limit follows from the plan."""
+"""Bytes of a batch that a party takes from its server; a server's limit follows from the plan."""
 
 _MAGIC = WAVE_DOMAIN
 _FORMAT = struct.Struct("<H")
@@ -52,7 +52,7 @@ class Kind(enum.IntEnum):
     UNWATCH = 5
     """The stream is closed."""
     ANSWER = 6
-    """Of a request (`name`: `about` of it): its answer, or a Refusal."""
+    """The answer to a request, or a Refusal (`name`: `about` of the request)."""
     STREAM = 7
     """The orders that follow are those of this stream (`name`: `about` of its Subscribe)."""
     ORDER = 8

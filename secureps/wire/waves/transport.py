@@ -52,7 +52,7 @@ WORK = (Invite, SealAgain, SendAgain)
 """Orders by which a client has something to do; all others can wait until it has."""
 
 OPENS = (Open,)
-"""Those of a key holder: what it is to look into goes along with what it is to open."""
+"""Orders by which a key holder has something to do; those to examine go along with them."""
 
 
 def foreseen(message: object) -> Reply | None:
