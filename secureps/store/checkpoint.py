@@ -235,7 +235,10 @@ def read_metadata(path: str | Path) -> dict[str, str]:
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
-    """Completes a checkpoint, durably; Malformed if it names no plain file, or DiskFailed."""
+    """Completes a checkpoint whose files are there already, durably.
+
+    Raises Malformed if it names no plain file, DiskFailed if the disk refuses.
+    """
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
             raise Malformed(f"not a file name: {part.file!r:.80}")

@@ -304,7 +304,7 @@ def is_answered(call: Any) -> bool:
 
 
 def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
-    """The SecurepsError behind a call to somebody, in words, that gRPC says has failed.
+    """The SecurepsError behind a call that gRPC says has failed; `to` is who was called, in words.
 
     A server that has been `met` is waited for, because another one in its place goes away again.
     """
