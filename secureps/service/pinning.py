@@ -1,19 +1,17 @@
 """Pins a process to the cores of one NUMA node, and its memory to that node.
 
 On a machine of several sockets memory of the other socket is slower to reach. A pinned process
-has cores of one node alone, all of its threads, those of kernels and of torch among them, and its
-memory comes from there as long as there is any. Which node: `choose`, which does nothing. Linux
-alone has what it takes; elsewhere no node is known, and nothing is pinned.
+has cores of one node alone, all of its threads, those of kernels and of torch among them. Its
+memory comes from there as long as there is any, because Linux takes a page from the node of the
+thread that first touches it. Elsewhere no node is known, and nothing is pinned.
 
-Source: set_mempolicy(2), sched_setaffinity(2), Documentation/ABI/stable/sysfs-devices-node of
-Linux.
+Source: sched_setaffinity(2), set_mempolicy(2) for the default policy, and
+Documentation/ABI/stable/sysfs-devices-node of Linux.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,12 +27,6 @@ from secureps.wording import counted, named
 NODES = Path("/sys/devices/system/node")
 """Where Linux tells a machine's nodes."""
 THREADS = Path("/proc/self/task")
-
-_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "riscv64": 237}
-"""The number of that system call, by processor; glibc has no function for it."""
-_PREFERRED = 1
-"""MPOL_PREFERRED: from this node as long as it has any, and then from the others."""
-_WORD = 64
 
 
 @dataclass(frozen=True)
@@ -152,8 +144,8 @@ def refuse_pin(pin: str) -> None:
 def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> str:
     """Pins this process as `choose` says; tells and returns what it did, or why nothing.
 
-    To be called before there are threads with memory of their own: CPUs are narrowed of every
-    thread that is there, memory is preferred for this one and those that it starts.
+    To be called before there are threads with memory of their own: memory that was touched before
+    stays where it is.
 
     Raises:
         ConfigError: as `choose`; or the system refuses to pin.
@@ -170,8 +162,6 @@ def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> 
 def _pin(node: Node, reason: str) -> str:
     _narrow(node)
     where = "its memory is taken there as long as there is any"
-    if not prefer_memory(node.number):
-        where = "its memory lies where it is first touched, for a policy of its own is not allowed"
     return f"pinned to NUMA node {node.number}, {reason}: {counted(len(node.cpus), 'CPU')}; {where}"
 
 
@@ -191,24 +181,3 @@ def _narrow(node: Node) -> None:
     for task in THREADS.glob("[0-9]*"):  # those that libraries began when they were imported
         with suppress(OSError):  # it has ended meanwhile
             narrow(int(task.name), node.cpus)
-
-
-def prefer_memory(node: int, call: Callable[..., int] | None = None) -> bool:
-    """Has this thread, and those that it starts, take new memory from a node first.
-
-    Returns whether the system allows it: containers often do not, and then memory lies on the node
-    of the thread that touches it first, which is a pinned one.
-    """
-    number = _SET_MEMPOLICY.get(platform.machine())
-    if number is None or platform.system() != "Linux":
-        return False
-    if call is None:
-        try:
-            call = ctypes.CDLL(None, use_errno=True).syscall
-        except (AttributeError, OSError):
-            return False
-    words = node // _WORD + 1
-    mask = (ctypes.c_uint64 * words)()
-    mask[node // _WORD] = 1 << node % _WORD
-    bits = ctypes.c_ulong(_WORD * words + 1)  # the kernel reads one bit less
-    return call(ctypes.c_long(number), ctypes.c_int(_PREFERRED), mask, bits) == 0
