@@ -215,7 +215,7 @@ def _checkpoints(folder: Path) -> list[Target]:
 
     begins = "store.checkpoint:header_end"
     views = ("store.checkpoint:_filed", "store.checkpoint:_view", begins)
-    opened = ("store.checkpoint:_opened", "store.checkpoint:_check_header")
+    opened = ("store.checkpoint:_opened",)
     return [
         Target(
             "manifest",
