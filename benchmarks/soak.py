@@ -46,10 +46,9 @@ from secureps.run.assemble import Founding, make_coordinator
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import replayed
 from secureps.service.loop import VirtualLoop
-from secureps.store.compaction import LEAST
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import DatedJournal, SqliteJournal, read_rows
-from secureps.store.journal_rows import read_only
+from secureps.store.journal_rows import LEAST, read_only
 from secureps.store.keyring import load_public
 from secureps.store.spool import MemorySpool
 from secureps.wire.transport import InProcessNetwork, no_delay
@@ -231,7 +230,7 @@ class Crowds:
 # --- journals ---------------------------------------------------------------------
 #
 # How growth is judged. Rows are compacted once those after the fold have 4 MiB and no less than the
-# fold (`store.compaction`), and those before it stay once more: they take twice that at most, and
+# fold (`store.journal_rows`), and those before it stay once more: they take twice that at most, and
 # what one transaction may bring, however long the run. A fold has what is known of each client, the
 # updates that wait, and a digest of each version. An archive has the ledger: each update, in short.
 # Whatever is more has grown with the run's length.

@@ -25,22 +25,20 @@ from secureps.messages.charge import Charge
 from secureps.messages.records import Incarnated
 from secureps.run.deploy.deployment import write_folders
 from secureps.service.metrics import Metrics, exposed
-from secureps.service.wave_socket import answering
+from secureps.service.one_wave import answering
 from secureps.store.act_lines import ActLines
 from secureps.store.atomic_file import own
 from secureps.store.backup import backup, folder_number
 from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import write_state
 from secureps.store.envelope_keys import EnvelopeKeyFiles
-from secureps.store.issuing import approve, create_kit, issue
+from secureps.store.issuing import approve, create_kit, issue, make_keys, write_request
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import ENVELOPE, load_public, own_seed
-from secureps.store.party_keys import make_keys, write_request
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import TlsFiles
-from secureps.wire.grpc.client import CoordinatorServer
 from secureps.wire.grpc.links import Tls
-from secureps.wire.grpc.servers import ShardServer
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.dashboard.test_application import full, opened
 from tests.kits.ledgers import charge
 from tests.kits.nursery import ROOT

@@ -39,11 +39,11 @@ from secureps.messages import requests
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles.member.outbox import Outbox
-from secureps.service.wave_socket import answering
+from secureps.service.one_wave import answering
 from secureps.store.checkpoint import header_end
+from secureps.store.issuing import make_keys
 from secureps.store.keyring import ENVELOPE
 from secureps.store.kit_files import read
-from secureps.store.party_keys import make_keys
 from secureps.store.spool import check_key
 from secureps.wire.grpc.framing import open_frame, unbundled
 from secureps.wire.msgpack import decode, encode

@@ -102,11 +102,8 @@ class ObjectStore:
     def bring(self, name: str, path: Path, most: int) -> None:
         """Writes the bytes of an object into a file of this machine, piece by piece.
 
-        Args:
-            most: the longest that it may be, whatever the store says of it.
-
         Raises:
-            ConfigError: it is longer; the file has what was read.
+            ConfigError: it is longer than `most` bytes; the file has what was read.
             DamagedStore: there is none.
             DiskFailed: as `create`; or the disk of this machine refuses.
         """
@@ -122,11 +119,7 @@ class ObjectStore:
                     file.write(piece)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """The bytes of all objects below a folder, by their names there; {} if there is none.
-
-        Raises:
-            DiskFailed: as `create`.
-        """
+        """The bytes of all objects below a folder, by name; {} if there is none. As `create`."""
         path = self._path(folder)
         with self._asking(folder):
             self._files.invalidate_cache()
@@ -139,11 +132,7 @@ class ObjectStore:
             return {}
 
     def demand_bucket(self) -> None:
-        """Asks for the bucket itself, where its folder has nothing.
-
-        Raises:
-            DiskFailed: there is none of this name, or it may not be listed with these keys.
-        """
+        """Asks for the bucket itself; DiskFailed if it is not there, or not listed."""
         bucket = self._root.partition("/")[0]
         if not bucket:  # of files of this machine, or in memory
             return
@@ -261,9 +250,7 @@ def pinned(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]:
 def initial_path(place: str) -> Path:
     """The file of this machine that a path names, or that was fetched from a URL.
 
-    Raises:
-        DamagedStore: there is no object of that URL.
-        ConfigError, DiskFailed: as `pinned`.
+    DamagedStore if there is no object of that URL; ConfigError and DiskFailed as `pinned`.
     """
     if not is_url(place):
         return Path(place)

@@ -35,8 +35,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.service.malloc import keep_whole
-from secureps.service.one_wave import Answer, OneWave
-from secureps.service.wave_socket import asked
+from secureps.service.one_wave import Answer, OneWave, asked
 from secureps.store import durability
 from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger

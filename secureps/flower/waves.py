@@ -32,7 +32,7 @@ from secureps.wire.waves.batch import (
     opened,
     sealed,
 )
-from secureps.wire.waves.foresight import due, holder_due
+from secureps.wire.waves.transport import due, holder_due
 from secureps.wording import named, printable
 
 AGAIN = 60.0

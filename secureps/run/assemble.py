@@ -27,11 +27,10 @@ from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.shard import Shard
-from secureps.service.coordinator_worker import CoordinatorWorker, StandbyWorker
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.holder import BfvWorker, CommitteeWorker
-from secureps.service.lead import Lead
+from secureps.service.lead import CoordinatorWorker, Lead, StandbyWorker
 from secureps.service.shard.folders import ShardFolders, nowhere
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker

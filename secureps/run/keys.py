@@ -66,8 +66,8 @@ def request(
     The request has no secrets. Said again it is the same, with the same keys.
     """
     from secureps.errors import ConfigError
+    from secureps.store.issuing import make_keys
     from secureps.store.kit_files import Passphrases
-    from secureps.store.party_keys import make_keys
 
     kind = None
     if _role(role) == "holder":
@@ -92,8 +92,8 @@ def rotate(
     The old ones stay in use until the request is approved; said again then, with
     the new public/ in DIR, it puts the new ones into their place.
     """
+    from secureps.store.issuing import rotate as make_anew
     from secureps.store.kit_files import Passphrases
-    from secureps.store.party_keys import rotate as make_anew
 
     asked = make_anew(directory, name, Passphrases(passphrase_fd))
     if asked is None:
@@ -232,7 +232,7 @@ def _role(wanted: Literal["keyholder"] | Role) -> Role:
 
 
 def _ask(directory: Path, asked: KeyRequest) -> None:
-    from secureps.store.party_keys import write_request
+    from secureps.store.issuing import write_request
 
     path = write_request(directory, asked)
     typer.echo(f"private keys of {asked.role} {asked.name}: {directory / 'private' / asked.name}")

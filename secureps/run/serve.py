@@ -22,17 +22,15 @@ from secureps.roles.machine import Halt
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
-from secureps.service.coordinator_worker import CoordinatorWorker
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
-from secureps.service.lead import ALONE
+from secureps.service.lead import ALONE, CoordinatorWorker
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
-from secureps.service.one_wave import OneWave
+from secureps.service.one_wave import OneWave, answering
 from secureps.service.pinning import pin_process
-from secureps.service.process import Party, Server, await_certificates, run_process, settled
+from secureps.service.process import Party, Serve, await_certificates, run_process, settled
 from secureps.service.shutdown import Shutdown
-from secureps.service.wave_socket import answering
 from secureps.store import keyring
 from secureps.store.backup import (
     JOURNAL,
@@ -51,7 +49,7 @@ from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
-from secureps.wire.grpc.servers import CoordinatorServer, ShardServer, StandbyServer
+from secureps.wire.grpc.servers import CoordinatorServer, Server, ShardServer, StandbyServer
 from secureps.wire.transport import Endpoint
 
 MOST_BLOCK_BYTES = 53 << 20
@@ -204,14 +202,11 @@ def _party(serving: Serving, kit: keyring.PublicKit) -> Party:
     return Party(name, identity, link, kit.roster, serving.state, folder)
 
 
-Listener = Callable[[Link, Endpoint, str, Authenticate], CoordinatorServer | ShardServer]
-
-
 def _run(
     serving: Serving,
     party: Party,
     make: Callable[[Stores, Environment], Executor],
-    listener: Listener | None = None,
+    listener: Serve | None = None,
     listen: str = "",
 ) -> Halt:
     """Runs a party with its metrics, which have a port of their own if the file names one."""

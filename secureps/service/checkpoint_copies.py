@@ -53,9 +53,6 @@ class CheckpointCopies(Meter):
 
     A shard copies its own parts. The coordinator copies whatever is in its folder, parts of others
     too where they share it, and a manifest once all parts are there.
-
-    Args:
-        party: whose they are; checkpoints: the folder in which it writes them.
     """
 
     def __init__(self, party: str, checkpoints: Path, store: ObjectStore) -> None:
@@ -71,9 +68,8 @@ class CheckpointCopies(Meter):
     def start(self, trouble: Callable[[str], None]) -> None:
         """Copies what is not there yet, and then each checkpoint as it is written.
 
-        Args:
-            trouble: hears what is wrong, in words that follow the party's name, and "" when it is
-                over; on a thread of this class.
+        `trouble` hears, on a thread of this class, what is wrong, in words that follow the party's
+        name, and "" when it has passed.
         """
         self._trouble = trouble
         self._thread.start()
@@ -87,15 +83,14 @@ class CheckpointCopies(Meter):
         return tuple(int(each.name) for each in self._left()[:MOST_UNCOPIED])
 
     def copy(self) -> str:
-        """Copies what is left, while the caller waits: for a process that has no time to wait for.
+        """Copies what is left while the caller waits; returns what is in the way, or nothing.
 
-        In place of `start`. Returns what is in the way, or nothing.
+        For a process that does not live long enough for `start`.
         """
         failed, awaited = self._copy_all()
         return "; ".join([*self._refused.values(), *failed, *awaited])
 
     def stop(self) -> None:
-        """Ends, and says what was not copied."""
         self._ended.set()
         self._due.set()
         if self._thread.is_alive():
@@ -192,11 +187,7 @@ class CheckpointCopies(Meter):
 
 
 class CopiedCheckpoints:
-    """The checkpoints below a store's URL; iterated over, the directories that they are brought to.
-
-    Args:
-        folder: an empty one of this machine, for as long as they are used.
-    """
+    """The checkpoints below a store's URL, brought one by one into an empty `folder`."""
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
         self._store, self._folder = store, folder
@@ -216,7 +207,7 @@ class CopiedCheckpoints:
         return text.replace(str(self._folder), self._store.name)
 
     def _brought(self, number: str, sizes: dict[str, int]) -> Path:
-        """Brings what is there of one checkpoint, and no file that is longer than it may be."""
+        """Brings what is there of one checkpoint, and no file longer than it may be."""
         directory = self._folder / number
         directory.mkdir(exist_ok=True)
         if f"{number}/{MANIFEST}" not in sizes:
@@ -231,11 +222,7 @@ class CopiedCheckpoints:
 
 
 def parts_at(store: ObjectStore, file: str) -> Iterator[Path]:
-    """A shard's parts of the checkpoints at a store, newest first; each is gone after its turn.
-
-    Raises:
-        DiskFailed: the store refuses, or cannot be reached.
-    """
+    """A shard's parts of the checkpoints at a store, newest first; each is gone after its turn."""
     sizes = store.sizes()
     with TemporaryDirectory(prefix="secureps-") as folder:
         for number in _numbers(sizes):
@@ -249,6 +236,6 @@ def parts_at(store: ObjectStore, file: str) -> Iterator[Path]:
 
 
 def _numbers(names: dict[str, int]) -> list[str]:
-    """The numbers of checkpoints of which objects have these names, the newest first."""
+    """The numbers of checkpoints in the names of objects, the newest first."""
     found = {name.partition("/")[0] for name in names}
     return sorted(filter(NUMBER.fullmatch, found), key=int, reverse=True)

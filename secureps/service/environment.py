@@ -91,21 +91,15 @@ class Worker(Protocol):
         """Does a task; returns the event that reports its end, or None."""
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """Checks the payload that came with a PutBlock.
+        """Checks the payload that came with a PutBlock; Malformed if that message brings another.
 
         Returns:
             what stores it, durably, on any thread.
-
-        Raises:
-            Malformed: it is not what that message has to bring.
         """
         raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
-        """Checks and stores the payload that answers a request.
-
-        Args:
-            digest: of the payload.
+        """Checks and stores the payload, of this digest, that answers a request.
 
         Returns:
             the digest of what it made of it, if that is kept in its place.

@@ -83,7 +83,7 @@ PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time: they bound its memory."""
 
 SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
-"""As many with what others have sent, and a shard passes on, while all have so few bytes.
+"""Calls and bytes at a time of small blocks of others that a shard passes on.
 
 A row-block that moves brings hundreds of small ones: a few at a time would queue anew behind all
 else on a link that is busy, each time.
@@ -128,7 +128,6 @@ class Calls:
         self._around = around
         self._caller = caller
         self._open: dict[_Open, None] = {}
-        """In the order in which they began."""
         self._queue: deque[_Open] = deque()
         self._flying = self._bytes = 0
         self._lost: set[str] = set()
@@ -140,7 +139,7 @@ class Calls:
         self._try(each)
 
     def call_off(self, to: str) -> None:
-        """Forgets what is asked of a server, unless others can answer it: these are asked."""
+        """Forgets what is asked of a server, unless other servers can answer: it asks these."""
         for each in list(self._open):
             call = each.call
             rest = tuple(other for other in call.others if other != to)
@@ -263,7 +262,6 @@ class Calls:
         tell(self._party, "StillTrying", f"{error}; still trying", logging.WARNING, known)
 
     def _note_recovery(self, to: str) -> None:
-        """Logs once that a server that was unreachable answers again."""
         if to in self._lost:
             self._lost.discard(to)
             tell(self._party, "BackAgain", f"{to} answers again", logging.INFO, {"peer": to})
@@ -302,13 +300,12 @@ class Calls:
 
 
 def _header(call: Call) -> BlockHeader:
-    """Of a call with a payload."""
     assert isinstance(call.message, PutBlock)
     return call.message.header
 
 
 def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
-    """Takes a machine to where its journal ends; each record that it applied, when it has.
+    """Takes a machine to where its journal ends; yields each record that it has applied.
 
     Raises:
         DamagedStore: a row or the fold is damaged.
@@ -329,10 +326,8 @@ def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
     """Compacts a journal that has grown enough; a disk that refuses is told of, and tried later.
 
     To be called when every record that the machine has folded is in the journal, again and again:
-    each time it does a little of what takes long, until the rest may be done at once.
-
-    Raises:
-        DamagedStore: a row or the archive is damaged: no later try would go better.
+    each time it does a little of what takes long, until the rest may be done at once. DamagedStore
+    comes through: no later try would go better.
     """
     if not journal.due or not isinstance(machine, Foldable):
         return
@@ -369,7 +364,6 @@ class Watchers:
             self._ended(party)
 
     def refuse(self, party: str, error: SecurepsError) -> None:
-        """Ends a party's stream, if there is one, and says why."""
         if (deliver := self._streams.pop(party, None)) is not None:
             deliver(error)
             self._ended(party)
@@ -380,7 +374,6 @@ class Watchers:
             self.refuse(party, UnknownParty(f"{party} is on the roster no more"))
 
     def tell(self, party: str, order: AnyOrder) -> None:
-        """Gives an order to a party, if it watches."""
         if (deliver := self._streams.get(party)) is not None:
             deliver(order)
 
@@ -404,7 +397,6 @@ class OpenRequests:
         self._deferred: dict[str, list[Reception]] = {}
 
     def gone(self) -> Unreachable:
-        """Makes the error that answers for a party that has ended."""
         return Unreachable(f"{self._party} is stopping")
 
     def begin(self, answer: Future[Reply]) -> bool:
@@ -425,15 +417,14 @@ class OpenRequests:
         settle(answer, result)
 
     def defer(self, ticket: str, answer: Reception) -> None:
-        """Leaves a request for later, with all others of this ticket."""
         self._deferred.setdefault(ticket, []).append(answer)
 
     def deferred(self, ticket: str) -> list[Reception]:
-        """Returns the requests that were deferred under a ticket: they are to be answered now."""
+        """Takes the requests that were deferred under a ticket: they are answered now."""
         return self._deferred.pop(ticket, [])
 
     def stop(self) -> None:
-        """Answers Unreachable to who waits, and to who asks from now on."""
+        """Answers Unreachable to all that wait, and to all that ask from now on."""
         with self._lock:
             self._stopped = True
             waiting, self._waiting = self._waiting, set()
@@ -457,7 +448,6 @@ class DiskFaults:
 
     @property
     def text(self) -> str:
-        """The present faults in one line; empty if there are none."""
         return "; ".join(dict.fromkeys(self._known.values()))
 
     @property
@@ -525,7 +515,6 @@ class Executor:
     # --- life ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Replays the journal and resumes the machine, as the first action on the loop."""
         self.later(self._start)
 
     def _start(self) -> None:
@@ -538,7 +527,7 @@ class Executor:
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
     def hear(self, record: Record) -> None:
-        """Takes note of a record that is durable, on the loop: of the run and its roster."""
+        """Reads a durable record, on the loop, for the run and its roster."""
         self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
@@ -568,7 +557,7 @@ class Executor:
             self.halted.set_exception(error)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Wraps an action on the loop: it is skipped after a halt, and its error ends the party."""
+        """Wraps an action on the loop: a halt skips it, and its error ends the party."""
 
         def guarded() -> None:
             if self.halted.done():
@@ -583,7 +572,6 @@ class Executor:
     # --- Endpoint -----------------------------------------------------------------
 
     def request(self, sender: str, message: Request) -> Future[Reply]:
-        """Takes a request of another party; may be called from any thread."""
         answer: Future[Reply] = Future()
         self._meter.asked(message, answer)
         if self._requests.begin(answer):
@@ -593,8 +581,7 @@ class Executor:
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
         """Opens a stream of orders to `sender`; returns what closes it.
 
-        A refusal is the last message. If the same party opens another stream, the older one ends
-        with an error: the process that had it would wait for ever.
+        A refusal is the last message.
         """
 
         def begin() -> None:
@@ -692,7 +679,6 @@ class Executor:
     def kept(
         self, request: Request, payload: bytes | memoryview, digest: bytes
     ) -> Future[bytes | None]:
-        """Has the worker check and store a payload that answers a request."""
         return self._beside(partial(self.worker.keep, request, payload, digest))
 
     def heard(self, sender: str, event: Event) -> None:

@@ -48,9 +48,6 @@ class CommitteeWorker(Worker):
     """The worker of one key holder; `keys` never leave this process.
 
     It takes no payloads: no ciphertext may reach a holder of key shares.
-
-    Args:
-        identity: the holder's, which signs its keys.
     """
 
     def __init__(
@@ -62,7 +59,6 @@ class CommitteeWorker(Worker):
         self._keys = keys
 
     def work(self, task: Task) -> EnvelopeExamined | ShareDerived | KeySigned | None:
-        """Examines an envelope, derives a share, makes or erases keys."""
         match task:
             case ExamineEnvelope(receipt):
                 return EnvelopeExamined(receipt, self._flaw(receipt))
@@ -174,11 +170,9 @@ class BfvWorker(Worker):
         self._spool.put(f"{key}/{digest.hex()}", payload)
 
     def fetch(self, key: str) -> bytes:
-        """Reads an opened sum, to send it to its shard."""
         return self._spool.get(key)
 
     def work(self, task: Task) -> SumOpened | None:
-        """Opens a sum, or deletes payloads."""
         match task:
             case OpenSum():
                 return self._open(task)

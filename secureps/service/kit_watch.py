@@ -10,40 +10,25 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from secureps.crypto.identity import PublicIdentity
 from secureps.errors import KitError, SecurepsError
 from secureps.messages.member_records import OwnAct, OwnDeed
-from secureps.roles.machine import WORKER, Event, KitRead
+from secureps.roles.machine import WORKER, KitRead
 from secureps.roles.member.tasks import Acted
+from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.store.act_lines import FILE, ActLine, read_acts
 from secureps.store.keyring import offered_keys, roster_file
 from secureps.store.kit_files import read
 
 
-class Told(Protocol):
-    """The executor of a party; it knows the run once the party takes part in one."""
-
-    run: bytes
-
-    def heard(self, sender: str, event: Event) -> None:
-        """Posts an event for the machine; on its loop."""
-
-    def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
-        """Runs an action on its loop, `delay` seconds from now; from any thread."""
-
-
 class _Watch(ABC):
-    """Looks again and again, on the loop of one party."""
-
     LOOK: float
     """Seconds between two looks."""
 
-    def __init__(self, party: str, executor: Told) -> None:
+    def __init__(self, party: str, executor: Executor) -> None:
         self._party, self._executor = party, executor
 
     def start(self) -> None:
@@ -63,16 +48,11 @@ class _Watch(ABC):
 
 
 class KitWatch(_Watch):
-    """Tells a machine what the calendar says, and of another roster in its party's kit.
-
-    Args:
-        party: whose it is, for the log.
-        kit: its folder.
-    """
+    """Tells a machine what the calendar says, and of another roster in its party's kit."""
 
     LOOK = 5.0
 
-    def __init__(self, party: str, executor: Told, kit: Path) -> None:
+    def __init__(self, party: str, executor: Executor, kit: Path) -> None:
         super().__init__(party, executor)
         self._kit = kit
         self._seen: list[tuple[int, int]] | None = None
@@ -82,7 +62,7 @@ class KitWatch(_Watch):
         self._executor.heard(WORKER, KitRead(time.time(), *self._changed()))
 
     def _changed(self) -> tuple[str, tuple[bytes, ...]]:
-        """The roster's text and holders' keys if a file of theirs changed; else, both are empty.
+        """The roster's text and holders' keys if a file of theirs changed; else both are empty.
 
         A file that is being copied is read again when it has changed.
         """
@@ -105,15 +85,11 @@ class ActWatch(_Watch):
     """Tells a client's machine what its data holder has it do: the acts in one state folder.
 
     Before the client takes part in a run it has no journal of acts, and is told of none.
-
-    Args:
-        party: whose they are; key: who signs them.
-        state: its folder.
     """
 
     LOOK = 1.0
 
-    def __init__(self, party: str, executor: Told, state: Path, key: PublicIdentity) -> None:
+    def __init__(self, party: str, executor: Executor, state: Path, key: PublicIdentity) -> None:
         super().__init__(party, executor)
         self._path, self._key = state / FILE, key
         self._seen: tuple[int, int, int] | None = None

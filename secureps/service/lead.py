@@ -1,30 +1,49 @@
-"""The executor of a coordinator that a standby follows: it acts on nothing that this one lacks.
+"""A coordinator and its standby: the executor that leads, and the workers of both.
 
-A standby asks for rows of the journal again and again, and says how far it has come; where they
-are gone, it gets a copy of the whole journal first. From the moment at which it has all, effects
-wait for it. One that is away for AWAY seconds is not waited for any more: the coordinator starts
-anew, without it, and acts on nothing before it is obeyed (`roles.coordinator.reign`).
+A coordinator that a standby follows acts on nothing that this one lacks. The standby asks for rows
+of the journal again and again, and says how far it has come; where they are gone, it gets a copy of
+the whole journal first. From the moment at which it has all, effects wait for it. One that is away
+for AWAY seconds is not waited for any more: the coordinator starts anew, without it, and acts on
+nothing before it is obeyed (`roles.coordinator.reign`).
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from secureps.errors import Busy, Conflict, Refused, SecurepsError
+from secureps.errors import Busy, Conflict, InternalError, Refused, SecurepsError
 from secureps.exhaustion import exhaustion
+from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart, Follow, Rows
+from secureps.messages.format import FORMAT
+from secureps.messages.records import Dated, RequestsRefused
 from secureps.messages.requests import Reply, Request
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.standby import CaughtUp
-from secureps.roles.machine import WORKER, Halt, Machine, Record, Step
+from secureps.policy.early_stopping import best
+from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
+from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.coordinator.standby import CaughtUp, KeepPart, KeepRows, PartKept, RowsKept
+from secureps.roles.machine import WORKER, Halt, Machine, Record, Step, Task
 from secureps.service.environment import Environment, Worker
-from secureps.service.executor import Executor
+from secureps.service.executor import Executor, compact_if_due, replayed
+from secureps.store.backup import CopyParts
+from secureps.store.checkpoint import (
+    Manifest,
+    ShardFile,
+    Tally,
+    checkpoint_path,
+    prune,
+    write_manifest,
+)
 from secureps.store.journal import FollowedJournal
 from secureps.store.journal_height import Mark
 from secureps.wire.transport import told
@@ -92,7 +111,7 @@ class Lead(Executor):
             super()._act(self._held.popleft()[1])
 
     def _compact(self) -> None:
-        """No row is gone that a standby, which is heard, has yet to be given."""
+        """Compacts, unless a standby that is heard lacks a row that would be gone."""
         away = self._copying is None and self._loop.now() >= self._heard + AWAY
         if self._has >= self._rows.folded.seq or away:
             super()._compact()
@@ -143,8 +162,8 @@ class Lead(Executor):
     def _answer_part(self, message: Follow, answer: Future[Reply]) -> None:
         """Sends the part of a copy of the journal that a standby asks for.
 
-        Of a new copy, which is made beside the loop, the first one; of one that is there, if the
-        standby asks for none yet and the rows that follow it are.
+        A standby that has none gets the first part: of the copy that is there, if the rows after it
+        are still there, or of a new one, which is made beside the loop.
         """
         copy = self._copy
         if copy is not None and (copy.digest == message.copy or self._serves(copy, message)):
@@ -161,7 +180,7 @@ class Lead(Executor):
         self._copying.add_done_callback(made)
 
     def _serves(self, copy: Copy, message: Follow) -> bool:
-        """Whether who has nothing can begin from a copy, as the rows after it are still there."""
+        """Whether a standby that has nothing can begin from a copy: the rows after it are there."""
         if message.have:
             return False
         try:
@@ -187,7 +206,7 @@ class Lead(Executor):
             self._settle(answer, told(error))  # the run goes on without a standby
 
     def _let_go(self) -> None:
-        """Of a copy whose standby is away: it may be large."""
+        """Drops a copy whose standby is away: it may be large."""
         if self._loop.now() >= self._heard + AWAY:
             self._copy = None
 
@@ -226,3 +245,110 @@ def _part(copy: Copy, message: Follow) -> CopyPart:
     own, whole = copy.digest, copy.whole
     at = message.have if message.copy == own and 0 < message.have < len(whole) else 0
     return CopyPart(own, len(whole), at, whole[at : at + ROWS])
+
+
+class CoordinatorWorker(Worker):
+    """The worker of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json.
+
+    `uncopied` returns the checkpoints that have to be copied to an object store: they stay.
+    """
+
+    def __init__(self, machine: Coordinator, checkpoints: Path) -> None:
+        self.uncopied: Callable[[], Collection[int]] = tuple
+        self._machine = machine
+        self._checkpoints = checkpoints
+        self._writes = threading.Lock()
+        self._newest = (-1, -1)
+
+    def work(self, task: Task) -> ManifestWritten:
+        if not isinstance(task, WriteManifest):
+            raise InternalError(f"a coordinator's worker does not know a {type(task).__name__}")
+        federation = self._machine.federation
+        assert federation.pinned is not None
+        manifest = Manifest(
+            format=FORMAT,
+            number=task.number,
+            id=federation.pinned.run.id.hex(),
+            run=federation.pinned.run,
+            placement=task.placement,
+            versions=task.versions,
+            files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in task.parts),
+            unsafe=task.unsafe,
+            evaluations=task.evaluations,
+            tallies=tuple(_tally(fact, times) for fact, times in task.tallies),
+        )
+        at, kept = (task.number, task.placement.epoch), tuple[int, ...]()
+        with self._writes:  # works end in any order: that of an older placement comes to nothing
+            if at >= self._newest:
+                write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
+                self._newest = at
+                kept = self._prune(task)
+        return ManifestWritten(*at, kept)
+
+    def _prune(self, task: WriteManifest) -> tuple[int, ...]:
+        """Deletes checkpoints as the plan says; the numbers of those that stay.
+
+        The best version stays, and one that is still being evaluated may be the best. Without the
+        first checkpoint this folder is not the run's whole one (after a takeover, say): no numbers
+        are returned then, so that shards keep what only they have.
+        """
+        section, wanted = self._machine.plan.section, set[int]()
+        if not section.keep:
+            return ()
+        if section.evaluation is not None and section.evaluation.best is not None:
+            found = best(task.evaluations, section.evaluation.best)
+            subject = self._machine.federation.evaluations.subject
+            wanted = {subject} if found is None else {subject, found.version}
+        kept = prune(self._checkpoints, section.keep, wanted, self.uncopied())
+        return kept if 0 in kept else ()
+
+
+def _tally(fact: Charge | Release, times: int) -> Tally:
+    return Tally(times, fact) if isinstance(fact, Charge) else Tally(times, release=fact)
+
+
+class StandbyWorker(Worker):
+    """Keeps the rows of the coordinator's journal in one to which nobody else writes meanwhile.
+
+    It compacts its own journal as the coordinator does: by a `copy` of it that applies the rows,
+    behind the standby, which has looked at each before. `hear` is told of each record, once it is
+    durable; from any thread.
+    """
+
+    def __init__(self, journal: FollowedJournal, copy: Machine, parts: CopyParts) -> None:
+        self._journal = journal
+        self._copy = copy
+        self._parts = parts
+        self._behind: list[tuple[float, Record]] | None = None
+        self.hear: Callable[[Record], None] = lambda record: None
+
+    def work(self, task: Task) -> RowsKept | PartKept:
+        """Checks and keeps rows, or parts of a copy as `CopyParts.keep`.
+
+        Raises:
+            DamagedStore: the rows do not follow what is there.
+        """
+        if isinstance(task, KeepPart):
+            have = self._parts.keep(task.part)
+            return PartKept(task.part.digest, have, have == task.part.size)
+        if not isinstance(task, KeepRows):
+            raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
+        self._compact()
+        records = tuple(self._journal.take(task.rows))
+        rows = zip((row.at for row in task.rows), records, strict=True)
+        self._behind = [row for row in rows if not isinstance(row[1], Dated | RequestsRefused)]
+        for record in records:
+            self.hear(record)
+        mark = self._journal.mark
+        return RowsKept(mark.seq, mark.chain, records)
+
+    def _compact(self) -> None:
+        """Takes the copy to the journal's end; its state stands for the rows if it is time."""
+        if self._behind is None:
+            for _ in replayed(self._copy, self._journal):
+                pass
+        else:
+            for at, record in self._behind:
+                self._copy.apply(at, record)
+        self._behind = []
+        compact_if_due(COORDINATOR, self._copy, self._journal)

@@ -31,7 +31,6 @@ class LogLines:
         self._plan: Plan | None = None
 
     def hear(self, record: Record) -> None:
-        """Reads every record of the party's journal, also those from before a restart."""
         if isinstance(record, records.RunPinned):
             self._plan = Plan.from_text(record.run.plan)
 

@@ -82,7 +82,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _drop_traceback(record: logging.LogRecord) -> bool:
-    """What gRPC says of a connection may be no UTF-8, which is a line without a traceback."""
+    """Drops the traceback of gRPC's lines about a connection whose text is no UTF-8."""
     if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
         record.exc_info = None
     return True

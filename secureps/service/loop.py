@@ -84,7 +84,6 @@ class RealLoop:
             return Future()
 
     def write(self, action: Callable[[], T]) -> Future[T]:
-        """Runs `action` on a thread of its own, one of WRITERS."""
         try:
             return self._writers.submit(action)
         except RuntimeError as error:  # as in `offload`, but nobody is there to whom to raise it
@@ -156,7 +155,6 @@ class VirtualLoop(_OneThread):
         self._push(self._time + max(0.0, delay), action)
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
-        """Runs `action` at once in real time, and in `seconds` of virtual time."""
         future: Future[T] = Future()
         self.call_later(seconds, partial(_perform, action, future))
         return future
@@ -206,7 +204,6 @@ class WaveLoop(_OneThread):
 
 
 def _perform(action: Callable[[], T], future: Future[T]) -> None:
-    """Runs an action; the future ends as it does."""
     try:
         result = action()
     except BaseException as error:

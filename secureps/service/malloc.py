@@ -21,7 +21,7 @@ system does for a shard."""
 HEAPS = 2
 """Heaps of all threads together: what is free in one is of no use to a thread of another."""
 CLIENT_HEAPS = 4
-"""Those of a client, whose training has threads of its own. By default there are eight for each
+"""Heaps of a client, whose training has threads of its own. By default there are eight for each
 core, and the pieces of payloads that gRPC makes lie in as many: 30 MiB at ten million values."""
 
 PIECES = 2 << 20
@@ -42,10 +42,7 @@ def keep_pieces() -> bool:
 
     What is freed raises its thresholds (mallopt(3)). No threshold is set, which would end that: the
     process is a data holder's own, whose training may need more. Heaps are few: what threads began
-    with before this call they keep.
-
-    Returns:
-        whether it took effect: the C library is glibc.
+    with before this call they keep. Returns whether the C library is glibc, and did so.
     """
     np.empty(PIECES, np.uint8)
     return _set({_M_ARENA_MAX: CLIENT_HEAPS})
@@ -72,12 +69,9 @@ def give_back_free() -> None:
 def give_back_payloads() -> bool:
     """Makes glibc map every block of PAYLOAD bytes or more, and unmap it when it is freed.
 
-    Left alone, glibc raises that threshold to the largest block ever freed (mallopt(3)).
-    Payloads then come from the heaps of many threads, among small things that live on,
-    and a burst of uploads stays resident: 50 clients left 100 MB more than 5 did.
-
-    Returns:
-        whether it took effect: the C library is glibc.
+    Left alone, glibc raises that threshold to the largest block ever freed (mallopt(3)). Payloads
+    then come from the heaps of many threads, among small things that live on, and a burst of
+    uploads stays resident: 50 clients left 100 MB more than 5 did. Returns as `keep_pieces`.
     """
     return _set({_M_MMAP_THRESHOLD: PAYLOAD, _M_TRIM_THRESHOLD: KEPT, _M_ARENA_MAX: HEAPS})
 

@@ -216,7 +216,6 @@ class Metrics(Meter, Collector):
         ProcessCollector(registry=registry)
 
     def snapshot(self) -> Snapshot:
-        """The last snapshot of the machine; may be called from any thread."""
         return self._snapshot
 
     @property
@@ -235,8 +234,6 @@ class Metrics(Meter, Collector):
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
     def counting(self, authenticate: Authenticate) -> Authenticate:
-        """Wraps `authenticate` to count the requests that it refuses."""
-
         def counted(party: str, request: bytes, signature: bytes) -> None:
             try:
                 authenticate(party, request, signature)
@@ -307,7 +304,6 @@ class Metrics(Meter, Collector):
     # --- Collector ----------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        """Collects the gauges of the last snapshot."""
         now = self._snapshot
         yield _gauge("secureps_ready", "1 if this party can do its work.", self.ready)
         if now.groups is None:
@@ -425,7 +421,7 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
 
 
 def _guard(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
-    """The same for requests that name this server; a browser's other pages could read it else."""
+    """Refuses requests that do not name this server: a browser's other pages could read it else."""
 
     def answer(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
         host = environ.get("HTTP_HOST")  # of several headers it has all, with commas
@@ -438,7 +434,7 @@ def _guard(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
 
 
 class _Asked(WSGIRequestHandler):
-    """One request; who is slower than PATIENCE is let go."""
+    """One request; a caller that is slower than PATIENCE is let go."""
 
     timeout = PATIENCE
 
@@ -453,8 +449,7 @@ class _Asked(WSGIRequestHandler):
 class _Port(ThreadingMixIn, WSGIServer):
     """The port: a thread to each connection, of which the oldest goes for one more than ASKING.
 
-    Nothing that a caller sends or leaves out is waited for where connections are accepted: its own
-    thread makes the handshake.
+    No caller holds up where connections are accepted: each one's own thread makes the handshake.
     """
 
     daemon_threads = True
@@ -481,7 +476,6 @@ class _Port(ThreadingMixIn, WSGIServer):
         super().process_request(line, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answers a connection, whatever it says."""
         try:
             if isinstance(request, ssl.SSLSocket):
                 request.do_handshake()
@@ -493,12 +487,10 @@ class _Port(ThreadingMixIn, WSGIServer):
                 self._open.pop(client_address, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: what a caller sends ends its own connection, and fills nobody's log."""
+        """Does nothing: what a caller sends ends its own connection, and fills nobody's log."""
 
 
 class _Secured:
-    """Puts connections under mutual TLS 1.3, with the certificate that is there at the time."""
-
     def __init__(self, tls: TlsFiles) -> None:
         self._tls = tls
         self._lock = threading.Lock()

@@ -1,19 +1,17 @@
 """Pins a process to the cores of one NUMA node, and its memory to that node.
 
 On a machine of several sockets memory of the other socket is slower to reach. A pinned process
-has cores of one node alone, all of its threads, those of kernels and of torch among them, and its
-memory comes from there as long as there is any. Which node: `choose`, which does nothing. Linux
-alone has what it takes; elsewhere no node is known, and nothing is pinned.
+has cores of one node alone, all of its threads, those of kernels and of torch among them. Its
+memory comes from there as long as there is any, because Linux takes a page from the node of the
+thread that first touches it. Elsewhere no node is known, and nothing is pinned.
 
-Source: set_mempolicy(2), sched_setaffinity(2), Documentation/ABI/stable/sysfs-devices-node of
-Linux.
+Source: sched_setaffinity(2), set_mempolicy(2) for the default policy, and
+Documentation/ABI/stable/sysfs-devices-node of Linux.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,12 +27,6 @@ from secureps.wording import counted, named
 NODES = Path("/sys/devices/system/node")
 """Where Linux tells a machine's nodes."""
 THREADS = Path("/proc/self/task")
-
-_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "riscv64": 237}
-"""The number of that system call, by processor; glibc has no function for it."""
-_PREFERRED = 1
-"""MPOL_PREFERRED: from this node as long as it has any, and then from the others."""
-_WORD = 64
 
 
 @dataclass(frozen=True)
@@ -87,15 +79,13 @@ def choose(
     """Chooses a node for a process, and says why, or why none.
 
     Under "auto" parties take the nodes in turns, by the number at the end of their names: shard-0,
-    shard-1 and so on, and whoever has none by a digest of the name. Nobody has to agree on it, and
-    whoever is started again is where it was.
+    shard-1 and so on, and a name without one by its digest. Nobody has to agree on it, and a party
+    that is started again is where it was.
 
     Args:
         pin: "auto", "off" or the number of a node.
-        name: the party's.
         allowed: CPUs that the process may use: its affinity, which cgroups and whoever started it
             narrow; None where the system does not tell.
-        threads: that it is told to work with.
 
     Raises:
         ConfigError: `pin` is none of these, there is no such node, or the process may use none of
@@ -130,7 +120,7 @@ def choose(
 def _find_node(
     number: int, every: tuple[Node, ...], usable: list[Node], allowed: frozenset[int] | None
 ) -> Node:
-    """The node of this number; ConfigError if there is none, or it has no CPU for this process."""
+    """The node of this number; ConfigError if none is, or it has no CPU for this process."""
     if number not in (node.number for node in every):
         there = named([str(node.number) for node in every], len(every))
         told = f"this machine has {there}" if every else "this system tells of none"
@@ -152,13 +142,10 @@ def refuse_pin(pin: str) -> None:
 
 
 def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> str:
-    """Pins this process as `choose` says, and tells what it did, or why nothing; returns that too.
+    """Pins this process as `choose` says; tells and returns what it did, or why nothing.
 
-    To be called before there are threads with memory of their own: CPUs are narrowed of every
-    thread that is there, memory is preferred for this one and those that it starts.
-
-    Args:
-        folder: of the machine's nodes, as for `read_nodes`.
+    To be called before there are threads with memory of their own: memory that was touched before
+    stays where it is.
 
     Raises:
         ConfigError: as `choose`; or the system refuses to pin.
@@ -175,8 +162,6 @@ def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> 
 def _pin(node: Node, reason: str) -> str:
     _narrow(node)
     where = "its memory is taken there as long as there is any"
-    if not prefer_memory(node.number):
-        where = "its memory lies where it is first touched, for a policy of its own is not allowed"
     return f"pinned to NUMA node {node.number}, {reason}: {counted(len(node.cpus), 'CPU')}; {where}"
 
 
@@ -196,28 +181,3 @@ def _narrow(node: Node) -> None:
     for task in THREADS.glob("[0-9]*"):  # those that libraries began when they were imported
         with suppress(OSError):  # it has ended meanwhile
             narrow(int(task.name), node.cpus)
-
-
-def prefer_memory(node: int, call: Callable[..., int] | None = None) -> bool:
-    """Has this thread, and those that it starts, take new memory from a node first.
-
-    Args:
-        call: the C library's `syscall`; default: that of this process.
-
-    Returns:
-        whether the system allows it: containers often do not, and then memory lies on the node
-        of the thread that touches it first, which is a pinned one.
-    """
-    number = _SET_MEMPOLICY.get(platform.machine())
-    if number is None or platform.system() != "Linux":
-        return False
-    if call is None:
-        try:
-            call = ctypes.CDLL(None, use_errno=True).syscall
-        except (AttributeError, OSError):
-            return False
-    words = node // _WORD + 1
-    mask = (ctypes.c_uint64 * words)()
-    mask[node // _WORD] = 1 << node % _WORD
-    bits = ctypes.c_ulong(_WORD * words + 1)  # the kernel reads one bit less
-    return call(ctypes.c_long(number), ctypes.c_int(_PREFERRED), mask, bits) == 0

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
@@ -59,6 +59,7 @@ from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
+from secureps.wire.grpc.servers import Server
 from secureps.wire.transport import Endpoint
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -101,11 +102,9 @@ class Probing:
         self._starting = frozenset[threading.Thread]()
 
     def look(self) -> None:
-        """Probes; raises what is wrong when it is for the second time in a row.
+        """Probes; raises what is wrong when it is for the second time in a row, as `probe` does.
 
-        Raises:
-            OSError, RuntimeError, MemoryError: as `probe`.
-            Starved: as `probe`; calls do not end any more, or a thread never ran.
+        Starved also says that calls do not end any more, or that a thread never ran.
         """
         before, self._starting = self._starting, starting()
         try:
@@ -126,11 +125,8 @@ class Hangs:
     """Notices when a party hangs: its loop does not go on, or its disk does not answer.
 
     Such a process answers its connections and looks alive, because gRPC has threads of its own. So
-    the main thread looks, and says it without the loop: in the log, to `secureps health`, and to
-    the coordinator, whose status names the party.
-
-    Args:
-        report: tells the coordinator what is wrong, while the loop cannot.
+    the main thread looks, and says it without the loop: in the log, to `secureps health`, and by
+    `report` to the coordinator, whose status names the party.
     """
 
     def __init__(
@@ -141,7 +137,6 @@ class Hangs:
         self._said = ""
 
     def look(self) -> None:
-        """Says so when the party begins to hang, and when it goes on."""
         stands = self._executor.begun and self._loop.age > STILL  # a long journal is no hang
         text = _said(stands, oldest_wait() > STILL)
         if text != self._said:
@@ -165,19 +160,6 @@ def _said(stands: bool, waits: bool) -> str:
     return f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
 
 
-class Server(Protocol):
-    """The server of a party; see `wire.grpc.servers`."""
-
-    def start(self) -> None:
-        """Begins to listen."""
-
-    def stop(self, grace: float) -> None:
-        """Ends; requests under way have `grace` seconds."""
-
-    def refused(self) -> tuple[RefusedRequests, ...]:
-        """Requests that were refused since the last call."""
-
-
 Serve = Callable[[Link, Endpoint, str, Authenticate], Server]
 """Makes a server from how it connects, its endpoint, HOST:PORT, and who may call it."""
 
@@ -197,7 +179,6 @@ class Party:
 
     @property
     def role(self) -> str:
-        """Its role on the roster; of who is not on it yet, a client's."""
         return self.roster.find(self.name).role if self.name in self.roster else "client"
 
     def sign(self, request: bytes) -> bytes:
@@ -224,9 +205,6 @@ def tracing(party: str, role: str, environment: Mapping[str, str] | None = None)
 
     They may be those of everything on a machine: what is wrong with them is logged, and stops
     nobody.
-
-    Args:
-        environment: default: this process's.
     """
     asked = os.environ if environment is None else environment
     exporter = asked.get(EXPORTER, "otlp" if any(map(asked.get, ENDPOINTS)) else "none").strip()
@@ -260,11 +238,7 @@ def await_certificates(kit: Path, name: str) -> None:
 
 
 def authenticator(roster: Callable[[], Roster]) -> Authenticate:
-    """Makes a check that a request is signed by its sender (else Unsigned or UnknownParty).
-
-    Args:
-        roster: the one that its server goes by now.
-    """
+    """Makes a check that a request is signed by its sender, by the `roster` of its server now."""
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
         known = roster()
@@ -430,10 +404,9 @@ def _hear(
 def settled(state: Path, listen: str) -> Iterator[str]:
     """Chooses HOST:PORT to listen on: the port of `listen`, or the last one, or a free one.
 
-    A port that `listen` does not name is nobody else's while the `with` lasts: no other process is
-    given it, for a server or for a connection, but one that names it, and gRPC's own server, which
-    reuses addresses as this socket does, takes it over (socket(7) and ip(7) of Linux: two sockets
-    with SO_REUSEADDR may be bound to one port until one of them listens).
+    No other process is given the port while the `with` lasts, unless it names it. gRPC's own server
+    takes it over, because it reuses addresses as this socket does (socket(7) and ip(7) of Linux:
+    two sockets with SO_REUSEADDR may be bound to one port until one of them listens).
 
     Raises:
         ConfigError: `listen` is not HOST:PORT, or nothing can be bound there.
@@ -462,13 +435,10 @@ def settled(state: Path, listen: str) -> Iterator[str]:
 def _end_in_any_case(closed: threading.Event) -> None:
     """Ends the process, with status 0, if closing takes it more than LAST_RESORT seconds.
 
-    A trainer in the middle of a fit, or a sum of large blocks, cannot be interrupted, and
-    the interpreter waits for its thread, for hours if it is a fit. Nothing of such a task is
-    acknowledged, and it is done again after a restart.
-
-    Args:
-        closed: is set when the caller goes on. What a script does then is its own, and takes as
-            long as it takes; the seconds are counted again when it is through.
+    A trainer in the middle of a fit, or a sum of large blocks, cannot be interrupted, and the
+    interpreter waits for its thread, for hours if it is a fit. Nothing of such a task is
+    acknowledged, and it is done again after a restart. What a script does once this is `closed` is
+    its own, and takes as long as it takes; the seconds are counted again when it is through.
     """
     through = threading.Event()
     before_threads(through.set)

@@ -21,18 +21,16 @@ _INSIDE = 0
 class Shutdown:
     """Waits for SIGTERM, SIGINT or `ring`; to be used in a `with`.
 
-    A handler in Python that sets a `threading.Event` would not do. It runs in the main
-    thread, which may be waiting for the event in C: a signal that the kernel hands to
-    another thread, or that comes just before the main thread goes to sleep, does not wake
-    it; and a second signal, while the first one's handler holds the event's lock, waits
-    for that lock for ever. Here the interpreter's C handler writes a byte into a socket, in
-    whatever thread and at whatever moment, and the byte stays there until it is read. (A pipe
-    would do but on Windows, which neither writes to one there nor waits for one.)
+    A handler in Python that sets a `threading.Event` would not do. It runs in the main thread,
+    which may wait for the event in C: a signal that another thread gets, or that comes just before
+    the main thread sleeps, does not wake it; a second signal, while the first one's handler holds
+    the event's lock, waits for ever. Here the interpreter's C handler writes a byte into a socket,
+    in whatever thread, and the byte stays there until it is read. (A pipe would do but on Windows.)
 
     In other threads than the main one, where Python allows no handlers, only `ring` ends the wait.
 
     A process that a script forks in the `with` inherits handlers and socket: a signal to that
-    process would ring here, and would not end that process. It gets the handlers of before.
+    process would ring here, and would not end that process. So it gets back the handlers of before.
     """
 
     def __init__(self) -> None:
@@ -112,7 +110,7 @@ class Shutdown:
 
 
 _open: list[Shutdown] = []
-"""Those in whose `with` this process is and whose handlers it has; the innermost last."""
+"""Each Shutdown whose `with` this process is in and whose handlers it has; innermost last."""
 
 _forking = threading.local()
 """The signals that a thread held back before it began to fork."""

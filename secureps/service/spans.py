@@ -39,7 +39,7 @@ class _Ids:
         self._random = RandomIdGenerator()
 
     def choose(self, trace: int, span: int) -> None:
-        """The next span of this thread has these; 0: any."""
+        """Chooses the ids of this thread's next span; 0: any."""
         self._chosen.trace, self._chosen.span = trace, span
 
     def generate_trace_id(self) -> int:
@@ -55,10 +55,7 @@ class _Ids:
 class OpenTelemetrySpans:
     """Where the spans of one party go.
 
-    Args:
-        party: named for servers; of a client no name is sent, but what its own
-            OTEL_RESOURCE_ATTRIBUTES say.
-        export: through a queue of the library's, which drops spans and never waits.
+    Servers are named; of a client no name is sent, but what its own OTEL_RESOURCE_ATTRIBUTES say.
     """
 
     def __init__(self, party: str, role: str, processor: SpanProcessor) -> None:
@@ -102,7 +99,7 @@ class OpenTelemetrySpans:
         sending.join(LAST_SECONDS)
 
     def _context(self, trace: int, span: int) -> SpanContext:
-        """The ids of somebody's span, sampled as its whole trace is, by every party's sampler."""
+        """The ids of a span, sampled as its whole trace is, by every party's sampler."""
         taken = self._provider.sampler.should_sample(None, trace, VERSION).decision.is_sampled()
         return SpanContext(trace, span, True, TraceFlags(TraceFlags.SAMPLED if taken else 0))
 

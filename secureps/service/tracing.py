@@ -60,8 +60,7 @@ class Span:
     """What somebody did for a version, of a group, in nanoseconds since 1970.
 
     Args:
-        trace, id: of it; 0: any id. parent: what it is a part of, 0 for the first span.
-        facts: what else to say, by names of this project.
+        id: 0: any. parent: the span that it is a part of, 0 for the first one.
         links: other versions' traces that went into this one.
         failed: in one word how it ended, if it came to nothing.
     """
@@ -101,7 +100,7 @@ def span_of(trace: int, step: str, cohort: int = -1) -> int:
 
 @dataclass(slots=True)
 class _Times:
-    """When the steps of a version began, of one group."""
+    """When the steps of a group's version began."""
 
     since: int
     closed: int = 0
@@ -133,13 +132,11 @@ class Tracing(Meter):
         self._spans.add(span)
 
     def close(self) -> None:
-        """Sends what is left; no span follows."""
         self._spans.close()
 
     # --- Meter --------------------------------------------------------------------
 
     def replayed(self, record: Record) -> None:
-        """Learns which run it is, and of which cohort is spoken."""
         match record:
             case RunPinned(run):
                 self._run = run.id
@@ -184,7 +181,6 @@ class Tracing(Meter):
                     self._add("checkpoint", at.group, at.version, begin, end, told)
 
     def called(self, message: Request, answer: Future[Reply]) -> None:
-        """Makes the spans of pulls and receipts."""
         begin = self._clock()
         match message:
             case Submit(receipt):
@@ -201,7 +197,7 @@ class Tracing(Meter):
                 answer.add_done_callback(lambda _: self._pulled(group, version))
 
     def _pulled(self, group: str, version: int) -> None:
-        """A block of a version came, or did not: with the last of them its pull is over."""
+        """A block of a version came, or did not: the last of them ends its pull."""
         with self._lock:
             pull = self._pulls[group, version]
             pull[1] -= 1
@@ -215,7 +211,7 @@ class Tracing(Meter):
     def _trained(
         self, task: Contribute | SealOn, begin: int, end: int, result: TaskResult | None
     ) -> None:
-        """A training is part of every version that it contributes to; with it, its sealing."""
+        """Makes the spans of a training and its sealing, for all versions that it is part of."""
         if isinstance(task, Contribute):
             self._contribution = (task, begin)
         if isinstance(result, BlockSealed) or self._contribution is None:
@@ -294,7 +290,6 @@ class Tracing(Meter):
     # --- spans --------------------------------------------------------------------
 
     def _closed(self, step: str, cohort: Cohort, begin: int, end: int, failed: str = "") -> None:
-        """One of the six steps is over."""
         trace = trace_of(self._run, cohort.group, cohort.version)
         facts = self._facts(cohort.group, cohort.version)
         facts |= {"cohort": cohort.number, "clients": len(cohort.members)}
@@ -302,7 +297,7 @@ class Tracing(Meter):
         self.add(Span(step, trace, whole, begin, max(begin, end), facts, own, failed=failed))
 
     def _of_cohort(self, name: str, cohort: Cohort, step: str, begin: int, end: int) -> None:
-        """Something was done for one of the six steps."""
+        """Makes the span of something that was done for one of the six steps."""
         trace = trace_of(self._run, cohort.group, cohort.version)
         facts = self._facts(cohort.group, cohort.version) | {"cohort": cohort.number}
         parent = span_of(trace, step, cohort.number)
@@ -317,7 +312,7 @@ class Tracing(Meter):
         end: int,
         more: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Something was done for a version, whatever cohort makes it."""
+        """Makes the span of something that was done for a version, whatever cohort makes it."""
         trace = trace_of(self._run, group, version)
         facts = {**self._facts(group, version), **more}
         self.add(Span(name, trace, span_of(trace, VERSION), begin, end, facts))

@@ -41,12 +41,7 @@ class ActLine:
 
 
 class ActLines:
-    """The acts in one folder.
-
-    Args:
-        who: whoever acts; me: what it signs with.
-        clock: Unix seconds.
-    """
+    """The acts in one folder; `me` signs those of `who`."""
 
     def __init__(
         self, folder: Path, who: str, me: Identity, clock: Callable[[], float] = time.time
@@ -55,11 +50,11 @@ class ActLines:
 
     @property
     def done(self) -> tuple[ActLine, ...]:
-        """All that were begun, oldest first; DamagedStore if the file was changed."""
+        """All acts, oldest first; DamagedStore if the file was changed."""
         return read_acts(self._path.read_bytes() if self._path.exists() else b"", self._me.public)
 
     def note(self, what: str) -> None:
-        """Writes one more, durably when it returns; OperatorError if it cannot be written.
+        """Adds an act, durably when it returns; OperatorError if it cannot be written.
 
         Another process that acts at this moment waits: neither writes over the other's act.
         """

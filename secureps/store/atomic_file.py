@@ -28,11 +28,7 @@ PUBLIC = 0o644
 
 
 def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
-    """Writes a file; whoever reads it finds the old text or the new one, never a part.
-
-    Args:
-        mode: of the file, but for the umask.
-    """
+    """Writes a file, whole: whoever reads it finds the old text or the new one."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)  # "x": nobody's link is followed
     with open_to_create(fresh, mode) as file:
@@ -64,12 +60,9 @@ def written(
     mode: int | None = 0o600,
     durable: bool = True,
 ) -> Iterator[None]:
-    """A file that is whole, for the time of a context that puts it into its place.
+    """Writes a file, whole, for a context that puts it into its place; after an error it is gone.
 
-    After an error there is none; whatever the pieces raise comes through.
-
-    Args:
-        durable: it is on the disk before the context begins.
+    Whatever the pieces raise comes through. A `durable` one is on the disk when the context begins.
     """
     try:
         fresh.unlink(missing_ok=True)  # O_EXCL: nobody's link is followed
@@ -98,12 +91,9 @@ def put_in_place(fresh: Path, path: Path) -> None:
 def make_directory(path: Path, mode: int = 0o775) -> None:
     """Makes a directory, and those above it that are missing, durably; OSError if the disk refuses.
 
-    One that is there is listed durably too: whoever made it may have been killed before that, and
-    without its name all that is synced in it is gone. One with something in it was: nobody puts
-    anything into a directory before this has returned.
-
-    Args:
-        mode: of the directory itself, but for the umask; a group's parties may share one.
+    An empty one that is there is listed durably too: its maker may have been killed before that,
+    and without its name all that is synced in it is gone. `mode` is its own, but for the umask: a
+    group's parties may share one.
     """
     if not path.parent.is_dir():
         make_directory(path.parent)

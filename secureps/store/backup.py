@@ -54,7 +54,6 @@ from secureps.messages.shard_records import ShardRecord
 from secureps.store import durability
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably
-from secureps.store.compaction import MOST_COPY, run_pinned
 from secureps.store.journal import last_row, read_rows
 from secureps.store.journal_height import (
     Mark,
@@ -64,7 +63,7 @@ from secureps.store.journal_height import (
     restoring_path,
     write_height,
 )
-from secureps.store.journal_rows import Record, Row, read_only
+from secureps.store.journal_rows import MOST_COPY, Record, Row, read_only, run_pinned
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"
@@ -167,11 +166,7 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
 
 
 def demand_owner(folder: Path, rows: Iterable[Row], role: Role, name: str) -> None:
-    """Refuses the journal of a folder if a row of it says that another party wrote it.
-
-    Raises:
-        ConfigError: names the party or its role, and the row.
-    """
+    """ConfigError if a row of the journal of a folder says that another party wrote it."""
     for row in rows:
         record, what = row.record, f"row {row.seq} of its journal is a {type(row.record).__name__}"
         if not isinstance(record, (*_WRITES.get(role, ()), Dated, RequestsRefused)):
@@ -202,12 +197,9 @@ def _owner(role: Role, record: Record) -> str | None:
 
 
 def _demand_row(folder: Path, role: Role, known: Mark) -> None:
-    """Refuses the journal of a folder if it has another row where the party wrote this one.
+    """ConfigError if the journal of a folder has another row where the party wrote this one.
 
     A compacted journal may not have that row any more, and an older copy not yet.
-
-    Raises:
-        ConfigError: it has another one.
     """
     with read_only(folder / JOURNAL) as reader:
         query = "SELECT chain FROM journal WHERE seq = ?"
@@ -220,7 +212,7 @@ def _demand_row(folder: Path, role: Role, known: Mark) -> None:
 
 
 def _refuse_older(state: Path, role: Role, mark: Mark, beside: Sequence[Path]) -> Mark | None:
-    """DamagedStore unless the copy is as new as all that is known of the party; the newest mark."""
+    """The newest mark of the party that is known; DamagedStore if the copy is older."""
     known = []
     for path in (height_path(state / JOURNAL), *beside):
         try:
@@ -261,7 +253,7 @@ def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
 
 
 def _copy_journal(source: Path, target: Path) -> None:
-    """By SQLite, which sees file and log as one, also while another process writes."""
+    """Copies by SQLite, which sees file and log as one, also while another process writes."""
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | BINARY, 0o600))
     with read_only(source) as reader, closing(sqlite3.connect(target)) as writer:
         reader.backup(writer)
@@ -270,13 +262,13 @@ def _copy_journal(source: Path, target: Path) -> None:
 
 
 def run_of(journal: Path) -> bytes | None:
-    """The run that a journal is of; None if it is of none yet. DamagedStore if nobody can tell."""
+    """The run of a journal; None if it has none yet. DamagedStore if it cannot be read."""
     pinned = pinned_in(journal)
     return None if pinned is None else pinned.run.id
 
 
 def pinned_in(journal: Path) -> RunPinned | None:
-    """The same with plan and model."""
+    """The run of a journal, with plan and model; None and DamagedStore as `run_of`."""
     try:
         with read_only(journal) as reader:
             reader.execute("BEGIN")  # rows, fold and archive are of one moment: it may be written
@@ -290,11 +282,10 @@ def pinned_in(journal: Path) -> RunPinned | None:
 
 
 def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
-    """All files but the journal's own and those of the moment; what goes meanwhile is not wanted.
+    """Copies all files but the journal's own and those of the moment.
 
-    Args:
-        anew: also those that are there: they may be damaged. Else only those that grow: the
-            journal that was copied meanwhile may know more of them.
+    Of files that are there, it copies those that grow, of which the journal that was copied
+    meanwhile may know more; all of them if `anew`, for they may be damaged.
     """
     for path in _files(source):
         there = target / path.relative_to(source)
@@ -315,19 +306,15 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """All or nothing, and durable."""
     make_directory(target.parent, 0o700)
     with source.open("rb") as reader:
         write_durably(target, iter(partial(reader.read, 1 << 20), b""))
 
 
 def set_aside(state: Path) -> Path:
-    """Moves a journal into a folder of its own, and makes the state folder a standby's, empty.
+    """Moves a journal into a folder that it returns, and makes the state folder a standby's, empty.
 
     Cut short at any moment, it is to be done again (`half_aside`).
-
-    Returns:
-        where the journal is now.
 
     Raises:
         OperatorError: a process holds the journal, or the disk refuses.
@@ -375,11 +362,7 @@ def is_numbered(state: Path) -> bool:
 
 
 def folder_number(state: Path) -> bytes:
-    """The number that a folder was given when it was first asked for; 16 random bytes.
-
-    Raises:
-        OperatorError: its file is damaged.
-    """
+    """A folder's 16 random bytes, given when it is first asked; OperatorError if damaged."""
     path = state / FOLDER_NUMBER
     if not path.exists():
         write_durably(path, [f"{os.urandom(NUMBER_BYTES).hex()}\n".encode()])
@@ -450,10 +433,7 @@ def has_copy(state: Path) -> bool:
 def begin_from_copy(state: Path, private: Path) -> int:
     """Has a standby's state folder begin from the copy in it; returns how many rows it has.
 
-    Cut short at any moment, it is to be done again.
-
-    Args:
-        private: the folder of its keys.
+    Cut short at any moment, it is to be done again. `private` is the folder of its keys.
 
     Raises:
         OperatorError: the folder is of another run, or the disk refuses.

@@ -70,12 +70,11 @@ class RunSpent:
 
     @property
     def told(self) -> str:
-        """How many updates, and what they spent, in words."""
         return without_privacy(self.exact) or f"{self.facts} updates  epsilon {self.epsilon:.3f}"
 
 
 def default_ledger(kit: Path, name: str) -> Path:
-    """Beside the kit: another kit in the same place is charged to the same ledger."""
+    """The ledger beside a kit: another kit in the same place is charged to the same one."""
     return kit.absolute().parent / "ledgers" / f"{name}.db"
 
 
@@ -109,7 +108,7 @@ class _Read:
             self.unnamed.add(row.run)
 
     def objection(self, row: UpdateReleased) -> str:
-        """Why an update may not leave; empty if it may, be it once more."""
+        """Says why an update may not leave; empty if it may, be it once more."""
         known = self.places.get(_place(row))
         # The same update of another model is refused too: that nothing changed would be told.
         if known is not None and known != (row.update, row.model):
@@ -124,7 +123,7 @@ class _Read:
         return self.repeats(row)
 
     def repeats(self, row: UpdateReleased) -> str:
-        """Why nothing is made of this model under this version; empty if something may be.
+        """Says why nothing is made of this model under this version; empty if something may be.
 
         Updates of one version may come of one model, step after step; metrics are no steps.
         """
@@ -215,10 +214,8 @@ class BudgetLedger:
     def begin(self, run: bytes) -> float:
         """Counts a training that begins now, durably, if the hour has room for it.
 
-        One that a kill cut short counts too: a restart begins another.
-
-        Returns:
-            seconds until one may begin; 0: this one does.
+        Returns the seconds until one may begin; 0: this one does. A training that is cut short
+        counts too.
         """
         if self.updates_per_hour is None:
             return 0.0
@@ -233,7 +230,7 @@ class BudgetLedger:
             return 0.0
 
     def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
-        """Refuses what `release` would for its cost, and charges nothing: nobody trains in vain."""
+        """Refuses what `release` would for its cost, before anybody trains in vain."""
         rows = self.rows()
         known = _facts(rows)
         new = [fact for fact in ahead if (run, fact) not in known]
@@ -241,7 +238,7 @@ class BudgetLedger:
             self._demand(rows, new, delta)
 
     def look_exact(self) -> None:
-        """Refuses what `release` would without privacy, and writes nothing."""
+        """Refuses what `release` would without privacy, before anybody trains in vain."""
         self._refuse_exact(self.rows())
 
     @property
@@ -250,7 +247,7 @@ class BudgetLedger:
         return self._limit(self.rows())
 
     def lower(self, budget: float) -> None:
-        """All runs together may come to less from now on, whoever charges; durably.
+        """Lowers the budget of all runs together from now on, durably.
 
         Raises:
             ConfigError: it is no finite epsilon above 0, or lowers nothing.
@@ -286,7 +283,7 @@ class BudgetLedger:
             )
 
     def standing(self, delta: float) -> str:
-        """What all runs came to, and of which budget, in words; empty if there is none."""
+        """What all runs spent of which budget, in words; empty if there is none."""
         rows = self.rows()
         if (limit := self._limit(rows)) is None:
             return ""
@@ -294,7 +291,7 @@ class BudgetLedger:
         return f"{total:.3f} of {limit:g} over all runs"
 
     def warning(self) -> str:
-        """What a budget cannot bound any more; empty if there is no budget, or no such thing."""
+        """What a budget cannot bound any more, in words; empty if it bounds all."""
         rows = self.rows()
         limit, exact = self._limit(rows), without_privacy(sum(_exact(rows).values()))
         if limit is None or not exact:
@@ -308,11 +305,9 @@ class BudgetLedger:
         return tuple(fact for other, fact in self.facts() if other != run)
 
     def facts(self) -> list[tuple[bytes, Fact]]:
-        """All facts with their runs, in order."""
         return _facts(self.rows())
 
     def rows(self) -> Rows:
-        """All that is on record, with Unix seconds, in order."""
         if not self.path.is_file():
             return []
         if rows := self._unchanged():
@@ -321,7 +316,6 @@ class BudgetLedger:
             return [*self._known.rows]
 
     def spent(self) -> tuple[RunSpent, ...]:
-        """What each run spent, in the order in which they began."""
         rows = self.rows()
         facts: dict[bytes, list[Fact]] = {
             row.run: [] for _, row in rows if isinstance(row, CHARGING) and not _training(row)
@@ -337,7 +331,7 @@ class BudgetLedger:
         )
 
     def _unchanged(self) -> Rows:
-        """What this process has read, if nobody has written since; empty if it is to be read."""
+        """What this process has read, if nobody has written since; else empty."""
         known = self._known
         if not known.rows or read_height(height_path(self.path)) != known.upto:
             return []
@@ -400,17 +394,15 @@ def _place(row: UpdateReleased) -> Place:
 
 
 def _named(group: str, version: int, step: int) -> str:
-    """A place of a run, in words."""
     return f"version {version} of {group}" + (f", step {step}" if step else "")
 
 
 def _exposes(row: UpdateReleased) -> bool:
-    """Whether an update leaves with no privacy; held-out records are no records trained on."""
+    """Whether an update leaves with no privacy; nobody trains on held-out records."""
     return row.fact is None and row.group != EVALUATION
 
 
 def _facts(rows: Rows) -> list[tuple[bytes, Fact]]:
-    """The facts among these rows, with their runs."""
     charged = (row for _, row in rows if isinstance(row, UpdateReleased | BudgetCharged))
     return [(row.run, fact) for row in charged for fact in (row.charge, row.release) if fact]
 
@@ -449,7 +441,7 @@ def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
 
 
 def unit_of(facts: Sequence[Fact]) -> str:
-    """What the epsilon of facts of one unit is of, in words; facts do not say which adjacency."""
+    """What is counted, in words; facts do not say which adjacency their plan has."""
     if any(isinstance(fact, Release) for fact in facts):
         return CLIENT_ADJACENCY
     return "one record, added or removed or replaced by nothing as the plan of each run says"

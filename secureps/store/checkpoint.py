@@ -92,7 +92,7 @@ class Filed:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def pieces(self) -> Iterator[bytes]:
-        """Its bytes, piece by piece; DamagedStore if they are gone."""
+        """Reads its bytes, piece by piece; DamagedStore if they are gone."""
         with reading(self.path) as file:
             file.seek(self.offset)
             left = self.nbytes
@@ -152,7 +152,6 @@ class Manifest:
     tallies: tuple[Tally, ...] = ()
 
     def holds(self, version: int) -> bool:
-        """Whether all groups of the model are at this version."""
         return {at.version for at in self.versions if at.group != EVALUATION} == {version}
 
 
@@ -222,14 +221,7 @@ def _pieces(array: NDArray[Any] | Filed) -> Iterable[bytes | memoryview]:
 def read_state(
     path: str | Path, prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """The tensors and metadata of a state file, whose content is trusted as it is.
-
-    Args:
-        prefix: reads only tensors whose names begin with it.
-
-    Raises:
-        DamagedStore: absent, or torn.
-    """
+    """Reads the tensors of this `prefix`, and the metadata; DamagedStore if absent or torn."""
     with _opened(Path(path)) as file:
         names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
         tensors = {name: np.array(file.get_tensor(name)) for name in names}
@@ -237,21 +229,15 @@ def read_state(
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """The metadata of a state file as they are, without reading its tensors.
-
-    Raises:
-        DamagedStore: absent, or its header is damaged.
-    """
+    """Reads the metadata of a state file alone; DamagedStore if it is absent or damaged."""
     with _opened(Path(path)) as file:
         return dict(file.metadata() or {})
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
-    """Completes a checkpoint: its files are there already; atomic and durable.
+    """Completes a checkpoint whose files are there already, durably.
 
-    Raises:
-        Malformed: a file's name is no plain name.
-        DiskFailed: the disk refuses.
+    Raises Malformed if it names no plain file, DiskFailed if the disk refuses.
     """
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
@@ -260,12 +246,7 @@ def write_manifest(directory: str | Path, manifest: Manifest) -> None:
 
 
 def load_checkpoint(directory: str | Path) -> Manifest:
-    """The manifest of a checkpoint all of whose bytes are as they were written.
-
-    Raises:
-        ConfigError: another version wrote it, in a format that this one does not read.
-        DamagedStore: names the file that is absent, torn or damaged.
-    """
+    """Reads a manifest as `read_manifest`, and checks every byte of the files that it names."""
     manifest = read_manifest(directory)
     if absent := [each for each in manifest.files if not (Path(directory) / each.file).exists()]:
         raise DamagedStore(
@@ -281,11 +262,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
 
 
 def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> bytes:
-    """The bytes of one file of a checkpoint, as they were written.
-
-    Raises:
-        DamagedStore: absent, torn or damaged.
-    """
+    """Reads one file of a checkpoint; DamagedStore if it is absent, torn or damaged."""
     path = Path(directory) / part.file
     with reading(path) as file:
         data = file.read()
@@ -295,10 +272,10 @@ def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> byt
 
 
 def read_manifest(directory: str | Path) -> Manifest:
-    """The manifest of a checkpoint, whatever became of the files that it names.
+    """Reads the manifest of a checkpoint, whatever became of the files that it names.
 
     Raises:
-        ConfigError: as `load_checkpoint`.
+        ConfigError: another version wrote it, in a format that this one does not read.
         DamagedStore: it is absent, torn or damaged.
     """
     directory = Path(directory)
@@ -384,10 +361,7 @@ def remove_files(directory: Path, *names: str) -> None:
 
 
 def latest_good(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:
-    """The newest whole checkpoint, and what is wrong with those that are newer.
-
-    Returns:
-        Its directory, its manifest, and a complaint for every newer damaged one.
+    """The newest whole checkpoint: its directory, its manifest, and a complaint for each newer one.
 
     Raises:
         DamagedStore: there are checkpoints, and none is whole.
@@ -410,14 +384,14 @@ def directories(root: Root) -> Iterable[Path]:
 
 
 def _text_of(plain: dict[str, Any]) -> bytes:
-    """A manifest's file: its plain form, which an older format may have named, and its digest."""
+    """A manifest's file: its digest, and its plain form, which an older format may have named."""
     own = digest("secureps-manifest", canonical_plain(Manifest, plain)).hex()
     return json.dumps({"digest": own, **plain}, indent=1).encode() + b"\n"
 
 
 @contextlib.contextmanager
 def reading(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
-    """A file of a checkpoint, as `open` has it in bytes; a DamagedStore if it cannot be read."""
+    """Opens a file of a checkpoint in bytes; DamagedStore if it cannot be read."""
     try:
         with open_to_read(path, buffered) as file:
             yield file
@@ -440,9 +414,9 @@ def digest_of_file(
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A state file under safetensors' parser; what that complains of is a DamagedStore.
+    """Opens a state file in safetensors' parser, whose complaints become a DamagedStore.
 
-    Before the parser sees it: is its header as long as it says, and bounded?
+    Before that the length of its header is checked, for the parser allows longer ones.
     """
     with reading(path, os.strerror(errno.ENOENT)) as file:
         header_end(path, file.read(HEADER_START), os.fstat(file.fileno()).st_size)
@@ -454,11 +428,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def header_end(path: Path, begin: bytes, size: int) -> int:
-    """Where the header of a state file ends that has `size` bytes, by its beginning.
-
-    Raises:
-        DamagedStore: it does not say so, or to end beyond the file or HEADER_LIMIT.
-    """
+    """The end of the header of a file of `size` bytes; DamagedStore if it is torn or too long."""
     length = int.from_bytes(begin[:HEADER_START], "little")
     if len(begin) < HEADER_START or length > min(HEADER_LIMIT, size - HEADER_START):
         raise DamagedStore(f"{path}: torn: its header is not whole")
@@ -466,7 +436,7 @@ def header_end(path: Path, begin: bytes, size: int) -> int:
 
 
 def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -> bytes:
-    """Writes a file and the directory that it makes durably; returns the digest of the bytes."""
+    """Writes a file durably, and the directory that it makes; returns the digest of the bytes."""
     hasher = payload_hasher()
 
     def passing() -> Iterator[bytes | memoryview]:
@@ -489,11 +459,12 @@ _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
 
 def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
-    """Where the tensors of a safetensors file lie in it.
+    """Finds where the tensors of a safetensors file lie in it.
 
     Args:
         digest: what `write_state` returned, of a file that is read once as a whole to see that it
             is that one; None: its header is looked at alone.
+
     Raises:
         DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
     """
@@ -505,7 +476,6 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
 
 
 def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
-    """So many bytes of a file, or those that there are."""
     room = np.empty(max(0, min(length, os.fstat(file.fileno()).st_size - start)), np.uint8)
     file.seek(start)
     have = 0
@@ -515,7 +485,6 @@ def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
 
 
 def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
-    """Where tensors lie in a file of which the beginning was read."""
     size = os.fstat(file.fileno()).st_size
     end = header_end(path, bytes(begin[:HEADER_START]), size)
     here = end <= begin.size
@@ -528,7 +497,7 @@ def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
 
 
 def _place_tensors(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
-    """The tensors that a header lists, all of which are within the file; nothing is behind them."""
+    """The tensors that a header lists; DamagedStore unless they are just the file's bytes."""
     found: dict[str, Filed] = {}
     try:
         for name, each in header.items():
@@ -549,7 +518,7 @@ def _place_tensors(path: Path, header: Any, start: int, size: int) -> dict[str, 
 
 
 def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file, read-only, without reading them.
+    """Maps the tensors of a safetensors file, read-only, without reading them.
 
     Those of bfloat16 are read, and are float32 with the same values.
 
@@ -569,7 +538,7 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
 
 
 def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
-    """A tensor of a safetensors file, read-only; of the file, it alone is read for its digest.
+    """Maps a tensor of a safetensors file, read-only; it alone is read for its digest.
 
     Raises:
         DamagedStore: absent, torn, or not of that `payload_digest`.
@@ -588,13 +557,7 @@ def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
 
 
 def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file, in memory: it is read once, for them and their digest.
-
-    Args:
-        digest: what `write_state` returned.
-    Raises:
-        DamagedStore: as `filed_tensors`.
-    """
+    """Reads a safetensors file once, for its tensors and their digest; as `filed_tensors`."""
     with reading(path, buffered=False) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _PIECE:
@@ -606,13 +569,7 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _mapped(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
-    """Maps a file.
-
-    Raises:
-        MemoryError: the process may have no more address space, or no more maps: no fault of the
-            file's, and none that waiting mends.
-        OSError, ValueError: as `mmap.mmap`.
-    """
+    """Maps a file as `mmap.mmap`, but MemoryError says that no address space or maps are left."""
     try:
         return mmap.mmap(file.fileno(), length, access=access)
     except OSError as error:
@@ -642,12 +599,7 @@ class Scratch:
         self._folder = folder
 
     def vector(self, values: int) -> NDArray[np.float32]:
-        """A float32 vector of so many values, 1 or more, whatever they are.
-
-        Raises:
-            DiskFailed: there is no room for it.
-            MemoryError: as `map_state`.
-        """
+        """A float32 vector of 1 or more values; DiskFailed, or MemoryError as `map_state`."""
         length = values * np.dtype(np.float32).itemsize
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

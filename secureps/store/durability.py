@@ -36,7 +36,7 @@ _simulations = 0
 
 @contextmanager
 def simulated(is_one: bool = True) -> Iterator[None]:
-    """For its time nothing in this process waits for the disk, if `is_one`."""
+    """Has nothing in this process wait for the disk while the `with` lasts, if `is_one`."""
     global _simulations
     with _lock:
         _simulations += is_one
@@ -65,7 +65,7 @@ def sync_data(file: int) -> None:
 
 
 def waits() -> bool:
-    """Whether whoever writes waits."""
+    """Whether writers wait for the disk."""
     return not _simulations
 
 

@@ -64,7 +64,6 @@ class EnvelopeKeys(Secret):
         return min(self._keys, default=1)
 
     def of(self, run: bytes) -> EnvelopeKeys:
-        """The keys for a run; raises as `EnvelopeKeyFiles.of`."""
         return self
 
     def get(self, number: int) -> EnvelopeKey | None:
@@ -72,22 +71,14 @@ class EnvelopeKeys(Secret):
         return self._keys.get(number)
 
     def make(self, number: int) -> EnvelopeKey:
-        """The key of a number, which is made, durably, if it is not there.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Makes the key of a number, durably, if it is not there; OSError if it cannot."""
         if number not in self._keys:
             key = self._made(number)
             self._keys = {**self._keys, number: key}  # others read meanwhile
         return self._keys[number]
 
     def erase(self, below: int) -> None:
-        """Erases the keys below a number; nothing is left to erase: no harm.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Erases the keys below a number; OSError if the disk refuses."""
         for number in [n for n in self._keys if n < below]:
             self._remove(number)
             self._keys = {n: key for n, key in self._keys.items() if n != number}
@@ -121,7 +112,7 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         super().__init__(keys)
 
     def of(self, run: bytes) -> EnvelopeKeys:
-        """Itself; the first call says for which run, and reads the keys that it has.
+        """Returns itself; the first call says for which run, and reads the keys that it has.
 
         Keys of other runs are erased whose ledgers have stood still for ABANDONED.
 
@@ -171,7 +162,7 @@ class EnvelopeKeyFiles(EnvelopeKeys):
 
 
 def in_memory(secret: HolderSecret) -> BfvSecretKey | EnvelopeKeys:
-    """What a holder opens with, which has this secret key."""
+    """What the holder of this secret key opens with."""
     return EnvelopeKeys({0: secret}) if isinstance(secret, EnvelopeKey) else secret
 
 

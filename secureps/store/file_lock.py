@@ -78,7 +78,7 @@ def note(file: int, text: str) -> None:
 
 
 def noted(file: int) -> str:
-    """Who holds it, by what was noted last."""
+    """The holder that was noted last."""
     os.lseek(file, 0, os.SEEK_SET)
     return os.read(file, _LENGTH).decode(errors="replace").strip()
 

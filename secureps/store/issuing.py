@@ -1,4 +1,9 @@
-"""The issuer's side of a start-up kit: a CA, and certificates of keys that parties made.
+"""How keys of a start-up kit are made and certified: by their party, and by the issuer.
+
+    DIR/private/NAME/        0700  a party's keys, made here and nowhere else (`store.keyring`)
+    DIR/private/NAME/KIND.pub      of a holder: what goes with its secret key
+    DIR/private/NAME/next/   0700  keys that replace them once they are certified
+    DIR/requests/NAME.json         what goes to the issuer: nothing of it is secret
 
     KIT/ca/ca.key         0600  the CA's secret; it stays with whoever runs `secureps keys`
     KIT/ca/cipher.json          the parameters that holders' keys are made for
@@ -7,42 +12,182 @@
     KIT/ca/revoked.json   0600  digests of keys that were replaced or revoked, and come never again
     KIT/public/                 what it signs, for everybody (`store.keyring`, `store.tls_files`)
 
-Files appear whole or not at all, the roster last, so that a step cut short can be repeated.
+A party's files are made where nothing is, with their mode, and links are refused: no step writes
+over a key that is in use. The issuer's appear whole or not at all, the roster last. Each step may
+be repeated: it makes what is not there yet, and the same request.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Identity, PublicIdentity, Role
-from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest
+from secureps.crypto.identity import Identity, PublicIdentity, Role, check_party
+from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest, sign_request
 from secureps.crypto.roster import Certificate, Roster, certify, first_roster, next_roster
-from secureps.crypto.tls import public_key_of
-from secureps.errors import ClientError, KitError
+from secureps.crypto.tls import TlsKey, public_key_of
+from secureps.errors import ClientError, KitError, UnknownParty
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import tls_files
-from secureps.store.atomic_file import make_directory, one_at_a_time
+from secureps.store.atomic_file import make_directory, one_at_a_time, sync
 from secureps.store.keyring import (
     BFV,
+    IDENTITY,
     KINDS,
+    NEXT,
     KeyKind,
+    holder_kind,
     init_command,
     kind_for,
+    load_private,
+    load_public,
     load_roster,
     public_file,
     roster_file,
 )
-from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write
-from secureps.store.party_keys import make_keys
+from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
+from secureps.store.tls_files import KEY
+
+T = TypeVar("T")
+SigningKey = TypeVar("SigningKey", Identity, TlsKey)
+
+
+def make_keys(
+    directory: Path,
+    role: Role,
+    name: str,
+    kind: KeyKind | None,
+    passphrases: Passphrases | None = None,
+) -> KeyRequest:
+    """Makes a party's keys where there are none yet; returns the request that they be certified.
+
+    Args:
+        kind: what a holder has, by the plan's cipher; of other roles it does not count.
+
+    Raises:
+        KitError: an unsuitable name or role; a file, folder or link that must not be there; keys
+            that cannot be read.
+    """
+    try:
+        check_party(name, role)
+    except ClientError as error:
+        raise KitError(str(error)) from None
+    folder = directory / "private" / name
+    try:
+        make_directory(directory)
+        make_folder(folder.parent, 0o700)
+        return _make_request(folder, role, name, kind, passphrases or Passphrases(), None)
+    except OSError as error:
+        raise KitError(f"cannot write the keys of {name}: {error}") from None
+
+
+def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -> KeyRequest | None:
+    """Makes new keys beside those in use, or, once they are certified, puts them into their place.
+
+    Returns:
+        The request, signed by the old identity too; None once the new keys are in place.
+
+    Raises:
+        KitError: as `make_keys`; or the keys in use are not those that the CA certified.
+    """
+    passphrases = passphrases or Passphrases()
+    kit = load_public(directory)
+    try:
+        certificate = kit.roster.find(name)
+    except UnknownParty as error:
+        raise KitError(f"{error}: `secureps keys request` is for new names") from None
+    folder = directory / "private" / name
+    following = folder / NEXT
+    try:
+        if os.path.lexists(following / IDENTITY):
+            made = _read_private(Identity, following / IDENTITY, passphrases)
+            if made.public == certificate.identity:
+                _put_in_place(folder, following)
+                return None
+        old = load_private(directory, name, passphrases)
+        kind = holder_kind(directory, name) if certificate.cipher_key_digest else None
+        return _make_request(following, certificate.role, name, kind, passphrases, old)
+    except OSError as error:
+        raise KitError(f"cannot write the keys of {name}: {error}") from None
+
+
+def write_request(directory: Path, request: KeyRequest) -> Path:
+    """Writes a request for its issuer; returns the file, KitError if it cannot."""
+    path = directory / "requests" / f"{request.name}.json"
+    try:
+        make_folder(path.parent, 0o755)
+        write(path, request.to_bytes(), 0o644)
+    except OSError as error:
+        raise KitError(f"cannot write {path}: {error}") from None
+    return path
+
+
+def _make_request(
+    folder: Path,
+    role: Role,
+    name: str,
+    kind: KeyKind | None,
+    passphrases: Passphrases,
+    old: Identity | None,
+) -> KeyRequest:
+    make_folder(folder, 0o700)
+    identity = _make_key(Identity, folder / IDENTITY, passphrases)
+    tls = _make_key(TlsKey, folder / KEY, passphrases)
+    cipher_key = b""
+    if role == "holder" and kind is not None:
+        cipher_key = _cipher_key(folder, kind, passphrases)
+    sync(folder)  # a process that was killed may have made a key and not waited for its name
+    return sign_request(name, role, identity, tls, cipher_key, old)
+
+
+def _make_key(key: type[SigningKey], path: Path, passphrases: Passphrases) -> SigningKey:
+    """The key in a file, which is written first if it is not there."""
+    if not os.path.lexists(path):
+        write_new(path, passphrases.lock(key.generate().to_bytes()))
+    return _read_private(key, path, passphrases)
+
+
+def _read_private(parse: Callable[[bytes], T], path: Path, passphrases: Passphrases) -> T:
+    _refuse_link(path)
+    return read_secret(parse, path, "", passphrases)
+
+
+def _refuse_link(path: Path) -> None:
+    """Refuses a link: its maker would have this party ask for keys that are not its own."""
+    if path.is_symlink():
+        raise KitError(f"{path} is a link: remove it")
+
+
+def _cipher_key(folder: Path, kind: KeyKind, passphrases: Passphrases) -> bytes:
+    """The public key of a holder's pair; its file is there before the secret one's."""
+    public, secret = folder / f"{kind.name}.pub", folder / kind.secret_file
+    if not os.path.lexists(secret):
+        pair = kind.generate()
+        write(public, pair[1], 0o600)
+        write_new(secret, passphrases.lock(pair[0]))
+    _read_private(kind.secret, secret, passphrases)
+    _refuse_link(public)
+    return read(public, f": remove {secret} too, and repeat this", 0o077, "chmod 600")
+
+
+def _put_in_place(folder: Path, following: Path) -> None:
+    """Moves new keys over the old ones, the identity last: until then this can be repeated."""
+    files = sorted(os.listdir(following), key=lambda file: file == IDENTITY)
+    for file in files:
+        os.replace(following / file, folder / file)
+    sync(folder)
+    following.rmdir()
+
 
 HOURS = 24.0
-"""For which a roster holds after it was signed, where its kit says nothing else."""
+"""Hours for which a roster holds after it was signed, unless its kit says otherwise."""
 
 
 def create_kit(
@@ -92,8 +237,6 @@ def issue_all(
 ) -> None:
     """Makes parties' keys in this very folder, and certifies them: for one machine.
 
-    Args:
-        passphrases: of the CA's key.
     Raises:
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
@@ -122,8 +265,7 @@ def approve(
 ) -> tuple[KeyRequest, ...]:
     """Certifies the keys of all requests and signs the roster anew, or does nothing at all.
 
-    Returns:
-        Those that are granted now: who has these keys certified already is not among them.
+    Returns those that are granted now, without those whose keys are certified already.
 
     Raises:
         KitError: a request that is not to be granted, and why; or no CA in this kit.
@@ -187,8 +329,7 @@ def revoke(
 ) -> tuple[str, ...]:
     """Takes names off the roster; their keys are never certified again, under whatever name.
 
-    Returns:
-        those of them that are key holders: no run of theirs starts again with this roster.
+    Returns those that are key holders: no run of theirs starts again with this roster.
 
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
@@ -239,8 +380,7 @@ def renew(
 ) -> dict[str, datetime]:
     """Signs TLS certificates of parties anew, by default of all; returns when each ends.
 
-    Raises:
-        KitError: nobody has this name, or no CA is in this kit.
+    Raises KitError if nobody has this name, or no CA is in this kit.
     """
     with _line(directory, passphrases) as (ca, roster):
         wanted = tuple(names) or tuple(c.name for c in roster.certificates)
@@ -250,10 +390,8 @@ def renew(
 def renew_roster(
     directory: Path, hours: float | None = None, passphrases: Passphrases | None = None
 ) -> Roster:
-    """Signs the same roster anew, to hold for so many hours from now.
+    """Signs the same roster anew, to hold for so many hours (0: for ever; None: as the kit says).
 
-    Args:
-        hours: this once (0: for ever); None: as many as the kit was made with.
     Raises:
         KitError: no CA is in this kit, or the roster holds longer already: parties that have it
             would go by that.
@@ -272,7 +410,7 @@ def renew_roster(
 
 @contextmanager
 def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Identity, Roster]]:
-    """The CA and its newest roster, while no other process signs one: of a number there is one.
+    """Reads the CA and its newest roster while no other process signs: a number is signed once.
 
     Raises:
         KitError: no CA is in this kit, the roster is another CA's, or the kit cannot be written.
@@ -292,7 +430,7 @@ def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Id
 def _check(
     directory: Path, request: KeyRequest, old: Certificate | None, kind: KeyKind | None
 ) -> None:
-    """Whether a request is its party's own, and for this kit.
+    """Checks that a request is its party's own, and for this kit.
 
     Raises:
         KitError: it is not to be granted.
@@ -366,7 +504,7 @@ def _write(directory: Path, roster: Roster) -> None:
 
 
 def _holds(directory: Path) -> int:
-    """Seconds for which the kit's rosters hold; HOURS where it was made before kits said so."""
+    """Seconds for which the kit's rosters hold; HOURS in kits that do not say so."""
     path = directory / "ca" / "holds.json"
     if not path.exists():
         return _seconds(HOURS)
@@ -389,7 +527,6 @@ def _end(seconds: int) -> int:
 
 
 def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
-    """Of each public key, as far as they are known."""
     if isinstance(keys, Certificate):
         cipher = (keys.cipher_key_digest,) if keys.cipher_key_digest else ()
         return file_digest(keys.public_key), *cipher
@@ -400,7 +537,7 @@ def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
 def _all_digests(
     directory: Path, ca: PublicIdentity, certificate: Certificate
 ) -> tuple[bytes, ...]:
-    """Of each public key of a party on the roster, its TLS certificate's too."""
+    """The digest of each public key of a party on the roster, its TLS certificate's too."""
     path = tls_files.certificate_file(directory, certificate.name)
     if not path.exists():
         return _digests(certificate)

@@ -34,7 +34,7 @@ from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
 from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
 from secureps.roles.machine import Fold
-from secureps.store import compaction, durability
+from secureps.store import durability, journal_rows
 from secureps.store.atomic_file import sync
 from secureps.store.durability import waiting
 from secureps.store.journal_height import (
@@ -68,11 +68,11 @@ SYNCHRONOUS = "FULL"
 """SQLite's word for: a commit has waited for the disk."""
 
 CHECKPOINT_PAGES = 256
-"""Of SQLite's log, after which they are moved into the file, which waits for the disk once more:
-what one damaged page can take. A version is some 170 to a coordinator: receipts and shares."""
+"""Pages of SQLite's log after which they are moved into the file, which waits for the disk once
+more: what one damaged page can take. A coordinator's version is some 170: receipts and shares."""
 
 _HEAD = "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);\n"
-_SCHEMA = ROWS + _HEAD + compaction.SCHEMA
+_SCHEMA = ROWS + _HEAD + journal_rows.SCHEMA
 
 
 class Journal(Protocol):
@@ -166,7 +166,7 @@ class MemoryJournal:
         return iter(tuple(self.rows))
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        """Rows as `FollowedJournal` has them, all that there are; here no digest chains them."""
+        """All rows after one; here no digest chains them."""
         rows = self.rows[mark.seq :]
         return tuple(JournalRow(at, kind_of(each), body_of(each), b"") for at, each in rows)
 
@@ -177,7 +177,6 @@ class MemoryJournal:
         return taken
 
     def copied(self) -> bytes:
-        """InternalError: no row of it is ever gone."""
         raise InternalError("a journal in memory has all rows")
 
     @property
@@ -221,7 +220,7 @@ class SqliteJournal:
     Args:
         path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
         oldest: the first format that is read; SQLite's user_version has a file's own.
-        least: bytes of rows before which it is not `due`; None: `compaction.LEAST`.
+        least: bytes of rows before which it is not `due`; None: `journal_rows.LEAST`.
 
     Raises:
         OperatorError: it is held already, or the file cannot be made.
@@ -232,7 +231,7 @@ class SqliteJournal:
     def __init__(self, path: str | Path, oldest: int = FORMAT, least: int | None = None) -> None:
         self._path = Path(path)
         self._oldest, self._least, self._closed = oldest, least, False
-        self._going: compaction.Segments | None = None
+        self._going: journal_rows.Segments | None = None
         with ExitStack() as stack:
             stack.callback(os.close, lock(self._path))
             self._refuse_behind()
@@ -240,8 +239,8 @@ class SqliteJournal:
             self._prepare()
             self._seq, self._chain, self._height = self._at_height()
             with restorable(self._path):
-                self._kept = compaction.kept(self._path, self._base)
-            self._grown = compaction.grown(self._path, self._base, self.folded)
+                self._kept = journal_rows.kept(self._path, self._base)
+            self._grown = journal_rows.grown(self._path, self._base, self.folded)
             stack.callback(self._height.close)
             self._open = stack.pop_all()
 
@@ -287,11 +286,11 @@ class SqliteJournal:
             raise
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        return compaction.after(self._path, self._base, mark, most)
+        return journal_rows.after(self._path, self._base, mark, most)
 
     def copied(self) -> bytes:
         with read_only(self._path) as base:
-            return compaction.copied(self._path, base)
+            return journal_rows.copied(self._path, base)
 
     @property
     def folded(self) -> Mark:
@@ -324,13 +323,13 @@ class SqliteJournal:
 
     @property
     def due(self) -> bool:
-        """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
-        least = compaction.LEAST if self._least is None else self._least
+        """Whether enough rows came after the fold, or after a failed try, and more than it has."""
+        least = journal_rows.LEAST if self._least is None else self._least
         enough = max(least, 0 if self._kept is None else self._kept.size)
         return self._grown >= enough and not self._closed
 
     def pack(self) -> bool:
-        self._going = self._going or compaction.Segments(self._path, self._base, self.folded)
+        self._going = self._going or journal_rows.Segments(self._path, self._base, self.folded)
         return self._going.pack(self._seq)
 
     def compact(self, fold: Fold) -> None:
@@ -339,15 +338,14 @@ class SqliteJournal:
         self._grown = 0  # first: a disk that refuses is not asked again at the next commit
         if self.folded == self.mark:
             return  # the last row has to stay: the head names it
-        going = self._going or compaction.Segments(self._path, self._base, self.folded)
+        going = self._going or journal_rows.Segments(self._path, self._base, self.folded)
         mark, last = self.mark, self.last
         with self._transaction("cannot compact: "):
-            size = compaction.compact(self._base, going, mark, last, fold)
-        self._kept, self._going = compaction.Kept(mark, last, fold, size), None
+            size = journal_rows.compact(self._base, going, mark, last, fold)
+        self._kept, self._going = journal_rows.Kept(mark, last, fold, size), None
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
-        """All that is done in it, or nothing."""
         try:
             with waiting():
                 self._base.execute("BEGIN IMMEDIATE")
@@ -412,7 +410,7 @@ class SqliteJournal:
         return kind(f"{self._path}: {doing}{error}")
 
     def _at_height(self) -> tuple[int, bytes, Height]:
-        """Where the journal ends, and the file that says so; both are as they must be."""
+        """Finds where the journal ends, and the file that says so; checks that they agree."""
         try:
             with restorable(self._path):
                 own = _head(self._path, self._base)
@@ -453,7 +451,7 @@ def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
     with _reading(path) as (base, own):
-        yield from compaction.rows_since(path, base, since, own)
+        yield from journal_rows.rows_since(path, base, since, own)
 
 
 def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
@@ -463,7 +461,7 @@ def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
     Raises as `read_rows`.
     """
     with _reading(path) as (base, own):
-        known = compaction.kept(path, base)
+        known = journal_rows.kept(path, base)
         since = START if known is None else known.mark
         rows = tuple(rows_after(path, base, since, own))
         return None if known is None else known.fold, rows, own
@@ -471,7 +469,7 @@ def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
-    """A journal as it is at one moment, and its last row."""
+    """Reads a journal as it is at one moment; yields its last row too."""
     height = read_height(height_path(path))  # first: rows that are written meanwhile do no harm
     with read_only(path) as base:
         base.execute("BEGIN")  # head and rows are of one moment
@@ -481,7 +479,7 @@ def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
 
 
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:
-    """Where the journal in a file ends, by its log too, neither of which is changed.
+    """Finds where the journal in a file ends, by its log too; changes neither.
 
     A file without tables is one of which no commit is whole.
 
@@ -517,7 +515,7 @@ def _head(path: Path, base: sqlite3.Connection) -> Mark:
 
 
 class WrappedJournal:
-    """Passes on to the journal within all that a subclass does not do itself."""
+    """Passes on to the journal within it what a subclass does not do itself."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -608,7 +606,6 @@ class DatedJournal(WrappedJournal):
             self._counted, self._counts = at, ()
 
     def _refusals(self) -> list[Record]:
-        """One record of what was refused and is not yet on the disk, if anything was."""
         self._counts = self._counts or self._refused()
         return [RequestsRefused(self._counts)] if self._counts else []
 

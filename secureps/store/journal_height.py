@@ -53,7 +53,7 @@ START = Mark(0, b"")
 
 
 def height_path(journal: Path) -> Path:
-    """The file beside a journal."""
+    """The file beside a journal that says how far it has come."""
     return journal.with_name(journal.name + ".height")
 
 
@@ -80,14 +80,9 @@ def read_height(path: Path) -> Mark | None:
 
 
 class Height:
-    """The file, open for the one process that holds its journal.
+    """The file, open for the one process that holds its journal; from now on it says `mark`.
 
-    Args:
-        path: made if it does not exist, or does not say that already.
-        mark: what it says from now on.
-
-    Raises:
-        OperatorError: the disk refuses.
+    It is made if it does not exist, or says something else; OperatorError if the disk refuses.
     """
 
     def __init__(self, path: Path, mark: Mark) -> None:

@@ -10,7 +10,7 @@
 
 KIND is one of `KINDS`, the same for all holders of a kit: a file begins with a tag of its kind, and
 the CA certifies the digest of the whole public file. private/NAME is made by the party
-(`store.party_keys`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
+(`store.issuing`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
 """
 
 from __future__ import annotations
@@ -123,7 +123,6 @@ class PublicKit:
 
     @property
     def opening(self) -> Opening:
-        """What the holders of this kit can open."""
         lengths = {len(key) for key in self.holder_keys.values()}
         if not lengths:
             return Opening.NOTHING
@@ -136,11 +135,7 @@ def roster_file(directory: Path) -> Path:
 
 
 def offered_keys(directory: Path) -> tuple[bytes, ...]:
-    """The keys in public/ under which updates are sealed for holders, not verified.
-
-    Raises:
-        KitError: one of them is none, or writable by others.
-    """
+    """The keys in public/ under which updates are sealed for holders; KitError if one is none."""
     found = []
     for path in sorted((directory / "public" / "holders").glob(f"*.{ENVELOPE.name}.pub")):
         try:
@@ -201,12 +196,10 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
 
 
 def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdentity, Roster]:
-    """The CA's key and the roster that it signed, whatever else is in public/.
+    """Reads the CA's key and the roster that it signed, whatever else is in public/.
 
-    Args:
-        pinned: the fingerprint that the CA's key must have.
     Raises:
-        KitError: as `load_public`.
+        KitError: as `load_public`; or the CA's key has not the `pinned` fingerprint.
     """
     absent = f": {directory} is no start-up kit; name the folder that has public/ and private/NAME"
     key = read(directory / "public" / "ca.pub", absent)
@@ -241,10 +234,7 @@ def load_private(
     passphrases: Passphrases | None = None,
     roster: Roster | None = None,
 ) -> Identity:
-    """A party's own identity, which must be the one on the kit's roster.
-
-    Args:
-        roster: the kit's, from whoever has read it already.
+    """Reads a party's own identity, which must be the one on the kit's roster.
 
     Raises:
         KitError: missing, readable by others (it says `chmod 600`), under another passphrase, or
@@ -269,11 +259,7 @@ def load_private(
 
 
 def find_observer(directory: Path, roster: Roster) -> str:
-    """The name of an observer on a kit's roster whose key is in the kit.
-
-    Raises:
-        KitError: there is none: it says who may look instead.
-    """
+    """An observer on a kit's roster whose key is in the kit; KitError if there is none."""
     for certificate in roster.certificates:
         private = directory / "private" / certificate.name
         if certificate.role == "observer" and private.is_dir():
@@ -348,9 +334,8 @@ def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
 def seed_of(state: Path, unsafe: int | None, server: str, insecure: bool) -> Seed:
     """The root of a party's randomness: its own secret in `state`, or a number that all may know.
 
-    Args:
-        server: HOST:PORT of the coordinator that it dials.
-        insecure: it was said that this is a test.
+    `server` is where it dials; `insecure` says that this is a test.
+
     Raises:
         ConfigError: an unsafe seed for a coordinator that is not on this machine, or no test.
         KitError: as `own_seed`.
@@ -384,7 +369,7 @@ def own_seed(path: Path) -> SecretSeed:
 
 
 def holder_kind(directory: Path, name: str) -> KeyKind:
-    """Of a certified holder's key, by the file that is there; KitError unless it is one."""
+    """The kind of a certified holder's key, by its file; KitError unless there is one."""
     there = [kind for kind in KINDS.values() if public_file(directory, name, kind).exists()]
     if len(there) == 1:
         return there[0]
@@ -400,7 +385,7 @@ def public_file(directory: Path, name: str, kind: KeyKind) -> Path:
 
 
 def init_command(directory: Path) -> str:
-    """What makes a kit."""
+    """The command that makes a kit."""
     return f"secureps keys init {directory} --plan FILE"
 
 

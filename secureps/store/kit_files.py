@@ -47,7 +47,7 @@ class Passphrases(Secret):
         return data if self._known is None else self._known.seal(data)
 
     def unlock(self, path: Path, file: bytes) -> bytes:
-        """What a private file holds.
+        """A private file's content.
 
         Raises:
             KitError: it is under a passphrase that nobody gave, or under another one.
@@ -101,10 +101,8 @@ _MAX_FILE = 32 << 20
 def read_secret(
     parse: Callable[[bytes], T], path: Path, absent: str, passphrases: Passphrases | None = None
 ) -> T:
-    """What a private file holds.
+    """Reads a private file, by its passphrase if it is under one.
 
-    Args:
-        passphrases: opens it, if it is under one; None: whoever sits at the terminal does.
     Raises:
         KitError: missing, readable by others, damaged, or under another passphrase.
     """
@@ -148,9 +146,7 @@ def read(
 def make_folder(path: Path, mode: int) -> None:
     """Makes a folder of this mode durably, whatever the umask says; keeps one that is there.
 
-    Raises:
-        KitError: there is a link, which leads who knows where, or a folder that is more open.
-        OSError: it cannot be made.
+    KitError if there is a link, which leads who knows where, or a folder that is more open.
     """
     try:
         path.mkdir(mode)
@@ -171,12 +167,7 @@ def write(path: Path, data: bytes, mode: int) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Writes a private file, whole, of mode 0600 from its first byte on, where nothing is.
-
-    Raises:
-        KitError: there is a file or a link.
-        OSError: the disk refuses.
-    """
+    """Writes a private file (0600) whole where nothing is, else KitError; OSError of the disk."""
     fresh = path.with_name(path.name + ".new")
     try:
         with written(fresh, [data], 0o600):

@@ -25,11 +25,7 @@ _ID_BYTES = 32
 
 
 def served_runs(path: Path) -> frozenset[bytes]:
-    """The run ids in the file, one a line in hex; nobody's if there is none.
-
-    Raises:
-        KitError: it cannot be read, or is damaged.
-    """
+    """The run ids in the file, one a line in hex; none if there is no file, KitError if damaged."""
     try:
         ids = [bytes.fromhex(line) for line in path.read_text("ascii").split()]
     except FileNotFoundError:

@@ -50,7 +50,7 @@ class Spool(Protocol):
         """
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
-        """As `put`, piece by piece, under NAME/DIGEST; returns the length, and the digest.
+        """Keeps pieces as `put`, under NAME/DIGEST; returns the length, and the digest.
 
         Raises as `put`, and whatever the pieces raise; then nothing is kept.
         """
@@ -59,10 +59,10 @@ class Spool(Protocol):
         """The payload; KeyError if there is none."""
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
-        """As `get`, read-only, into one of these buffers if it was not in memory."""
+        """The payload as by `get`, read-only, in one of these buffers if it was not in memory."""
 
     def has(self, key: str) -> bool:
-        """Is there a payload?"""
+        """Whether there is a payload."""
 
     def delete(self, key: str) -> None:
         """Forgets a payload, or does nothing; it may come back after a power cut."""
@@ -184,10 +184,7 @@ class DiskSpool:
             raise KeyError(key) from None
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
-        """The payload of a key, in a buffer; KeyError if there is none.
-
-        It is read, not mapped: a disk that fails is an OSError then, and not a process's end.
-        """
+        """Reads, does not map: a disk that fails is an OSError then, and not a process's end."""
         try:
             with open_to_read(self.path(key), buffered=False) as file:
                 room = buffers.lend(max(1, os.fstat(file.fileno()).st_size))

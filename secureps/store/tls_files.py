@@ -141,11 +141,7 @@ def certificate_end(kit: Path, name: str) -> datetime | None:
 class TlsFiles:
     """A party's credentials as they are on disk now: read again when the files change.
 
-    Args:
-        clock: seconds; the files are looked at no more often than every LOOK of them.
-        passphrases: opens the key, also a later one.
-    Raises:
-        KitError: as `load_credentials`.
+    The files are looked at no more often than every LOOK seconds; KitError as `load_credentials`.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ def _written(message: Any) -> bytes:
 
 
 def _read(kind: type, body: bytes | msgspec.Raw) -> Any:
-    """The message of class `kind` whose map of fields this is."""
+    """Decodes a map of fields into a message of class `kind`."""
     try:
         message = _decoder(kind).decode(body)
     except _UNREADABLE as error:
@@ -134,7 +134,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _demand(message: Any) -> None:
-    """Refuses what has the type of a field, and another length or range than its name demands."""
+    """Refuses a value of a length or range other than its field's name demands."""
     kind: type = type(message)
     for name in _names(kind):
         value, size = getattr(message, name), SIZES.get(name)

@@ -78,10 +78,10 @@ class Transport(Protocol):
         """
 
     def locate(self, party: str, address: str) -> None:
-        """Where a server is from now on."""
+        """Notes where a server is from now on."""
 
     def belong(self, run: bytes) -> None:
-        """The run that the party takes part in from now on, by id: its requests are bound to it."""
+        """Binds the party's requests to a run, by its id, from now on."""
 
     def close(self) -> None:
         """Ends all watches; whatever is under way fails with Unreachable."""
@@ -93,20 +93,16 @@ DelayOf = Callable[[str, str, Any], float]
 
 
 def no_delay(sender: str, to: str, message: Any) -> float:
-    """Everything arrives at the time it was sent."""
+    """Delivers everything at the time it was sent."""
     return 0.0
 
 
 class InProcessNetwork:
     """Servers and dialling parties of one process.
 
-    Everything, replies too, is delivered through `clock.call_later`, so that nothing
-    recurs and virtual time works. Messages are passed as they are: records are frozen.
-
-    Args:
-        clock: real or virtual.
-        delay: seconds that a message takes, by (sender, to, message); replies (or the
-            error in their place) and orders likewise.
+    Everything, replies too, is delivered through `clock.call_later`, so that nothing recurs and
+    virtual time works. `delay` says how many seconds a message takes; replies, errors and orders
+    too.
     """
 
     def __init__(self, clock: Clock, delay: DelayOf = no_delay) -> None:
@@ -119,7 +115,6 @@ class InProcessNetwork:
         self._served: set[str] = set()
 
     def attach(self, party: str, endpoint: Endpoint) -> None:
-        """From now on `party` is served by this endpoint."""
         self._endpoints[party] = endpoint
         self._served.add(party)
 
@@ -135,15 +130,11 @@ class InProcessNetwork:
         self._end(others, error, quiet=False)
 
     def transport(self, party: str, places: tuple[str, ...] = (COORDINATOR,)) -> Transport:
-        """A party's way to the servers; each call makes another one.
-
-        Args:
-            places: where the coordinator may be; the next is dialled when one is not reached.
-        """
+        """A party's way to the servers; the coordinator is at one of `places`, in turn."""
         return _InProcessTransport(self, party, places)
 
     def end_of(self, owner: Transport, party: str) -> None:
-        """One of a party's ways to the servers is closed."""
+        """Ends what one of a party's ways to the servers has open."""
         with self._lock:
             own = [link for link in self._own.get(party, ()) if link.owner is owner]
         self._end(own, closed(), quiet=True)
@@ -206,7 +197,7 @@ class InProcessNetwork:
             self._own.setdefault(link.sender, {})[link] = None
 
     def _reached(self, link: _Call | _Stream) -> Endpoint | None:
-        """The server that a link leads to; None if it is over, or ends as nobody is there."""
+        """The server that a link leads to; else None, and the link ends if nobody is there."""
         if link not in self._links:
             return None
         endpoint = self._endpoints.get(link.to)
@@ -224,7 +215,7 @@ class InProcessNetwork:
             link.finish(result)
 
     def _forget(self, link: _Call | _Stream) -> bool:
-        """Drops a link; whether there was one."""
+        """Drops a link; returns whether there was one."""
         if link not in self._links:
             return False
         own = self._own[link.sender]
@@ -234,7 +225,7 @@ class InProcessNetwork:
         return True
 
     def _end(self, links: Iterable[_Call | _Stream], error: SecurepsError, quiet: bool) -> None:
-        """Ends links at once, those that are open; `quiet` streams do not hear of it."""
+        """Ends those links that are open; `quiet` streams do not hear of it."""
         with self._lock:
             ended = [link for link in links if self._forget(link)]
             for link in ended:
@@ -253,7 +244,7 @@ class _InProcessTransport:
         self._closed = False
 
     def _turn(self, place: str, result: object) -> None:
-        """Dials the coordinator elsewhere from now on, if it is not there."""
+        """Dials the coordinator elsewhere from now on, if it was not reached there."""
         if isinstance(result, Unreachable) and place == self._places[0]:
             self._places = (*self._places[1:], place)
 
@@ -283,10 +274,10 @@ class _InProcessTransport:
         return lambda: self._network._end((stream,), closed(), quiet=True)
 
     def locate(self, party: str, address: str) -> None:
-        """Nothing to do: the network knows where everyone is."""
+        """Does nothing: the network knows where everyone is."""
 
     def belong(self, run: bytes) -> None:
-        """Nothing to do: here nobody speaks for another, and nothing is recorded."""
+        """Does nothing: here nobody speaks for another."""
 
     def close(self) -> None:
         self._closed = True
@@ -294,7 +285,7 @@ class _InProcessTransport:
 
 
 def speaker(place: str) -> str:
-    """Who speaks at a place: a standby is the coordinator, elsewhere."""
+    """The party that speaks at a place: a standby is the coordinator, elsewhere."""
     return COORDINATOR if place == STANDBY else place
 
 
@@ -307,8 +298,6 @@ def running() -> Future[Any]:
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """A request that is under way."""
-
     owner: _InProcessTransport
     sender: str
     to: str
@@ -321,8 +310,6 @@ class _Call:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """A watch that is open."""
-
     owner: _InProcessTransport
     sender: str
     deliver: Deliver
@@ -342,7 +329,7 @@ class _Stream:
 
 
 def closed() -> Unreachable:
-    """What calls on a closed transport end in."""
+    """The error in which calls on a closed transport end."""
     return Unreachable("this transport is closed", None)
 
 
@@ -355,7 +342,7 @@ def settle(future: Future[Any], result: Any) -> None:
 
 
 def outcome(done: Future[Any]) -> Any:
-    """What an endpoint's future ended in: its answer, or the SecurepsError to send back."""
+    """The answer in an endpoint's future, or the SecurepsError to send back."""
     if done.cancelled():
         return Unreachable("the server stopped before it answered")
     error = done.exception()
@@ -367,7 +354,7 @@ EXHAUSTED_SECONDS = 1.0
 
 
 def told(error: BaseException) -> SecurepsError:
-    """What a sender may hear of an error: SecurepsErrors as they are, nothing of others."""
+    """What a sender may hear of an error: a SecurepsError as it is, nothing of others."""
     known = isinstance(error, SecurepsError)
     # No fault of the request: a client drops an update for which it hears of a bug.
     if exhaustion(error) and (not known or isinstance(error, InternalError)):

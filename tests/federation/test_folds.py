@@ -16,7 +16,7 @@ from secureps.audit.entries import entries
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import Fold
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.store import compaction
+from secureps.store import journal_rows
 from secureps.store.journal import SqliteJournal, read_rows
 from tests.kits.federations import FEWER, OF_RECORDS, Tensors, same, small_federation, small_plan
 from tests.kits.folding import differing, made, said_nothing, through_json
@@ -101,7 +101,7 @@ def test_killed_and_compacted_a_run_ends_in_the_same_model(
 ) -> None:
     """And an auditor reads the same of it."""
     expected = unharmed()
-    monkeypatch.setattr(compaction, "LEAST", 3_000)
+    monkeypatch.setattr(journal_rows, "LEAST", 3_000)
     monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
     simulation, journals = compacting(tmp_path)
     rng, deaths = random.Random(seed), Counter[str]()
@@ -129,6 +129,8 @@ def test_killed_and_compacted_a_run_ends_in_the_same_model(
         for seq, fold in rng.sample(journal.folds, min(3, len(journal.folds))):
             by_rows = made(simulation, name, given[:seq])
             assert said_nothing(fold) == said_nothing(by_rows), f"{name} at row {seq}"
-    gone = [each for each in journals.values() if compaction.gone(each._path, each._base).seq > 10]
+    gone = [
+        each for each in journals.values() if journal_rows.gone(each._path, each._base).seq > 10
+    ]
     assert journals[COORDINATOR] in gone
     simulation.close()

@@ -19,7 +19,7 @@ from secureps.roles.coordinator.standby import AGAIN, BEGINS, LACKS, NO_RUN
 from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY
-from secureps.store import compaction
+from secureps.store import journal_rows
 from secureps.store.backup import begin_from_copy, has_copy
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from tests.kits.federations import same, small_federation, small_plan, unharmed
@@ -422,7 +422,7 @@ def test_both_compact_their_journals_and_the_end_is_the_same(
     reach(simulation, 2)
     one, two = journals[COORDINATOR], journals[STANDBY]
     for each in (one, two):
-        assert compaction.gone(each._path, each._base).seq > 10
+        assert journal_rows.gone(each._path, each._base).seq > 10
     assert two.fold is not None
     assert len(two.fold.records) == 1, "its run"
     simulation.kill(COORDINATOR)
@@ -451,7 +451,7 @@ def test_one_that_begins_late_is_sent_the_journal(
     simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     one = journals[COORDINATOR]
-    assert compaction.gone(one._path, one._base).seq > 10
+    assert journal_rows.gone(one._path, one._base).seq > 10
     simulation.start(STANDBY)
     party = simulation.parties[STANDBY]
     simulation.run(party.halted.done)

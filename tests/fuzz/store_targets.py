@@ -122,7 +122,7 @@ def _journals(folder: Path) -> list[Target]:
     )
     copies = ("store.backup:pinned_in", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
-    parts = ("store.compaction:_fold", "store.compaction:_unpacked")
+    parts = ("store.journal_rows:_fold", "store.journal_rows:_unpacked")
     reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)
     return [
         Target("journal-row", ("store.journal_rows:read_row",), texts, _row),
@@ -215,7 +215,7 @@ def _checkpoints(folder: Path) -> list[Target]:
 
     begins = "store.checkpoint:header_end"
     views = ("store.checkpoint:_filed", "store.checkpoint:_view", begins)
-    opened = ("store.checkpoint:_opened", "store.checkpoint:_check_header")
+    opened = ("store.checkpoint:_opened",)
     return [
         Target(
             "manifest",

@@ -92,7 +92,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.simulate.ray_cluster:_unpacked",
         "run.simulate.ray_cluster:called",
     ),
-    PIPE: ("service.wave_socket:refuse_reader",),
+    PIPE: ("service.one_wave:refuse_reader",),
 }
 """Parsers that are tried by no target, by the reason."""
 

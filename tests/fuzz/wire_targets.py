@@ -13,7 +13,7 @@ from secureps.errors import Malformed
 from secureps.messages.encoding import canonical, from_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.requests import Refusal
-from secureps.service import wave_socket
+from secureps.service import one_wave
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import (
     REQUEST_DOMAIN,
@@ -47,7 +47,7 @@ def targets() -> list[Target]:
         Target("record", ("messages.encoding:_read",), records, _record),
         Target("batch", ("wire.waves.batch:opened",), (_BATCH,), _batch, signed=True),
         Target("batch-entries", ("wire.waves.batch:_entries",), (_BATCH,), _entries),
-        Target("batch-framed", ("service.wave_socket:_frame",), (_framed(0, _BATCH),), _unframed),
+        Target("batch-framed", ("service.one_wave:_frame",), (_framed(0, _BATCH),), _unframed),
     ]
 
 
@@ -102,7 +102,7 @@ def _entries(data: bytes) -> bytes:
 
 
 def _framed(kind: int, data: bytes) -> bytes:
-    return wave_socket._HEAD.pack(kind, len(data)) + data
+    return one_wave._HEAD.pack(kind, len(data)) + data
 
 
 class _Line:
@@ -119,7 +119,7 @@ def _unframed(data: bytes) -> bytes:
     line = _Line(data)
     unread: Any = line
     try:
-        kind, found = wave_socket._frame(unread)
+        kind, found = one_wave._frame(unread)
     except ConnectionError:
         raise Malformed("cut off") from None
     return _framed(kind, found) + line.recv(-1)

@@ -13,8 +13,9 @@ from secureps.errors import SecurepsError
 from secureps.messages.requests import Heartbeat, Noted, Stored
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import sign_request
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.half_open import HalfOpen
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from secureps.errors import Malformed, SecurepsError
-from secureps.messages.requests import PutBlock, Subscribe
-from secureps.roles.machine import Step, Tick
+from secureps.messages.requests import Heartbeat, PutBlock, Subscribe
+from secureps.roles.machine import Effect, Step, Tick
 from secureps.service.environment import Environment, Meter
 from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
@@ -173,3 +173,10 @@ class Stage:
 
     def play(self) -> None:
         self.loop.run(lambda: False)
+
+
+def spoken(*effects: Effect) -> Stage:
+    """A stage on which "a" has a request under way, at which the machine does this."""
+    stage = Stage(lambda s, e: Step([], list(effects) if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    return stage

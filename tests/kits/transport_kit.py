@@ -46,8 +46,9 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.wire.grpc import pacing
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Clock, Endpoint, InProcessNetwork, Transport, running
 
 PATIENCE = 20.0

@@ -19,8 +19,8 @@ from secureps.roles import permissions
 from secureps.wire import msgpack
 from secureps.wire.grpc import framing, health
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
-from secureps.wire.grpc.client import CoordinatorServer, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
 from tests.kits.one_process import OBSERVER, OneProcess, Slow, Watch, ended

@@ -14,7 +14,7 @@ import pytest
 
 from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.requests import Heartbeat, Noted, Stored, Subscribe
-from secureps.wire.grpc import admission, concurrency, framing, health, servers
+from secureps.wire.grpc import admission, framing, health, servers
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.msgpack import encode
@@ -191,7 +191,7 @@ def test_requests_have_a_limit_far_below_that_of_orders(besieged: Besieged) -> N
 def test_sixty_unfinished_messages_of_one_party_hold_little(
     besieged: Besieged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(concurrency, "QUIET", PATIENCE)  # what gives way is let go of, and not held
+    monkeypatch.setattr(admission, "QUIET", PATIENCE)  # what gives way is let go of, and not held
     method, half = TELLS[besieged.name], [besieged.half() for _ in range(4)]
     for one in half:
         for _ in range(15):

@@ -9,9 +9,10 @@ import pytest
 
 from secureps.errors import Busy, Unreachable
 from secureps.messages.requests import PutBlock, Stored
-from secureps.wire.grpc import admission, concurrency, framing, servers, uploads
-from secureps.wire.grpc.client import GrpcTransport, ShardServer
+from secureps.wire.grpc import admission, framing, servers, uploads
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import ShardServer
 from secureps.wire.grpc.uploads import Upload, Uploads
 from secureps.wire.msgpack import encode
 from tests.kits.besieged import Besieged, ends
@@ -72,7 +73,7 @@ def test_two_clients_that_announce_blocks_leave_memory_to_the_others(
 ) -> None:
     """Nothing ends by its time here: what others send is stored while the flood stands."""
     monkeypatch.setattr(uploads, "SILENT", 3600.0)
-    monkeypatch.setattr(concurrency, "TURN", 3600.0)
+    monkeypatch.setattr(admission, "TURN", 3600.0)
     monkeypatch.setattr(servers, "SILENT", 3600.0)
     shard = Besieged("shard-0", 2 * BLOCK_LIMIT)  # which two blocks fill, as two of 32 MiB did
     server = shard.server
@@ -107,7 +108,7 @@ def test_parties_that_fill_all_places_and_fall_silent_lose_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(servers, "SILENT", 0.2)
-    monkeypatch.setattr(concurrency, "TURN", 3600.0)
+    monkeypatch.setattr(admission, "TURN", 3600.0)
     shard = Besieged("shard-0")
     server = shard.server
     assert isinstance(server, ShardServer)

@@ -48,7 +48,7 @@ STAYS = {
     "run/script/baselines.train_alone": "words of this process's own seed",
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",
     "run/study/trial._compare": "models are compared in one process",
-    "service/wave_socket": "who calls, as the kernel says it",
+    "service/one_wave": "who calls, as the kernel says it",
     "store/checkpoint.Scratch.vector": "memory of this process, which it outlives by no file",
     "store/checkpoint._view": "the order is taken from the file's own type, as little",
 }

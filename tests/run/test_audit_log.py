@@ -20,10 +20,9 @@ from secureps.policy.spending import spent
 from secureps.privacy.ledger import Ledger
 from secureps.run.audit_log import export, verify
 from secureps.run.cli import app
-from secureps.store.issuing import approve, issue
+from secureps.store.issuing import approve, issue, rotate
 from secureps.store.journal import read_rows
 from secureps.store.keyring import load_private, load_public
-from secureps.store.party_keys import rotate
 from tests.kits.audited import PARTIES, begin, exported, play
 from tests.kits.command import invoked
 

@@ -19,7 +19,7 @@ from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.run import preflight as module
 from secureps.run.preflight import Departure, Finding, preflight
 from secureps.store.issuing import create_kit, issue
-from secureps.wire.grpc.client import CoordinatorServer
+from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.transport import running
 from tests.kits.command import run
 from tests.kits.transport_kit import EchoServer

@@ -24,7 +24,7 @@ from secureps.messages.requests import (
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Call, CallOff, Effect, Step, Tick
 from secureps.service.executor import PAYLOADS_IN_FLIGHT, SMALL_BYTES, SMALL_IN_FLIGHT
-from tests.kits.executor_kit import Stage
+from tests.kits.executor_kit import Stage, spoken
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
 SEND = PutBlock(BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32))
@@ -38,14 +38,8 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
-def played(call: Call) -> Stage:
-    stage = Stage(lambda s, e: Step([], [call] if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
-    return stage
-
-
 def test_a_pulled_payload_goes_with_what_was_made_of_it() -> None:
-    stage, block = played(Call("there", ASK)), np.ones(8, np.uint8)
+    stage, block = spoken(Call("there", ASK)), np.ones(8, np.uint8)
     there = weakref.ref(block)
     stage.play()
     (_, _, answer) = stage.line.calls.pop()
@@ -57,7 +51,7 @@ def test_a_pulled_payload_goes_with_what_was_made_of_it() -> None:
 
 
 def test_a_sent_payload_goes_with_its_answer() -> None:
-    stage, block = played(Call("there", SEND, attach="k")), np.ones(8, np.uint8)
+    stage, block = spoken(Call("there", SEND, attach="k")), np.ones(8, np.uint8)
     there, kept = weakref.ref(block), {"k": block.data}
     stage.worker.fetch = kept.pop  # type: ignore[assignment]
     del block
@@ -71,7 +65,7 @@ def test_a_sent_payload_goes_with_its_answer() -> None:
 
 
 def test_who_cannot_be_reached_has_others_who_answer_as_well() -> None:
-    stage = played(Call("there", ASK, others=("second", "third")))
+    stage = spoken(Call("there", ASK, others=("second", "third")))
     asked = []
     for _ in range(4):
         stage.play()

@@ -72,9 +72,9 @@ from secureps.service.executor import (
     replayed,
 )
 from secureps.service.loop import RealLoop
-from secureps.store import compaction
+from secureps.store import journal_rows
 from secureps.store.journal import MemoryJournal, SqliteJournal
-from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, Tape
+from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, Tape, spoken
 from tests.kits.roles_kit import CLIENTS, ROSTER, STRANGER
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
@@ -167,8 +167,7 @@ def test_a_restart_folds_the_journal() -> None:
 
 
 def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
-    stage = Stage(lambda s, e: Step([], [Call("there", Heartbeat("me"))] if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
+    stage = spoken(Call("there", Heartbeat("me")))
     begin = [0.0]
     for tried in range(3):
         stage.loop.run(lambda: len(stage.line.calls) > tried)  # noqa: B023
@@ -204,8 +203,7 @@ def test_who_was_lost_and_answers_again_is_said_once(caplog: pytest.LogCaptureFi
 
 def test_a_wait_that_is_long_is_said_at_once_and_once(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever is new on the roster waits for a day: its operator is told before that."""
-    stage = Stage(lambda s, e: Step([], [Call("there", Heartbeat("me"))] if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
+    stage = spoken(Call("there", Heartbeat("me")))
     for tried in range(NOTICES[0]):
         stage.loop.run(lambda: len(stage.line.calls) > tried)  # noqa: B023
         text = f"{tried} hours"
@@ -216,8 +214,7 @@ def test_a_wait_that_is_long_is_said_at_once_and_once(caplog: pytest.LogCaptureF
 
 
 def test_a_refused_call_comes_back_as_an_event() -> None:
-    stage = Stage(lambda s, e: Step([], [Call("there", Heartbeat("me"))] if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
+    stage = spoken(Call("there", Heartbeat("me")))
     stage.play()
     error = WrongVersion("too old")
     stage.line.calls[0][2].set_exception(error)
@@ -228,8 +225,7 @@ def test_a_refused_call_comes_back_as_an_event() -> None:
 def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
     own = PutBlock(replace(HEADER, author="me"))
     calls = [Call("there", own, attach="k") for _ in range(10)]
-    stage = Stage(lambda s, e: Step([], list(calls) if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
+    stage = spoken(*calls)
     stage.play()
     assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT
     assert all(message.payload == b"abc" for _, message, _ in stage.line.calls)
@@ -288,9 +284,8 @@ def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
 
 
 def test_work_takes_its_time_and_comes_back() -> None:
-    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
+    stage = spoken(Work(TASK))
     stage.worker.result = "done"
-    stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert stage.machine.heard[-1] == (WORKER, "done")
     assert stage.loop.now() == 5.0
@@ -315,8 +310,7 @@ def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
 
 @pytest.mark.parametrize("kind", [UnknownParty, KitError])
 def test_who_is_refused_the_stream_of_orders_does_not_ask_again(kind: type[SecurepsError]) -> None:
-    stage = Stage(lambda s, e: Step([], [Watch()] if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
+    stage = spoken(Watch())
     stage.play()
     error = kind("speak for yourself")
     stage.line.lost[0](error)
@@ -326,25 +320,22 @@ def test_who_is_refused_the_stream_of_orders_does_not_ask_again(kind: type[Secur
 
 
 def test_work_that_fails_with_a_reason_is_an_event() -> None:
-    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
+    stage = spoken(Work(TASK))
     stage.worker.result = error = NotFinite("the loss is NaN")
-    stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert stage.machine.heard[-1] == (WORKER, WorkFailed(TASK, error))
     assert not stage.executor.halted.done()
 
 
 def test_work_that_fails_for_no_known_reason_ends_the_party() -> None:
-    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
+    stage = spoken(Work(TASK))
     stage.worker.result = KeyError("lost")
-    stage.executor.request("a", Heartbeat("a"))
     stage.play()
     assert isinstance(stage.executor.halted.exception(), KeyError)
 
 
 def test_a_payload_without_its_digest_is_refused() -> None:
-    stage = Stage(lambda s, e: Step([], [Call("there", ASK)] if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
+    stage = spoken(Call("there", ASK))
     stage.play()
     stage.line.calls[0][2].set_result(Payload(payload_digest(b"abc"), b"abd"))
     stage.play()
@@ -356,8 +347,7 @@ def test_a_payload_without_its_digest_is_refused() -> None:
 
 def test_what_answers_another_request_is_no_answer() -> None:
     """A role would look in it for what it asked for, and end."""
-    stage = Stage(lambda s, e: Step([], [Call("there", ASK)] if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
+    stage = spoken(Call("there", ASK))
     stage.play()
     stage.line.calls[0][2].set_result(Noted())
     stage.play()
@@ -486,8 +476,7 @@ def test_orders_reach_the_newest_watcher_alone() -> None:
 
 
 def test_a_lost_stream_is_an_event() -> None:
-    stage = Stage(lambda s, e: Step([], [Watch()] if s == "a" else []))
-    stage.executor.request("a", Heartbeat("a"))
+    stage = spoken(Watch())
     stage.play()
     stage.line.lost[0](Busy("gone"))
     stage.play()
@@ -639,13 +628,6 @@ def test_a_start_begins_with_the_fold_and_applies_the_rows_after_it() -> None:
     assert [record.number for record in machine.applied] == [1, 2, 3, 4]
 
 
-def test_without_a_fold_it_applies_all_rows() -> None:
-    journal, machine = Compacted(), Puppet(silent)
-    journal.append(3.0, [Incarnated(3)])
-    assert list(replayed(machine, journal)) == [Incarnated(3)]
-    assert machine.applied == [Incarnated(3)]
-
-
 def test_a_machine_that_folds_nothing_takes_up_no_fold() -> None:
     with pytest.raises(DamagedStore, match="was compacted, and this party compacts none"):
         list(replayed(Puppet(silent), Compacted(FOLD)))
@@ -678,7 +660,7 @@ def test_who_writes_many_rows_in_a_step_packs_twice_as_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each compaction would be later than the one before, and longer by the same share."""
-    monkeypatch.setattr(compaction, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(journal_rows, "ROWS_AT_ONCE", 2)
     since = list[int]()
     with closing(SqliteJournal(tmp_path / "journal.db", least=0)) as journal:
         for _ in range(5):

@@ -13,6 +13,7 @@ from secureps.crypto.identity import Identity
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.roles.machine import WORKER, Event, KitRead
 from secureps.roles.member.tasks import Acted
+from secureps.service.executor import Executor
 from secureps.service.kit_watch import ActWatch, KitWatch, act_text, own_act
 from secureps.store.act_lines import FILE, ActLine, ActLines
 from secureps.store.keyring import roster_file
@@ -20,7 +21,7 @@ from secureps.store.keyring import roster_file
 ME = Identity(bytes(range(32)))
 
 
-class Posted:
+class Posted(Executor):
     """An executor that keeps what it is told, and runs what is to be done later on demand."""
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class Posted:
         self.later_on.clear()
         action()
 
-    def roster(self) -> str:
+    def next_roster(self) -> str:
         """Runs what is due next; what it told of the roster."""
         self.turn()
         return self.told[-1].roster
@@ -69,11 +70,11 @@ def test_a_roster_is_told_once_and_again_when_it_changed(
     path.parent.mkdir()
     path.write_text("one")
     KitWatch("c0", posted, tmp_path).start()
-    assert [posted.roster() for _ in range(3)] == ["one", "", ""]
+    assert [posted.next_roster() for _ in range(3)] == ["one", "", ""]
     assert posted.later_on[0][0] == KitWatch.LOOK
     path.write_text("two")
     os.utime(path, ns=(1, 1))  # a copy may be older than what it takes the place of
-    assert [posted.roster() for _ in range(2)] == ["two", ""]
+    assert [posted.next_roster() for _ in range(2)] == ["two", ""]
     assert {event.unix for event in posted.told} == {1234.5}
 
 
@@ -82,7 +83,7 @@ def test_a_party_of_one_wave_looks_once(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("one")
     KitWatch("c0", posted, tmp_path).once()
-    assert posted.roster() == "one"
+    assert posted.next_roster() == "one"
     assert posted.later_on == []
 
 
@@ -93,16 +94,16 @@ def test_a_roster_that_is_gone_or_open_to_others_is_not_taken(
     path.parent.mkdir()
     KitWatch("c0", posted, tmp_path).start()
     with caplog.at_level(logging.WARNING):
-        assert posted.roster() == ""
-        assert posted.roster() == ""
+        assert posted.next_roster() == ""
+        assert posted.next_roster() == ""
     path.write_text("one")
     path.chmod(0o666)
     with caplog.at_level(logging.WARNING):
-        assert posted.roster() == ""
+        assert posted.next_roster() == ""
     assert "open to others" in caplog.text
     path.chmod(0o644)
     path.write_text("three")
-    assert posted.roster() == "three"
+    assert posted.next_roster() == "three"
 
 
 # --- a data holder's acts ----------------------------------------------------------

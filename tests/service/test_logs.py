@@ -1,4 +1,7 @@
-"""Logs: lines for people as ever, and on request one JSON object a line."""
+"""Logs: lines for people as ever, and on request one JSON object a line.
+
+A process whose stdout and stderr take nothing goes on, and ends as it would.
+"""
 
 from __future__ import annotations
 
@@ -165,12 +168,6 @@ def test_other_lines_are_configured_by_whose_process_it_is(ours: bool, shown: st
     assert found[0].endswith(shown)
 
 
-def test_people_get_lines_as_ever() -> None:
-    _, found = lines("text", "pass")
-    assert found[0].endswith(" shard-0: all: version 3")
-    assert not found[0].startswith("{")
-
-
 def test_real_processes_in_json(tmp_path: Path) -> None:
     with Processes(tmp_path, "plain", versions=2, json_logs=True) as processes:
         processes.start_all()
@@ -185,3 +182,40 @@ def test_real_processes_in_json(tmp_path: Path) -> None:
     assert {line["party"] for line in told} == {"coordinator"}
     closed = [line for line in told if line["event"] == "CohortClosed"]
     assert [line["members"] for line in closed] == [6, 6]
+
+
+PRINTS = """
+import logging, os, sys
+from secureps.service.logs import ignore_output_errors
+ignore_output_errors()
+logging.basicConfig(stream=sys.stderr)
+for number in range(1000):
+    print("a line", number, "\\u2713")
+    logging.warning("another")
+sys.stdout.flush()
+with open("/dev/null") as file:
+    assert file.fileno() > 2, "a file that is opened later would be written to by print"
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    "output", [">/dev/full 2>/dev/full", ">&- 2>&- <&-", "2>&1 | true", ">/dev/null 2>&1"]
+)
+def test_nothing_that_is_told_ends_it(output: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} -c '{PRINTS}'; echo $? >{tmp_path}/status"
+    done = subprocess.run(
+        f"({command}) {output}",
+        shell=True,
+        cwd=ROOT,
+        env={"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert ((tmp_path / "status").read_text(), done.stdout, done.stderr) == ("7\n", "", "")
+
+
+def test_what_can_be_told_is_told_as_ever() -> None:
+    done = subprocess.run([sys.executable, "-c", PRINTS], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 7
+    assert len(done.stdout.splitlines()) == len(done.stderr.splitlines()) == 1000

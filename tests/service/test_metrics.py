@@ -36,9 +36,8 @@ from secureps.service.metrics import (
     exposed,
     host_names,
 )
-from secureps.store.issuing import approve, create_kit, issue, renew
+from secureps.store.issuing import approve, create_kit, issue, make_keys, renew
 from secureps.store.keyring import load_public
-from secureps.store.party_keys import make_keys
 from secureps.store.tls_files import LOOK, TlsFiles
 from tests.kits.federations import Walker, small_plan
 from tests.kits.host_requests import OTHERS, OWN, answer
@@ -112,13 +111,6 @@ def test_whoever_is_turned_away_unread_is_counted() -> None:
     with pytest.raises(Unsigned):
         counted("mallory", b"", b"bad")
     assert value(metrics, "secureps_unauthenticated_requests_total", outcome="Unsigned") == 1
-
-
-def test_no_label_and_no_value_names_a_client() -> None:
-    metrics = Metrics()
-    metrics.asked(PutBlock(HEADER, b"abc"), ended(WrongVersion("hospital-1 is late")))
-    metrics.journalled([VersionCommitted("g", 0)])
-    assert b"hospital-1" not in generate_latest(metrics.registry)
 
 
 # --- the coordinator's gauges -----------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ from secureps.service.pinning import (
     Node,
     choose,
     pin_process,
-    prefer_memory,
     read_nodes,
     refuse_pin,
 )
@@ -144,25 +142,6 @@ def test_a_servers_file_says_what_a_pin_may_be() -> None:
     assert str(caught.value) == (
         'a.toml: pin: must be auto, off, or the number of a NUMA node in quotes, and is "both"'
     )
-
-
-def test_memory_is_preferred_by_the_systems_own_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, int, list[int], int]] = []
-    answer = 0
-
-    def call(number: Any, policy: Any, mask: Any, bits: Any) -> int:
-        seen.append((number.value, policy.value, list(mask), bits.value))
-        return answer
-
-    monkeypatch.setattr(platform, "system", lambda: "Linux")
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert prefer_memory(3, call)
-    assert prefer_memory(65, call)
-    assert seen == [(238, 1, [8], 65), (238, 1, [0, 2], 129)]
-    answer = -1
-    assert not prefer_memory(0, call), "a container may not"
-    monkeypatch.setattr(platform, "machine", lambda: "unknown")
-    assert not prefer_memory(0, call)
 
 
 _PINNED = """

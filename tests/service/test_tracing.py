@@ -29,6 +29,9 @@ from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 STEPS = ["close", "hold", "open", "prepare", "commit", "publish"]
 
+TOLD = {"run", "group", "version", "cohort", "clients", "checkpoint"}
+"""Names of what spans say: nothing of a client but what it did."""
+
 CLIENTS = {"pull", "train", "seal", "upload", "submit"}
 
 
@@ -122,16 +125,8 @@ def test_a_version_is_one_trace_of_all_parties(cipher: str, tmp_path: Path) -> N
     assert (parents["add"], parents["step"], parents["checkpoint"]) == ("hold", "prepare", None)
     if cipher != "plain":
         assert parents["share" if cipher == "rlwe" else "decrypt"] == "open"
-
-
-def test_nothing_of_a_client_but_what_it_did_is_told(tmp_path: Path) -> None:
-    traced = Traced(tmp_path, lambda name: Kept())
-    traced.play.run()
-    told = {name for kept in traced.spans.values() for s in kept.spans for name in s.facts}
-    assert told == {"run", "group", "version", "cohort", "clients", "checkpoint"}
-    texts = " ".join(
-        f"{s.name} {s.failed} {dict(s.facts)}" for kept in traced.spans.values() for s in kept.spans
-    )
+    assert {name for span in everything for name in span.facts} == TOLD
+    texts = " ".join(f"{s.name} {s.failed} {dict(s.facts)}" for s in everything)
     assert "client-" not in texts
     assert "holder-" not in texts
 

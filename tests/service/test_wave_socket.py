@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import NotReady, OperatorError, SecurepsError, Unreachable, Unsigned
-from secureps.service import wave_socket
-from secureps.service.wave_socket import answering, asked
+from secureps.service import one_wave
+from secureps.service.one_wave import answering, asked
 from tests.kits import key_search
 from tests.kits.users import playable
 
@@ -66,7 +66,7 @@ def test_a_file_is_not(tmp_path: Path) -> None:
 
 
 def test_lengths_are_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wave_socket, "MOST", 100)
+    monkeypatch.setattr(one_wave, "MOST", 100)
     path = tmp_path / "waves"
     with answering("holder-0", path, doubled, test=True):
         with pytest.raises(NotReady, match="at most 100"):

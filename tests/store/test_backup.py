@@ -18,7 +18,7 @@ from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.roles.machine import Fold
 from secureps.run.cli import app
-from secureps.store import compaction
+from secureps.store import journal_rows
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.act_lines import ActLines
 from secureps.store.backup import (
@@ -411,7 +411,9 @@ def test_a_folder_begins_from_a_copy(whole: bytes, tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
         assert (journal.fold, journal.folded.seq, journal.mark.seq) == (Fold((), 20), 20, ROWS)
-        assert journal.after(Mark(10, compaction.gone(journal._path, journal._base).chain), 1 << 20)
+        assert journal.after(
+            Mark(10, journal_rows.gone(journal._path, journal._base).chain), 1 << 20
+        )
         assert payload_digest(journal.copied()) == payload_digest(whole), "bit for bit"
         journal.append(99.0, [Incarnated(99)])
     records = [row.record for row in read_rows(tmp_path / "journal.db")]
@@ -435,8 +437,6 @@ def test_one_that_has_more_or_another_run_keeps_what_it_has(whole: bytes, tmp_pa
         journal.append(1.0, [Incarnated(number) for number in range(ROWS + 1)])
     with pytest.raises(DamagedStore, match="has come to row 31"):
         begin_from_copy(more, tmp_path)
-    from secureps.messages.records import RunPinned
-
     with closing(SqliteJournal(other / "journal.db")) as journal:
         journal.append(1.0, [full(RunPinned)])
     with pytest.raises(OperatorError, match="another run than the coordinator's: start this"):
@@ -461,7 +461,7 @@ def test_another_copy_begins_anew(whole: bytes, tmp_path: Path) -> None:
         lambda part: replace(part, part=part.part * 9),
         lambda part: replace(part, part=b""),
         lambda part: replace(part, offset=0, size=-1),
-        lambda part: replace(part, offset=0, size=compaction.MOST_COPY + 1),
+        lambda part: replace(part, offset=0, size=journal_rows.MOST_COPY + 1),
     ],
 )
 def test_what_is_not_the_next_part_is_refused(
@@ -488,6 +488,6 @@ def test_a_copy_with_another_digest_is_none(whole: bytes, tmp_path: Path) -> Non
 
 def test_one_that_is_too_large_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
-        monkeypatch.setattr(compaction, "MOST_COPY", 1000)
+        monkeypatch.setattr(journal_rows, "MOST_COPY", 1000)
         with pytest.raises(Refused, match=r"too many to be sent: begin .* from secureps backup"):
             journal.copied()

@@ -29,7 +29,7 @@ from secureps.messages.records import Dated, Incarnated, ReceivedBefore, RunPinn
 from secureps.messages.requests import Examined, Submit
 from secureps.messages.submission import receipt_digest
 from secureps.roles.machine import Fold
-from secureps.store import compaction
+from secureps.store import journal_rows
 from secureps.store.backup import backup, restore, run_of
 from secureps.store.journal import SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import START, Mark
@@ -99,7 +99,7 @@ def test_numbers_and_digests_go_on_and_what_is_told_stays(twins: Twins, seed: in
     assert [r for r in here if type(r.record) is not MemberAsked] == [
         r for r in all_rows if type(r.record) is not MemberAsked
     ]
-    first = compaction.gone(twins.path, twins.compacted._base)
+    first = journal_rows.gone(twins.path, twins.compacted._base)
     assert [r for r in here if r.seq > first.seq] == all_rows[first.seq :]
 
 
@@ -153,7 +153,7 @@ def test_of_receipts_all_that_is_told_is_kept(twins: Twins) -> None:
 
 
 def test_what_is_not_archived_is_told_to_no_auditor() -> None:
-    assert compaction.UNTOLD <= NOT_TOLD
+    assert journal_rows.UNTOLD <= NOT_TOLD
 
 
 class Torn:
@@ -201,25 +201,11 @@ def test_killed_at_any_statement_it_is_as_before_or_as_after(twins: Twins, tmp_p
     assert {4, 6} == set(found)
 
 
-def test_a_disk_that_refuses_changes_nothing(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
-    twins.append(1.0, [told(1)])
-
-    def refuse(*_: Any) -> int:
-        raise sqlite3.OperationalError("disk I/O error")
-
-    monkeypatch.setattr(compaction, "compact", refuse)
-    with pytest.raises(OperatorError, match="cannot compact"):
-        twins.compacted.compact(fold(3))
-    assert twins.compacted.fold is None
-    twins.append(2.0, [told(2)])
-    assert list(twins.compacted.replay()) == list(twins.whole.replay())
-
-
 def test_without_a_row_since_nothing_is_compacted(twins: Twins) -> None:
     twins.append(1.0, [told(1)])
     for _ in range(3):
         twins.compacted.compact(fold(3))
-    assert compaction.gone(twins.path, twins.compacted._base).seq == 0
+    assert journal_rows.gone(twins.path, twins.compacted._base).seq == 0
     twins.compacted.close()
     with closing(SqliteJournal(twins.path)) as again:
         assert (again.mark, again.fold) == (twins.whole.mark, fold(3))
@@ -233,7 +219,7 @@ def test_without_a_row_since_nothing_is_compacted(twins: Twins) -> None:
 def test_many_rows_are_archived_in_segments_of_a_size(
     twins: Twins, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(compaction, "SEGMENT", most)
+    monkeypatch.setattr(journal_rows, "SEGMENT", most)
     for step in range(3):
         twins.append(float(step), [told(n) for n in range(20)] + [untold(step)])
         twins.compacted.compact(fold(twins.compacted.mark.seq))
@@ -251,18 +237,20 @@ def test_many_rows_are_archived_in_segments_of_a_size(
 def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
     twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "LEAST", 3_000)
+    monkeypatch.setattr(journal_rows, "LEAST", 3_000)
     twins.append(1.0, [untold(n) for n in range(60)])
 
     def refuse(*_: Any) -> int:
         raise sqlite3.OperationalError("disk I/O error")
 
     with monkeypatch.context() as full:
-        full.setattr(compaction, "compact", refuse)
+        full.setattr(journal_rows, "compact", refuse)
         with pytest.raises(OperatorError, match="cannot compact"):
             twins.compacted.compact(fold(62))
     assert not twins.compacted.due, "a full disk is not asked at every commit"
+    assert twins.compacted.fold is None
     twins.append(2.0, [untold(n) for n in range(120)])
+    assert list(twins.compacted.replay()) == list(twins.whole.replay())
     assert twins.compacted.due
     twins.compacted.compact(fold(182))
     assert twins.compacted.fold == fold(182)
@@ -272,8 +260,8 @@ def test_rows_are_packed_between_other_things_and_once(
     twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a compaction then does at once reads none of them, also after a disk that refused it."""
-    monkeypatch.setattr(compaction, "ROWS_AT_ONCE", 7)
-    monkeypatch.setattr(compaction, "SEGMENT", 400)
+    monkeypatch.setattr(journal_rows, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(journal_rows, "SEGMENT", 400)
     assert twins.compacted.pack(), "no fold stands for any row yet"
     twins.append(1.0, [make(n) for n in range(20) for make in (told, untold)])
     twins.compacted.compact(fold(42))
@@ -283,13 +271,13 @@ def test_rows_are_packed_between_other_things_and_once(
     assert twins.compacted.pack()
     assert list(read_rows(twins.path)) == rows_of(twins.whole), "nothing is written yet"
 
-    monkeypatch.setattr(compaction, "_packed", None)
+    monkeypatch.setattr(journal_rows, "_packed", None)
     with monkeypatch.context() as full:
-        full.setattr(compaction, "_fold_digest", Mock(side_effect=sqlite3.OperationalError))
+        full.setattr(journal_rows, "_fold_digest", Mock(side_effect=sqlite3.OperationalError))
         with pytest.raises(OperatorError, match="cannot compact"):
             twins.compacted.compact(fold(47))
     twins.compacted.compact(fold(47))
-    assert compaction.gone(twins.path, twins.compacted._base).seq == 42
+    assert journal_rows.gone(twins.path, twins.compacted._base).seq == 42
     (segments,) = twins.compacted._base.execute("SELECT count(*) FROM archive").fetchone()
     assert segments > 2
     kept = [row for row in rows_of(twins.whole) if type(row.record) is not MemberAsked]
@@ -373,14 +361,14 @@ def test_the_run_of_a_journal_that_is_compacted_meanwhile_is_known(
     twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice_compacted(twins)
-    real = compaction._archived
+    real = journal_rows._archived
 
     def meanwhile(base: sqlite3.Connection) -> bytes:
         if base is not twins.compacted._base and twins.compacted.fold != fold(9):
             twins.compacted.compact(fold(9))
         return real(base)
 
-    monkeypatch.setattr(compaction, "_archived", meanwhile)
+    monkeypatch.setattr(journal_rows, "_archived", meanwhile)
     assert run_of(twins.path) == RUN.run.id
     assert twins.compacted.fold == fold(9)
 
@@ -395,7 +383,7 @@ def test_a_damaged_archive_is_not_copied(twins: Twins, tmp_path: Path) -> None:
 def test_a_journal_does_not_grow_by_what_nobody_asks(
     twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "LEAST", 20_000)
+    monkeypatch.setattr(journal_rows, "LEAST", 20_000)
     sizes = []
     for number in range(400):
         twins.compacted.append(float(number), [untold(each) for each in range(20)])
@@ -409,7 +397,7 @@ def test_a_journal_does_not_grow_by_what_nobody_asks(
 
 
 def test_it_is_due_by_what_was_written_since(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "LEAST", 3_000)
+    monkeypatch.setattr(journal_rows, "LEAST", 3_000)
     assert not twins.compacted.due
     twins.compacted.append(1.0, [untold(n) for n in range(60)])
     assert twins.compacted.due
@@ -449,7 +437,7 @@ def test_a_journal_of_another_format_is_refused_whatever_its_tables(tmp_path: Pa
     with pytest.raises(ConfigError, match="format 3"):
         SqliteJournal(path)
     with read_only(path) as base:
-        assert compaction.kept(path, base) is None
+        assert journal_rows.kept(path, base) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -471,7 +459,7 @@ def test_of_two_of_which_one_follows_each_compacts_by_itself(seed: int, tmp_path
             two.take(one.after(two.mark, 1 << 20))
         assert one.after(two.mark, 1) == two.after(one.mark, 1) == ()
         for journal in (one, two):
-            assert compaction.gone(journal._path, journal._base).seq > 10
+            assert journal_rows.gone(journal._path, journal._base).seq > 10
     again = [SqliteJournal(tmp_path / f"{name}.db").mark for name in ("leads", "follows")]
     assert again[0] == again[1] == last_row(tmp_path / "leads.db")
 
@@ -480,7 +468,7 @@ def test_who_is_behind_the_rows_that_are_gone_begins_from_a_copy(
     twins: Twins, tmp_path: Path
 ) -> None:
     twice_compacted(twins)
-    last = compaction.gone(twins.path, twins.compacted._base)
+    last = journal_rows.gone(twins.path, twins.compacted._base)
     for mark in (START, Mark(1, bytes(32)), Mark(last.seq - 1, bytes(32))):
         with pytest.raises(Refused, match=f"up to {last.seq} of this journal are compacted"):
             twins.compacted.after(mark, 1 << 20)

@@ -20,11 +20,10 @@ from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.pinned_run import check_minimum
 from secureps.store.envelope_keys import ABANDONED, EnvelopeKeyFiles, EnvelopeKeys, load_keys
-from secureps.store.issuing import approve, create_kit, issue
+from secureps.store.issuing import approve, create_kit, issue, make_keys
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import ENVELOPE
 from secureps.store.kit_files import Passphrases
-from secureps.store.party_keys import make_keys
 from secureps.store.served_runs import RUNS, ServedJournal, ledger_height, run_folder, served_runs
 from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import Bench

@@ -32,11 +32,14 @@ from secureps.store.issuing import (
     create_kit,
     issue,
     issue_all,
+    make_keys,
     read_request,
     renew,
     renew_roster,
     replace_holder,
     revoke,
+    rotate,
+    write_request,
 )
 from secureps.store.keyring import (
     ENVELOPE,
@@ -48,7 +51,6 @@ from secureps.store.keyring import (
     load_public,
 )
 from secureps.store.kit_files import write
-from secureps.store.party_keys import make_keys, rotate, write_request
 from secureps.store.tls_files import certificate_file, load_credentials
 from tests.kits.federations import Walker
 from tests.kits.needles import Needles

@@ -170,12 +170,6 @@ def test_private_files_that_others_may_open(kit: Path, file: str, mode: int) -> 
     LOADS[file](kit, "keys")
 
 
-def test_the_cas_key_that_others_may_open(kit: Path) -> None:
-    (kit / "ca" / "ca.key").chmod(0o644)
-    with pytest.raises(KitError, match="chmod 600"):
-        issue(kit, "client", "hospital-3")
-
-
 def test_public_files_that_others_may_write(kit: Path) -> None:
     for name in ("ca.pub", "roster.json", "holders/keys.bfv.pub"):
         path = kit / "public" / name

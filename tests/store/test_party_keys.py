@@ -16,7 +16,7 @@ from secureps.crypto.identity import Role
 from secureps.crypto.key_request import KeyRequest
 from secureps.crypto.passphrase import under_passphrase
 from secureps.errors import KitError
-from secureps.store.issuing import approve, create_kit
+from secureps.store.issuing import approve, create_kit, make_keys, rotate, write_request
 from secureps.store.keyring import (
     BFV,
     ENVELOPE,
@@ -26,7 +26,6 @@ from secureps.store.keyring import (
     load_public,
 )
 from secureps.store.kit_files import write_new
-from secureps.store.party_keys import make_keys, rotate, write_request
 from secureps.store.tls_files import load_credentials
 from tests.kits.party_kits import give, phrase
 

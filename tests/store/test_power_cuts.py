@@ -42,11 +42,10 @@ from secureps.store.checkpoint import (
     write_state,
 )
 from secureps.store.envelope_keys import EnvelopeKeyFiles
-from secureps.store.issuing import approve, create_kit
+from secureps.store.issuing import approve, create_kit, make_keys, rotate
 from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_height import height_path, read_height
 from secureps.store.keyring import ENVELOPE, load_holder_secret, load_private, load_public, own_seed
-from secureps.store.party_keys import make_keys, rotate
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import load_credentials

@@ -30,7 +30,6 @@ class GroupValues:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its arrays."""
         slots = (each for state in self.optimizer.values() for each in state.slots.values())
         floats: int = sum(each.nbytes for each in (*self.values.values(), *slots))
         return floats + sum(each.nbytes for each in self.codes.values())

@@ -25,11 +25,10 @@ from secureps.store.spool import Spool
 
 @dataclass(frozen=True)
 class ShardNoise:
-    """Draws noise, and seals it under the key that clients seal under.
+    """Draws noise, and seals it under the key that clients seal under, of the kit's `holder_keys`.
 
-    Args:
-        seed: the shard's own; a sum that is made again gets the same noise, two cohorts never.
-        holder_keys: public cipher keys from the kit.
+    By the shard's own `seed` a sum that is made again gets the same noise, and two cohorts never
+    do.
     """
 
     seed: Seed
@@ -38,8 +37,7 @@ class ShardNoise:
     def sealed(self, plan: Plan, layout: GroupLayout, cohort: Cohort, block: int) -> bytes:
         """Seals a block of noise, as a client of weight 1 would send it.
 
-        Raises:
-            KitError: the cipher needs a holder's key, and the kit has none or several.
+        KitError if the cipher needs a holder's key, and the kit has none or several.
         """
         mechanism = plan.mechanism(cohort.group, layout.sent)
         if mechanism is None:
@@ -93,7 +91,7 @@ class KeptNoise:
     def of(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
         """By block, the noise that is added to a cohort's sum; None where the plan has none.
 
-        It raises DamagedStore if it is gone: others who hold the block have what was drawn first.
+        It raises DamagedStore if it is gone: the block's other holders have what was drawn first.
         """
         if not self.state.pinned.plan.noisy_shards:
             return lambda block: None
@@ -107,9 +105,9 @@ class KeptNoise:
         return noise[:-DIGEST_BYTES]
 
     def again(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
-        """The noise in a sum on record, with whose digest the new one is to be compared.
+        """The noise in a sum on record, with whose digest the new sum is compared.
 
-        If it is lost, noise in the clear is drawn again, for it is the same, where no other shard
+        If it is lost, noise in the clear is drawn again, for it is the same, unless another shard
         may have drawn it. Encrypted it would be another ciphertext: DamagedStore.
         """
         try:
@@ -120,15 +118,10 @@ class KeptNoise:
             return self._drawn(cohort, block)
 
     def served(self, key: str) -> memoryview | None:
-        """What another shard keeps that asked for it; None if it is not here."""
         return self._found(key)
 
     def take(self, key: str, payload: bytes | memoryview) -> None:
-        """Keeps what another shard served.
-
-        Raises:
-            Malformed: it is no noise with its digest.
-        """
+        """Keeps what another shard served; Malformed if it is no noise with its digest."""
         if not _whole(memoryview(payload)):
             raise Malformed(f"{self.name}: noise came without its digest, or with another")
         if self._found(key) is None:  # what came first may be in a sum already

@@ -38,12 +38,7 @@ Opened: TypeAlias = Callable[[], Iterator[NDArray[np.int64]]]
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A block of the next version.
-
-    Args:
-        values: as they are published.
-        codes: what clients may pull in place of them, where the plan has `pull_bits`.
-    """
+    """A block of the next version; clients may pull its `codes`, where the plan has `pull_bits`."""
 
     values: Values
     state: OptimizerState
@@ -51,11 +46,7 @@ class Stepped:
 
 
 class Stepping:
-    """Makes the version of one cohort; several threads may step blocks of it at once.
-
-    Args:
-        allocate: where it is made.
-    """
+    """Makes the version of one cohort; several threads may step blocks of it at once."""
 
     def __init__(
         self,
@@ -77,8 +68,7 @@ class Stepping:
     def step(self, block: int, opening: Opened) -> Stepped:
         """Steps a block, as a pure function of its sums and of the version before.
 
-        Raises:
-            Malformed, NotFinite: no members can have sent these who keep to the plan.
+        Malformed or NotFinite: no members who keep to the plan can have sent these sums.
         """
         opened = opening()
         try:
@@ -141,7 +131,6 @@ class Stepping:
                 yield grid.weighted_mean(sums[start : start + PIECE], shares, terms)
 
     def _code(self, block: int) -> BlockCode:
-        """The code of what the members sent."""
         published = self._before.values[block].astype("<f4", copy=False)
         base = payload_digest(published.data.cast("B"))
         version = common_version(self._plan.group(self._cohort.group).support_every, self._cohort)

@@ -55,13 +55,12 @@ class Tiers:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a limit."""
         return self._limit.memory is not None
 
     def is_resident(self, group: str, version: int) -> bool:
-        """Whether a version is held in memory; within a limit, of no group more than the newest.
+        """Whether a version is held in memory; within a limit, only the newest of a group is.
 
-        Older ones are asked for by clients that are behind. No room is kept for those.
+        Clients that are behind ask for older ones, for which no room is kept.
         """
         tier = self._tier(group)
         if not self.bounded:

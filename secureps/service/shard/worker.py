@@ -76,7 +76,7 @@ BUFFERS = 64 << 20
 """Bytes of buffers that are kept for payloads and sums of the next cohort."""
 
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
-"""With what the keys of blocks begin that came with a header."""
+"""How the keys of blocks begin that came with a header."""
 
 
 class _DoesNotOpen(Refused):
@@ -147,10 +147,9 @@ class ShardWorker(Worker):
         self._spool.put(key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """A held ciphertext sum, the values of a published block (float32 LE), as they lie; or a
-        block as it came, or the state of one, for another shard.
+        """A held sum, a published block (float32 LE), its differences, or a block for a shard.
 
-        Differences of a block, one after another, that are lost are not made: the block is.
+        In place of differences that are lost the block is sent.
 
         Raises:
             KeyError: the block that came is gone, or damaged.
@@ -211,7 +210,6 @@ class ShardWorker(Worker):
     # --- works --------------------------------------------------------------------
 
     def work(self, task: Task) -> TaskResult | None:
-        """Does a task of the shard's."""
         match task:
             case DrawNoise(cohort, blocks):
                 self._noise.draw(cohort, blocks, self._threads)
@@ -364,7 +362,6 @@ class ShardWorker(Worker):
     # --- versions -----------------------------------------------------------------
 
     def _make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
-        """Computes a version once more, for `States`."""
         if isinstance(task, MakeState):
             return self._founded(task)
         assert before is not None
@@ -441,7 +438,6 @@ class ShardWorker(Worker):
         )
 
     def _has_scale(self, group: str, block: int) -> bool:
-        """Whether the last value of a block is its group's scale."""
         return bool(self._layout(group).apart(block))
 
     def _opener(self, task: StepState) -> Opener:

@@ -38,10 +38,8 @@ class Claim:
     """What a request says of itself.
 
     Args:
-        party, to: who asks, and whom.
         run: id of the run that `party` takes part in; empty before it knows.
         digest: of the envelope to come.
-        signature: of all this, and the method.
         format: the party's FORMAT. It is not signed: whoever changes it has the request refused,
             and could as well drop it.
     """
@@ -54,16 +52,16 @@ class Claim:
     format: int = UNNUMBERED
 
     def signed(self, method: str) -> bytes:
-        """What the signature covers: every part behind its length, so that none runs into the next.
+        """What the signature covers: each part behind its length, so that none runs into another.
 
-        `method` is gRPC's: no claim on one holds for another.
+        `method` is gRPC's: no claim on one method holds for another.
         """
         names = (method.encode(), self.party.encode(), self.to.encode())
         parts = (*names, self.run, self.digest)
         return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
     def envelope(self, data: bytes) -> bytes:
-        """The envelope itself; Unsigned if it is another than was signed."""
+        """Returns the envelope; Unsigned if it is another than was signed."""
         if payload_digest(data) != self.digest:
             raise Unsigned(f"these are not the bytes that {self.party} signed")
         return data
@@ -72,11 +70,7 @@ class Claim:
 def sign_request(
     party: str, to: str, sign: Callable[[bytes], bytes], method: str, run: bytes, envelope: bytes
 ) -> Metadata:
-    """Makes the metadata of a request.
-
-    Args:
-        sign: signs bytes with the party's key (Ed25519), under REQUEST_DOMAIN.
-    """
+    """Makes the metadata of a request; `sign` signs bytes under REQUEST_DOMAIN (Ed25519)."""
     claim = Claim(party, to, run, payload_digest(envelope))
     return (
         (_PARTY, party),
@@ -89,11 +83,11 @@ def sign_request(
 
 
 def claim_of(metadata: Iterable[Any] | None) -> Claim:
-    """What a request's metadata says, as far as it can be read.
+    """Reads the claim in a request's metadata.
 
     Raises:
         Unsigned: it names nobody, or is without a signature.
-        Malformed: parts that cannot be.
+        Malformed: a part that cannot be.
     """
     found: dict[str, Any] = dict(metadata or ())
     party, to = found.get(_PARTY), found.get(_TO)

@@ -1,18 +1,32 @@
-"""gRPC, the dialling side; the servers are in `wire.grpc.servers` and are named here too.
+"""gRPC, the dialling side; the servers are in `wire.grpc.servers`.
 
-Small messages go as `wire.grpc.tells` sends them. Payloads go and come in pieces, by a small pool
-of threads, as many at once as the link carries (`wire.grpc.pacing`); one that moves is left to
-move, and goes on where it was when its connection breaks. A watch has a daemon thread at the
-watcher, none at the coordinator.
+Small messages go in one call at a time to each server, without a thread that waits: what is said
+to a server while a call to it is under way goes together in the next one (`framing.bundle`), and so
+does what a party says in one breath, since a thread of its own begins the calls. Each message has
+an answer of its own. One whose answer waits for other messages has a call of its own beside these.
+
+Payloads go and come in pieces, by a small pool of threads, as many at once as the link carries
+(`wire.grpc.pacing`); one that moves is left to move, and goes on where it was when its connection
+breaks. A watch has a daemon thread at the watcher, none at the coordinator.
+
+Where memory or threads are used up, threads that gRPC could not start are missing for good, and it
+says so to nobody: from there on no call ends, not even at its deadline, and nobody connects. So
+`Liveness` sees whether a call to nobody ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -31,20 +45,218 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, each_address
 from secureps.wire.grpc import authentication, framing
-from secureps.wire.grpc.addresses import Addresses
-from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import Metadata
 from secureps.wire.grpc.links import Link
-from secureps.wire.grpc.liveness import Liveness
 from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress, Stalls
-from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
-from secureps.wire.grpc.tells import Tells
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
 
-__all__ = ["Authenticate", "CoordinatorServer", "GrpcTransport", "ShardServer"]
+TURN = 0.5
+"""Seconds between two turns: what fails together is one failure."""
+
+
+class Addresses:
+    """The address of each server that is dialled now; to be used under a lock."""
+
+    def __init__(
+        self, given: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._known = {party: deque(each_address(several)) for party, several in given.items()}
+        self._turned: dict[str, float] = {}
+        self._clock = clock
+
+    def of(self, party: str) -> str | None:
+        known = self._known.get(party)
+        return None if known is None else known[0]
+
+    def several(self, party: str) -> bool:
+        return len(self._known.get(party, ())) > 1
+
+    def set(self, party: str, address: str) -> bool:
+        """Notes an address; returns whether it differs from the one before."""
+        other = self.of(party) != address
+        if other:
+            self._known[party] = deque([address])
+        return other
+
+    def failed(self, party: str, error: SecurepsError) -> bool:
+        """After a failed call: returns whether another address is dialled from now on."""
+        now = self._clock()
+        soon = now - self._turned.get(party, -TURN) < TURN
+        if not isinstance(error, Unreachable) or not self.several(party) or soon:
+            return False
+        self._turned[party] = now
+        self._known[party].rotate(-1)
+        return True
+
+
+NOBODY = f"unix:{os.devnull}"
+"""An address of this machine at which nobody answers, whatever its network is."""
+
+NOBODY_SECONDS = 5.0
+"""Seconds after which a call to nobody has ended; it is refused at once."""
+
+LATE = 10.0
+"""Seconds after which one has not ended that must have, also on a busy machine."""
+
+
+class Liveness:
+    """One call to nobody after another; to be asked now and then, by one thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._channel: grpc.Channel | None = None
+        self._call: Any = None
+        self._begun = 0.0
+
+    def stalled(self) -> str:
+        """Says that a call has not ended; empty if all is well. Begins the next one after it.
+
+        Raises:
+            RuntimeError, MemoryError: there is no thread or memory for a call.
+        """
+        if self._call is not None and not self._call.done():
+            seconds = self._clock() - self._begun
+            return "" if seconds <= LATE else f"a call to nobody has not ended for {seconds:.0f} s"
+        self.close()
+        self._begun = self._clock()
+        channel = grpc.insecure_channel(NOBODY, (("grpc.use_local_subchannel_pool", 1),))
+        ask: Any = channel.unary_unary("/secureps/Nobody")
+        try:
+            self._call = ask.future(b"", timeout=NOBODY_SECONDS)
+        except BaseException:
+            _keep(channel)
+            raise
+        self._channel = channel
+        return ""
+
+    def close(self) -> None:
+        channel, self._channel, self._call = self._channel, None, None
+        if channel is not None:
+            channel.close()
+
+
+def _keep(channel: grpc.Channel) -> None:
+    """Leaks a channel whose call found no thread: gRPC waits for that call where it closes one."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tell:
+    envelope: bytes
+    alone: bool
+    future: Future[Any]
+
+
+class Tells:
+    """The small messages of one party.
+
+    Args:
+        begin: begins a call to a server with these bytes: a gRPC future, or an exception.
+        failed: the SecurepsError behind an exception of a call, or a limit that the process met.
+        settle: ends a message's future with its answer, or with such an error.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[str, bytes], Any],
+        failed: Callable[[Exception, str], Exception],
+        settle: Callable[[Future[Any], Any], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._begin, self._failed, self._settle = begin, failed, settle
+        self._lock = threading.Lock()
+        self._waiting: defaultdict[str, deque[_Tell]] = defaultdict(deque)
+        self._clock = clock
+        self._busy: dict[str, float] = {}
+        """When the call under way to each server was begun, or was to be."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
+
+    def add(self, to: str, envelope: bytes, alone: bool, future: Future[Any]) -> None:
+        """Sends a message when its turn comes; may be called from any thread."""
+        with self._lock:
+            self._waiting[to].append(_Tell(envelope, alone, future))
+            if to in self._busy:
+                return
+            self._busy[to] = self._clock()
+        try:
+            self._thread.submit(self._next, to)
+        except RuntimeError as error:  # else whoever comes later waits for a call that never ends
+            failed = self._not_begun(error, to)
+            while sent := self._taken(to):
+                self._answer(sent, [failed] * len(sent))
+
+    def longest(self) -> tuple[str, float]:
+        """The server with the oldest call under way, and its age in seconds; else ("", 0.0)."""
+        with self._lock:
+            to = min(self._busy, key=self._busy.__getitem__, default="")
+            return to, self._clock() - self._busy[to] if to else 0.0
+
+    def beside(self, to: str, envelope: bytes, future: Future[Any]) -> None:
+        """Sends a message that others need not wait for; may be called from any thread."""
+        tell = _Tell(envelope, True, future)
+        try:
+            self._thread.submit(self._begun_beside, to, tell)
+        except RuntimeError as error:
+            self._answer([tell], [self._not_begun(error, to)])
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _not_begun(self, error: RuntimeError, to: str) -> Exception:
+        return self._failed(error, to) if exhaustion(error) else closed()
+
+    def _next(self, to: str) -> None:
+        while sent := self._taken(to):
+            try:
+                self._send(to, sent, True)
+                return
+            except Exception as error:
+                self._answer(sent, [self._failed(error, to)] * len(sent))
+
+    def _begun_beside(self, to: str, tell: _Tell) -> None:
+        try:
+            self._send(to, [tell], False)
+        except Exception as error:
+            self._answer([tell], [self._failed(error, to)])
+
+    def _taken(self, to: str) -> list[_Tell]:
+        """Takes the messages of the next call; none if nothing waits."""
+        with self._lock:
+            waiting, taken = self._waiting[to], list[_Tell]()
+            while waiting and (not taken or _together([*taken, waiting[0]])):
+                taken.append(waiting.popleft())
+            if taken:
+                self._busy[to] = self._clock()
+            else:
+                self._busy.pop(to, None)
+            return taken
+
+    def _send(self, to: str, sent: list[_Tell], in_turn: bool) -> None:
+        """Begins a call; if `in_turn`, the next messages to this server wait for its end."""
+        call = self._begin(to, framing.bundle([each.envelope for each in sent]))
+        call.add_done_callback(partial(self._ended, to, sent, in_turn))
+
+    def _ended(self, to: str, sent: list[_Tell], in_turn: bool, call: Any) -> None:
+        try:
+            answers = framing.replies(call.result(), len(sent), to)
+        except Exception as error:
+            answers = [self._failed(error, to)] * len(sent)
+        if in_turn:
+            self._next(to)
+        self._answer(sent, answers)
+
+    def _answer(self, sent: Sequence[_Tell], answers: Sequence[Any]) -> None:
+        for each, answer in zip(sent, answers, strict=True):
+            self._settle(each.future, answer)
+
+
+def _together(tells: Sequence[_Tell]) -> bool:
+    envelopes = [each.envelope for each in tells]
+    return framing.joins(envelopes) and not any(each.alone for each in tells)
+
 
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
@@ -64,8 +276,6 @@ class GrpcTransport:
     """A party's way to the servers over gRPC; implements `wire.transport.Transport`.
 
     Args:
-        link: how it connects.
-        party: who is dialling.
         sign: signs bytes with the party's key (Ed25519).
         addresses: HOST:PORT by party, as far as known; `locate` adds others. Of a party with
             several, HOST:PORT,HOST:PORT, the next one is dialled when one is unreachable.
@@ -97,7 +307,7 @@ class GrpcTransport:
         self._addresses = Addresses(addresses)
         self._run = b""
         self._channels: dict[str, tuple[object, grpc.Channel]] = {}
-        """By party, with what it was made with."""
+        """Each party's channel, behind the identity that it was made with."""
         self._retired: list[grpc.Channel] = []
         """Made with what changed since; calls on them go on to their ends."""
         self._pending: set[Future[Any]] = set()
@@ -116,7 +326,6 @@ class GrpcTransport:
         self._closed = False
 
     def call(self, to: str, message: Any) -> Future[Any]:
-        """Sends a signed request; its answer, or a SecurepsError, comes as a future."""
         future = running()
         with self._lock:
             self._pending.add(future)
@@ -137,8 +346,6 @@ class GrpcTransport:
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """Opens a stream of orders, and tells `lost` when it breaks; returns what ends it."""
-
         def ended(error: SecurepsError) -> None:
             self._turn(COORDINATOR, error)
             lost(error)
@@ -155,7 +362,7 @@ class GrpcTransport:
         return watch.cancel
 
     def _beat(self, watch: _Watch) -> None:
-        """Calls the coordinator as long as it is watched; if it does not answer, `_turn` ends that.
+        """Calls the coordinator while it is watched; if it does not answer, `_turn` ends the watch.
 
         A coordinator that hangs keeps its connections: gRPC's own threads answer pings.
         """
@@ -164,7 +371,6 @@ class GrpcTransport:
                 self.call(COORDINATOR, Heartbeat(self._party)).result()
 
     def locate(self, party: str, address: str) -> None:
-        """Notes a party's address; its channel to another one is closed."""
         with self._lock:
             if not self._addresses.set(party, address):
                 return
@@ -173,14 +379,13 @@ class GrpcTransport:
             channel.close()
 
     def belong(self, run: bytes) -> None:
-        """Names the run that requests are of from now on."""
         self._run = run
 
     def stalled(self) -> str:
-        """Says which call has not ended long after it must have; empty if none is as old.
+        """Says which call has not ended long after its time was up; empty if none is as old.
 
-        gRPC ends every call, at the latest when its time is up. Where it does not, a thread or
-        memory that it had no room for is missing for good, and no other call ends either.
+        Where gRPC does not end a call, a thread or memory that it had no room for is missing for
+        good, and no other call ends either.
 
         Raises:
             RuntimeError, MemoryError: as `Liveness.stalled`.
@@ -191,7 +396,6 @@ class GrpcTransport:
         return self._liveness.stalled()
 
     def close(self) -> None:
-        """Ends all calls, streams and channels; again does nothing."""
         with self._lock:
             self._closed = True
             watches, self._watches = self._watches, set()
@@ -236,7 +440,7 @@ class GrpcTransport:
     def _turn(self, to: str, error: SecurepsError) -> None:
         """Dials another address of a server from now on, if it has several and this one failed.
 
-        Whoever does not answer calls gives no orders either: it is not watched any more.
+        A coordinator that answers no calls gives no orders either: its watch ends.
         """
         with self._lock:
             if not self._addresses.failed(to, error):
@@ -267,7 +471,6 @@ class GrpcTransport:
             self._threads.submit(run)
 
     def _tell(self, to: str, data: bytes) -> Any:
-        """Begins a call with small messages, signed."""
         method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
         call: Any = self._channel(to).unary_unary(method)
         metadata = self._metadata(to, method, data)
@@ -285,7 +488,7 @@ class GrpcTransport:
     # --- payloads -----------------------------------------------------------------
 
     def _put(self, to: str, message: PutBlock) -> Any:
-        """Sends a block, after a break from where the server has it; as long as it moves."""
+        """Sends a block; after a break it goes on from the byte that the server has."""
         offset = 0
         if len(message.payload) > ASK_FROM and to not in self._taking:
             asked = self._ask(to, message)
@@ -333,7 +536,7 @@ class GrpcTransport:
             return decode(call.result())
 
     def _get(self, to: str, message: GetBlock | GetSum) -> Any:
-        """Fetches a payload, after a break from where it has it; as long as it moves."""
+        """Fetches a payload; after a break it goes on from the byte that is here."""
         name = (to, encode(message))
         with self._lock:
             here = self._halves.pop(name, None) or framing.Collected()
@@ -379,7 +582,7 @@ class GrpcTransport:
 
     @contextmanager
     def _watched(self, call: Any, to: str) -> Iterator[Progress]:
-        """A payload's call, ended when nothing moves any more, and at the end of the context."""
+        """Ends a payload's call when nothing moves any more, and at the end of the `with`."""
         try:
             with Progress(self._stalls, call.cancel, self._lanes.saw) as progress:
                 try:
@@ -403,7 +606,7 @@ class GrpcTransport:
         return framing.error_of(call, self._at(to), to in self._met)
 
     def _failed(self, error: Exception, to: str) -> Exception:
-        """What a request ended in: a SecurepsError, or a limit of this process as it is.
+        """The SecurepsError behind an error of a call; a limit of this process comes back as it is.
 
         The limit ends the process: gRPC may be left without a thread of its own, and never answer.
         """
@@ -419,7 +622,6 @@ class GrpcTransport:
         return told(error)
 
     def _at(self, to: str) -> str:
-        """A server in words for whoever has to check its address."""
         address = self._addresses.of(to)
         return to if address is None else f"{to} at {address}"
 
@@ -432,13 +634,11 @@ class GrpcTransport:
 
 
 def _broke(error: Exception) -> bool:
-    """Whether the same may go on over another connection."""
+    """Whether the call may go on over another connection."""
     return isinstance(error, Unreachable) and error.retry_after is not None
 
 
 class _Watch:
-    """One open stream of orders and its thread. No lock is held while it delivers."""
-
     def __init__(
         self,
         deliver: Deliver,
@@ -476,7 +676,7 @@ class _Watch:
             self._lost(error)
 
     def _watched(self) -> SecurepsError:
-        """What a stream ended in, all of whose orders were delivered."""
+        """Delivers all orders of a stream; returns the error that it ended in."""
         try:
             call = self._subscribe()
             with self._lock:

@@ -131,7 +131,7 @@ FOLLOWING_OPTIONS = tuple(
         "grpc.min_reconnect_backoff_ms": 3_000,
     }.items()
 )
-"""To a server that may be elsewhere: one that is paused is noticed in seconds."""
+"""Options to a server that may be elsewhere: a paused one is noticed in seconds."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", PIECE),
     ("grpc.max_send_message_length", SENT_LIMIT),
@@ -163,12 +163,12 @@ SERVER_OPTIONS = (
 
 
 def joins(envelopes: Sequence[bytes]) -> bool:
-    """Whether another envelope goes with these."""
+    """Whether another envelope may join these in one call."""
     return len(envelopes) < BUNDLED and sum(map(len, envelopes)) < BUNDLE_LENGTH
 
 
 def bundle(envelopes: Sequence[bytes]) -> bytes:
-    """One or several envelopes as one message."""
+    """Joins one or several envelopes into one message."""
     if len(envelopes) == 1:
         return envelopes[0]
     return _BUNDLE + b"".join(_LENGTH.pack(len(each)) + each for each in envelopes)
@@ -193,12 +193,12 @@ def unbundled(data: bytes) -> list[bytes]:
 
 
 def head(envelope: bytes, length: int) -> bytes:
-    """The begin of a frame whose payload has this length."""
+    """The beginning of a frame whose payload has this length."""
     return _PREFIX.pack(len(envelope), length) + envelope
 
 
 def pieces(payload: memoryview, pace: Pace, head: bytes = b"") -> Iterator[bytes]:
-    """A payload in pieces at the `pace` of those before it, the first one behind the `head`."""
+    """Cuts a payload into pieces at the `pace` of those before it, the first behind the `head`."""
     rest = pace.cut(payload)
     if head:
         yield b"".join((head, next(rest, b"")))
@@ -207,14 +207,14 @@ def pieces(payload: memoryview, pace: Pace, head: bytes = b"") -> Iterator[bytes
 
 
 def part(reply: Payload, request: GetBlock | GetSum) -> memoryview:
-    """What a request asks for of a payload; Malformed if it has no such byte."""
+    """The part of a payload that a request asks for; Malformed if the payload has no such byte."""
     if not 0 <= request.offset <= len(reply.payload):
         raise Malformed(f"byte {request.offset} of {len(reply.payload)} is asked for")
     return memoryview(reply.payload)[request.offset :]
 
 
 def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
-    """(envelope, payload's length, begin of the payload) of a frame's first piece.
+    """Splits a frame's first piece: (envelope, payload's length, begin of the payload).
 
     Raises Malformed or Oversized.
     """
@@ -241,25 +241,20 @@ def announced(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
 
 
 class Collected:
-    """What is here of a payload on its way; it may come over several connections."""
+    """The part of a payload that is here; it may come over several connections."""
 
     def __init__(self) -> None:
         self.digest, self.have = b"", 0
         self._room = memoryview(b"")
 
     def begin(self, digest: bytes, length: int, buffers: Buffers) -> None:
-        """What comes is of the payload with this digest; of another one nothing is here."""
+        """Says which payload comes; what is here of another one is dropped."""
         if self.digest != digest or length != len(self._room):
             self.digest, self.have = digest, 0
             self._room = buffers.lend(max(1, length))[:length]
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes of the payload.
-
-        Raises:
-            Malformed: there are none.
-            Oversized: more than that came.
-        """
+        """Adds the next bytes; Malformed if there are none, Oversized if they are too many."""
         if not piece:
             raise Malformed("an empty piece of payload")
         end, length = self.have + len(piece), len(self._room)
@@ -309,11 +304,9 @@ def is_answered(call: Any) -> bool:
 
 
 def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
-    """The SecurepsError behind a call that gRPC says has failed.
+    """The SecurepsError behind a call that gRPC says has failed; `to` is who was called, in words.
 
-    Args:
-        to: who was called, in words.
-        met: it has answered before: whoever is there in its place goes away again.
+    A server that has been `met` is waited for, because another one in its place goes away again.
     """
     for key, value in call.trailing_metadata() or ():
         if key == _REFUSAL and isinstance(value, bytes):

@@ -28,7 +28,7 @@ ASKING = 64
 whoever does ask."""
 QUESTION_SECONDS = 10.0
 WATCH_SECONDS = 600.0
-"""After which a stream ends, for nobody signs for it; whoever is interested asks again."""
+"""Seconds after which a stream ends, for nobody signs for it; its watcher asks again."""
 
 _SERVING, _NOT_SERVING, _UNKNOWN = (bytes([0x08, status]) for status in (1, 2, 3))
 """A HealthCheckResponse: the number of its status, in field 1."""
@@ -80,7 +80,6 @@ class Health:
         self._tell()
 
     def handlers(self) -> Any:
-        """To be added to the server."""
         self._loop = asyncio.get_running_loop()
         methods: dict[str, Any] = {
             "Check": grpc.stream_unary_rpc_method_handler(self._check),
@@ -93,7 +92,7 @@ class Health:
             changed.set()
 
     async def _asked(self, context: Any) -> bytes:
-        """The question of a call; one that never asks it takes nobody's place."""
+        """Reads the question of a call; one that never asks it takes nobody's place."""
         data: Any = EOF
         if len(self._asking) >= ASKING:
             oldest = next(iter(self._asking))

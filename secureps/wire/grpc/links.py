@@ -36,14 +36,13 @@ class Link(Protocol):
 
 
 class Plaintext:
-    """Connections without TLS, between processes of one machine alone: anybody between reads all.
+    """Connections without TLS on loopback alone, because anybody between reads all.
 
     Raises:
         ConfigError: on use, for an address that is not on loopback.
     """
 
     def identity(self) -> object:
-        """Always the same."""
         return None
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
@@ -56,7 +55,7 @@ class Plaintext:
         return port
 
     def check(self, party: str, context: Any) -> None:
-        """Accepts every caller: without TLS the connection says nothing about the other end."""
+        """Accepts every caller: without TLS the connection says nothing about its other end."""
 
 
 PLAINTEXT = Plaintext()
@@ -66,14 +65,13 @@ class Tls:
     """Mutual TLS 1.3.
 
     Args:
-        credentials: returns the newest ones, and the very same object where nothing changed.
+        credentials: returns the newest, and the very same object if nothing changed.
     """
 
     def __init__(self, credentials: Callable[[], Credentials]) -> None:
         self._credentials = credentials
 
     def identity(self) -> object:
-        """The credentials."""
         return self._credentials()
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:

@@ -22,17 +22,17 @@ LANES, FIRST_LANES = 8, 4
 
 
 def next_length(length: int, seconds: float) -> int:
-    """Bytes of the piece after one that took this long."""
+    """Bytes of the piece after one of `length` bytes that took so many seconds."""
     if seconds < FAST:
         return min(LONGEST, 2 * length)
     return length if seconds < SLOW else max(SHORTEST, length // 2)
 
 
 class Pace:
-    """How long the pieces of payloads are that one party sends, one after another or side by side.
+    """How long the pieces are of payloads that one party sends, one after another or side by side.
 
     The first is short, so that something arrives whatever the link is; a payload begins as the one
-    before it ended, and short again where one `broke`. Who does not hear of that needs a new one.
+    before it ended, and short again where one `broke`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,7 +40,6 @@ class Pace:
         self._clock = clock
 
     def cut(self, payload: memoryview) -> Iterator[memoryview]:
-        """A payload in pieces."""
         length, start = self._length, 0
         while start < len(payload):
             began = self._clock()
@@ -50,7 +49,7 @@ class Pace:
         self._length = length
 
     def broke(self) -> None:
-        """A payload did not get through."""
+        """Makes the next payload begin short again."""
         self._length = SHORTEST
 
 
@@ -62,7 +61,7 @@ class Paces:
 
     @contextmanager
     def of(self, peer: str) -> Iterator[Pace]:
-        """A connection's, for one payload; what ends the context but its end was a break."""
+        """A connection's pace for one payload; an error that ends the `with` was a break."""
         pace = self._known.setdefault(peer, Pace())
         self._known.move_to_end(peer)
         while len(self._known) > REMEMBERED:
@@ -77,7 +76,8 @@ class Paces:
 class Lanes:
     """How many payloads are on their way at once; the others wait for one of them to end.
 
-    On a slow link they would only share it: each would take longer, all of them together as long.
+    On a slow link they would only share it. A fixed number would be too few for a fast link to
+    several shards, or more than one shard sends at once: the rest would wait there, and stall.
     """
 
     def __init__(self) -> None:
@@ -100,33 +100,29 @@ class Lanes:
                 self._changed.notify()  # one lane is free, for one of those that wait
 
     def saw(self, seconds: float) -> None:
-        """A payload moved on, after this long."""
+        """Closes a lane if a payload moved on only after this long."""
         if seconds > SLOW:
             with self._changed:
                 self.open = max(1, self.open - 1)
 
     def done(self, longest: float) -> None:
-        """A payload is over; its longest wait was so long."""
+        """Opens a lane after a payload whose longest wait was short."""
         if longest < FAST:
             with self._changed:
                 self.open = min(LANES, self.open + 1)
                 self._changed.notify()
 
     def close(self) -> None:
-        """Nobody waits any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 class Stalls:
-    """Calls payloads off of which nothing moves any more.
+    """Calls off payloads of which nothing has moved for so many seconds.
 
     One thread watches all of them, and sleeps until the oldest would be late: a payload neither
     starts one nor, but for the first after a rest, wakes it.
-
-    Args:
-        seconds: in which something of a payload has to move.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -137,11 +133,7 @@ class Stalls:
         self._rests = self._closed = False
 
     def watch(self, progress: Progress) -> None:
-        """Calls it off when it stalls, until it is `over`.
-
-        Raises:
-            RuntimeError: no thread can be started.
-        """
+        """Calls a payload off when it stalls, until `over`; RuntimeError if no thread can start."""
         with self._changed:
             if not (self._closed or (self._thread is not None and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
@@ -151,12 +143,10 @@ class Stalls:
                 self._changed.notify()
 
     def over(self, progress: Progress) -> None:
-        """It is not watched any more."""
         with self._changed:
             self._watched.discard(progress)
 
     def close(self) -> None:
-        """Ends the thread; whatever is under way is watched no more."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -186,9 +176,7 @@ class Stalls:
 class Progress:
     """Watches one payload: where nothing moves, `stalled` is called, once.
 
-    Args:
-        stalls: tells when that is.
-        saw: is told how long each step took.
+    `saw` is told how long each step took.
     """
 
     def __init__(
@@ -211,13 +199,11 @@ class Progress:
         self._stalls.over(self)
 
     def moved(self) -> None:
-        """Bytes went, or came."""
         now = self._stalls.clock()
         seconds, self.last = now - self.last, now
         self.longest = max(self.longest, seconds)
         self._saw(seconds)
 
     def stall(self) -> None:
-        """Nothing moved for too long."""
         self.over = True
         self._stalled()

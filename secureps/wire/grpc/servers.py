@@ -44,8 +44,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent
-from secureps.wire.grpc.concurrency import QUIET, Place
+from secureps.wire.grpc.admission import QUIET, Authenticate, Callers, Place, arrived, request, sent
 from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.pacing import Paces
@@ -70,8 +69,14 @@ MOST_CONNECTIONS = 1 << 14
 T = TypeVar("T")
 
 
-class _Server(ABC):
-    """What both servers have in common: the thread, the loop, `Tell`, health and the stop."""
+class Server(ABC):
+    """What both servers have in common: the thread, the loop, `Tell`, health and the stop.
+
+    Args:
+        endpoint: its methods are called on the loop and must return at once.
+        listen: HOST:PORT; port 0 takes a free one.
+        authenticate: called for every request, on the loop.
+    """
 
     SERVICE: str
     TELL: str
@@ -95,15 +100,12 @@ class _Server(ABC):
 
     @property
     def port(self) -> int:
-        """The port it listens on, once started."""
         return self._started.result(0)
 
     def refused(self) -> tuple[RefusedRequests, ...]:
-        """Requests that were refused since the last call; from any thread."""
         return self._callers.refusals.take()
 
     def set_ready(self, ready: bool) -> None:
-        """What its health says from now on, until it stops; from any thread."""
         self._health.set_ready(ready)
 
     def start(self) -> None:
@@ -114,8 +116,7 @@ class _Server(ABC):
     def stop(self, grace: float = 1.0) -> None:
         """Ends all watches, gives requests `grace` seconds, and returns when all is closed.
 
-        Whatever calls wait for then, the rest of a payload, a reader that does not read or the
-        endpoint, they end in Unreachable at who asked.
+        A call that still waits then, for its sender or the endpoint, ends in Unreachable.
         """
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._grace = grace
@@ -188,7 +189,7 @@ class _Server(ABC):
     def _ask(
         self, party: str, envelope: bytes, several: bool
     ) -> tuple[Any, Future[Any] | SecurepsError]:
-        """A message and what it will be answered with, or why it is not asked."""
+        """Hands a message to the endpoint; returns it with its answer, or why it is not asked."""
         message = None
         try:
             message = decode(envelope)
@@ -212,20 +213,12 @@ class _Server(ABC):
             return told(error)
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
-        """What is said to a party to whom the endpoint answers this."""
+        """Turns the endpoint's answer into what the party is told."""
         return answer
 
 
-class CoordinatorServer(_Server):
-    """Serves `Tell` and `Watch`.
-
-    Args:
-        link: how connections are made.
-        endpoint: its methods are called on the loop and must return at once.
-        listen: HOST:PORT; port 0 takes a free one.
-        authenticate: called for every request, on the loop.
-        clock: this machine's, in seconds since 1970.
-    """
+class CoordinatorServer(Server):
+    """Serves `Tell` and `Watch`; `clock` is this machine's, in seconds since 1970."""
 
     SERVICE = framing.COORDINATOR_SERVICE
     TELL = framing.COORDINATOR_TELL
@@ -241,11 +234,11 @@ class CoordinatorServer(_Server):
         super().__init__(link, COORDINATOR, endpoint, listen, authenticate)
         self._clock = clock
         self._newest: dict[int, tuple[Any, bytes]] = {}
-        """By the order's id, which is no other's while it is kept."""
+        """Orders and their bytes, by the order's id, which is its own while it is kept."""
         self._newest_bytes = 0
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
-        """A status tells this machine's clock: whose is another finds no certificate valid."""
+        """Tells this machine's clock: with a wrong one no certificate is valid."""
         return replace(answer, clock=self._clock()) if isinstance(answer, Status) else answer
 
     def _handlers(self) -> Mapping[str, Any]:
@@ -276,7 +269,7 @@ class CoordinatorServer(_Server):
                 cancel()
 
     async def _orders(self, queue: asyncio.Queue[Any]) -> bytes:
-        """All orders that wait for a watcher; raises the SecurepsError that ends its stream."""
+        """All orders that wait for a watcher; raises the error that ends its stream."""
         taken: list[bytes] = []
         while not taken or (not queue.empty() and framing.joins(taken)):
             order = await queue.get()
@@ -286,7 +279,7 @@ class CoordinatorServer(_Server):
         return framing.bundle(taken)
 
     def _encoded(self, order: Any) -> bytes:
-        """An order's bytes; many are the same for several watchers, one after another."""
+        """Encodes an order once for several watchers, one after another."""
         if (known := self._newest.get(id(order))) is not None:
             return known[1]
         data = encode(order)
@@ -310,19 +303,14 @@ class StandbyServer(CoordinatorServer):
         super().__init__(link, endpoint, listen, partial(_elsewhere, authenticate))
 
     def refused(self) -> tuple[RefusedRequests, ...]:
-        """Nothing: it refuses everybody who looks for the coordinator, and journals none of it."""
+        """Nothing: it refuses everybody who looks for the coordinator, and journals none."""
         return ()
 
 
-class ShardServer(_Server):
+class ShardServer(Server):
     """Serves `Put`, `Get` and `Tell`.
 
     Args:
-        link: how connections are made.
-        name: the shard's.
-        endpoint: its methods are called on the loop and must return at once.
-        listen: HOST:PORT; port 0 takes a free one.
-        authenticate: called for every request, on the loop.
         in_flight_bytes: payload bytes of Puts that may be held at once; more wait. As many again
             of blocks that other shards pass on: two shards whose memory is full of blocks that
             wait for each other's answer would wait for ever.
@@ -351,7 +339,6 @@ class ShardServer(_Server):
 
     @property
     def bytes_in_flight(self) -> int:
-        """Payload bytes of Puts that it holds now."""
         return self._intake.taken + self._passed_on.taken
 
     def _handlers(self) -> Mapping[str, Any]:
@@ -386,7 +373,7 @@ class ShardServer(_Server):
             return encode(await _answer(stored))
 
     async def _take_in(self, context: Any, upload: Upload, place: Place) -> Future[Any]:
-        """Reads an upload piece by piece, in its turns; returns what the endpoint answers to it."""
+        """Reads an upload piece by piece, in its turns; returns the endpoint's answer."""
         with upload:
             while (piece := await arrived(context)) is not None:
                 while not (turn := upload.turn()).done():
@@ -417,7 +404,7 @@ class ShardServer(_Server):
 
 
 def _elsewhere(authenticate: Authenticate, party: str, request: bytes, signature: bytes) -> None:
-    """As `authenticate`, of whose roster a standby says nothing."""
+    """Like `authenticate`; but a standby does not know who has joined the roster since."""
     try:
         authenticate(party, request, signature)
     except UnknownParty:
@@ -427,10 +414,10 @@ def _elsewhere(authenticate: Authenticate, party: str, request: bytes, signature
 
 
 def connections() -> int:
-    """How many a server takes: half of the files that its process may have open.
+    """How many connections a server takes: half of the files that its process may have open.
 
-    The other half is for what the party itself opens. Above it gRPC closes new connections,
-    where a process without descriptors could neither accept nor write its journal.
+    The other half is for what the party itself opens. Above it gRPC closes new connections; a
+    process without descriptors could neither accept nor write its journal.
     """
     files = most_files()
     return MOST_CONNECTIONS if files is None else min(files // 2, MOST_CONNECTIONS)
@@ -461,7 +448,7 @@ def _push(queue: asyncio.Queue[Any], order: Any) -> None:
 
 
 async def _answer(future: Future[Any]) -> Any:
-    """The end of an endpoint's future, which a caller that goes away must not cancel."""
+    """Awaits an endpoint's future, which a caller that goes away must not cancel."""
     if future.done() and not future.cancelled():  # as all of a bundle are, once its first one is
         return future.result()
     waiting = asyncio.wrap_future(future)
@@ -476,7 +463,7 @@ async def _answer(future: Future[Any]) -> Any:
 
 
 def _refusing(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
-    """A method as gRPC calls it; an error of `handle` goes back to who called."""
+    """Makes a method for gRPC of `handle`, whose errors go back to the caller."""
 
     async def handled(_: Any, context: Any) -> T:
         try:

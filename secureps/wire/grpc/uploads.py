@@ -6,11 +6,15 @@ be. A turn begins when a piece is here, and ends when nothing came for SILENT se
 has a share of the memory, a third, so that two senders together leave as much to all others. An
 upload that breaks keeps what came, so that its sender goes on from there; where memory runs short,
 what is not being read goes first, the oldest before all others.
+
+Fresh memory in pages of 4 KiB costs a server more than all that gRPC does with the bytes in it: a
+large payload comes into a buffer that another one had before, or into huge pages, of 2 MiB.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import random
 import threading
@@ -24,8 +28,49 @@ from secureps.buffers import Buffers
 from secureps.errors import Busy, Malformed, Oversized, Unreachable
 from secureps.messages.requests import AskBlock, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
-from secureps.wire.grpc.reassembly import Gathering
 from secureps.wire.transport import Endpoint
+
+HUGE = 2 << 20
+"""Bytes of a huge page. A payload of which less has come takes what has come, not a page."""
+LARGE = 5 << 18
+"""Bytes of the shortest payload that comes into a buffer; shorter ones are in the heap, where a
+server's allocator maps longer ones page by page and gives them back (`service.malloc`)."""
+
+
+class Gathering:
+    """Bytes of a payload of `length`, in their order.
+
+    They take no more memory than twice what is here, beyond buffers that were kept.
+    """
+
+    def __init__(self, length: int, buffers: Buffers) -> None:
+        self.have = 0
+        """How many bytes are here."""
+        self._length = length
+        self._buffers = buffers
+        self._small = io.BytesIO()
+        self._large: memoryview | None = None
+
+    def add(self, piece: memoryview) -> None:
+        """Adds the next bytes; the caller knows that there is room for them."""
+        end = self.have + len(piece)
+        if self._large is None and self._length >= LARGE:
+            enough = end >= min(HUGE, self._length)
+            fresh = self._buffers.lend if enough else self._buffers.kept
+            self._large = fresh(self._length)
+            if self._large is not None:
+                self._large[: self.have] = self._small.getbuffer()
+                self._small = io.BytesIO()
+        if self._large is None:
+            self._small.write(piece)
+        else:
+            self._large[self.have : end] = piece
+        self.have = end
+
+    def whole(self) -> bytes | memoryview:
+        """The payload, read-only, once all of it is here; no copy."""
+        return self._small.getvalue() if self._large is None else self._large.toreadonly()
+
 
 SHARES = 3
 """Parts of the memory, of which one sender has one; the longest block fits into it."""
@@ -35,16 +80,15 @@ pieces that take less."""
 UNFINISHED = 64
 """Blocks of one sender that are not whole and not on their way: the oldest goes for the next."""
 RETRY_SECONDS = (0.05, 0.25)
-"""Between these a refused sender is asked to wait, at random so that senders spread."""
+"""A refused sender waits for a random time between these, so that senders spread."""
 
 
 class Uploads:
-    """The uploads of one server; safe to use from any thread.
+    """The uploads of one server; safe to use from any thread. Private methods are under its lock.
 
     Args:
         limit: bytes of blocks that may be held at once, or SHARES of the longest that came.
-        longest: the longest block; longer ones get Oversized.
-        clock: seconds, of a clock that never goes back.
+        longest: bytes of the longest block; longer ones get Oversized.
     """
 
     def __init__(
@@ -56,20 +100,19 @@ class Uploads:
         self._held: Counter[str] = Counter()
         """Bytes by sender, those of whole blocks that the endpoint has not answered among them."""
         self._waiting: list[Upload] = []
-        """For their turn, in their order."""
+        """Those that wait for their turn, in order."""
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
-        """By sender and block, of those that are not whole; what was begun last is at the end."""
+        """Uploads that are not whole, by sender and block; the last begun is at the end."""
 
     @property
     def taken(self) -> int:
-        """Bytes that are held."""
         return self._held.total()
 
     def known(self, sender: str, message: Any, answer: Any) -> Any:
-        """An endpoint's answer; to who asks for a block that is wanted, how much of it is here.
+        """Adds to the endpoint's answer to an AskBlock how much of the wanted block is here.
 
-        Whoever asks goes on with it on another connection: no more of it comes on the one before.
+        The sender goes on with it on another connection: no more of it comes on the one before.
         """
         wanted = isinstance(message, AskBlock) and isinstance(answer, Stored)
         if not wanted or answer.have is None:
@@ -85,9 +128,9 @@ class Uploads:
     def begin(self, sender: str, message: PutBlock, length: int) -> Upload | Stored:
         """Takes an upload in, of `length` bytes from the message's offset to the block's end.
 
-        The bytes go into what it returns; a Stored instead says from where the sender is to go on.
-        An older upload of the same block is at its end: its sender has come back on another
-        connection, before this server heard that the one before was cut.
+        Returns an Upload for the bytes, or a Stored that says from where the sender is to go on. An
+        older upload of the block ends: its sender has come back on another connection, before this
+        server heard that the older one was cut.
 
         Raises:
             Oversized, Malformed: the sender's fault.
@@ -117,16 +160,15 @@ class Uploads:
         return self._limit // SHARES
 
     def _give(self, sender: str, count: int) -> None:
-        """Under the lock."""
         self._held[sender] -= count
         self._let_in()
 
     def _idle(self) -> list[Upload]:
-        """Under the lock: uploads that are not being read, the oldest first."""
+        """Uploads that are not being read, the oldest first."""
         return [each for each in self._uploads.values() if not each.reading]
 
     def _let_in(self) -> None:
-        """Under the lock: gives turns to those that wait, in their order, while there is room."""
+        """Gives turns to those that wait, in their order, while there is room."""
         for upload in tuple(self._waiting):
             if not upload.current or self._fits(upload):
                 self._waiting.remove(upload)
@@ -141,7 +183,7 @@ class Uploads:
         return taken.total() <= self._limit and taken[upload.sender] <= self._share
 
     def _take(self, upload: Upload, count: int) -> None:
-        """Under the lock, for an upload in its turn: there is room once others were dropped."""
+        """Takes room for an upload in its turn: there is room once others were dropped."""
         if not upload.reading:
             others = "as many others are sending as there is memory for"
             raise Busy(others, random.uniform(*RETRY_SECONDS))
@@ -158,7 +200,7 @@ class Uploads:
 class Upload:
     """One block on its way in; a context, after which what came waits for the rest.
 
-    Of a sender that sends more than it may nothing is kept.
+    Nothing is kept of a sender that sends more than it announced.
     """
 
     def __init__(
@@ -173,16 +215,14 @@ class Upload:
             Gathering(header.length, intake._buffers) if before is None else before.forget()
         )
         self._known = self.have - at
-        """Of what comes, the first so many bytes are here already."""
+        """So many of the bytes that come first are here already."""
 
     @property
     def have(self) -> int:
-        """Bytes of the block that are here."""
         return self._bytes.have
 
     @property
     def reading(self) -> bool:
-        """Whether it is this upload's turn."""
         return self._intake._clock() - self._came <= SILENT
 
     @property
@@ -205,7 +245,7 @@ class Upload:
     def turn(self) -> Future[None]:
         """Asks for a turn, for a piece that is here; ends at once while it is this upload's turn.
 
-        Other turns end by silence, of which nobody is told: who waits asks again now and then.
+        Other turns end by silence, which nobody tells: who waits asks again now and then.
         """
         with self._intake._lock:
             if self.reading:
@@ -218,12 +258,11 @@ class Upload:
             return self._turn
 
     def begin_turn(self) -> None:
-        """Under the lock."""
         self._came = self._intake._clock()
         self._turn.set_result(None)
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes.
+        """Adds the next bytes.
 
         Raises:
             Malformed: there are none in it.
@@ -249,7 +288,7 @@ class Upload:
                 raise
 
     def hand_over(self, endpoint: Endpoint) -> Future[Any]:
-        """Whatever the endpoint answers to the block, which is whole.
+        """Gives the whole block to the endpoint; returns its answer.
 
         Raises:
             Malformed: bytes are missing.
@@ -277,12 +316,11 @@ class Upload:
         return answer
 
     def forget(self) -> Gathering:
-        """What is here; this upload has it no more."""
+        """Takes what is here out of this upload."""
         held, self._bytes = self._bytes, Gathering(self.header.length, self._intake._buffers)
         return held
 
     def _drop(self) -> None:
-        """Under the lock."""
         del self._intake._uploads[self.sender, self.header]
         self._intake._give(self.sender, self.have)
         self.forget()

@@ -27,7 +27,7 @@ from secureps.wire.msgpack import SIGNATURE_BYTES
 WAVE_DOMAIN = b"secureps-wave"
 CHALLENGE_BYTES = 32
 MOST_BYTES = 1 << 31
-"""Of a batch that a party takes from its server; a server's own limit follows from the plan."""
+"""Bytes of a batch that a party takes from its server; a server's limit follows from the plan."""
 
 _MAGIC = WAVE_DOMAIN
 _FORMAT = struct.Struct("<H")
@@ -52,7 +52,7 @@ class Kind(enum.IntEnum):
     UNWATCH = 5
     """The stream is closed."""
     ANSWER = 6
-    """Of a request (`name`: `about` of it): its answer, or a Refusal."""
+    """The answer to a request, or a Refusal (`name`: `about` of the request)."""
     STREAM = 7
     """The orders that follow are those of this stream (`name`: `about` of its Subscribe)."""
     ORDER = 8
@@ -99,11 +99,7 @@ def about(to: str, envelope: bytes) -> bytes:
 
 
 def sealed(batch: Batch, sign: Sign) -> bytes:
-    """The bytes of a batch, signed.
-
-    Args:
-        sign: signs bytes with the sender's key, under WAVE_DOMAIN.
-    """
+    """The bytes of a batch; `sign` signs with the sender's key, under WAVE_DOMAIN."""
     pieces, hasher = tuple(_pieces(batch)), payload_hasher()
     for piece in pieces:
         hasher.update(piece)
@@ -122,10 +118,7 @@ def _pieces(batch: Batch) -> Iterator[bytes | memoryview]:
 
 
 def opened(data: bytes, most: int, verify: Verify) -> Batch:
-    """Reads a batch; of one that nobody known has signed, no entry is looked at.
-
-    Args:
-        most: the longest that is read at all, in bytes.
+    """Reads a batch of at most `most` bytes; nothing in it is looked at before its signature holds.
 
     Raises:
         Oversized: longer, or an envelope in it is.

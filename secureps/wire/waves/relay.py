@@ -42,7 +42,7 @@ _PARTYS = (Kind.CALL, Kind.TELL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH)
 
 @dataclass(eq=False)
 class _Asked:
-    """A request that is under way; `quiet`: its answer is not wanted, unless it is an error."""
+    """A request that is under way; of a `quiet` one no answer is wanted but an error."""
 
     to: str
     about: bytes
@@ -52,8 +52,6 @@ class _Asked:
 
 @dataclass(eq=False)
 class _Stream:
-    """A party's stream of orders, and those that it has not heard."""
-
     about: bytes
     orders: list[Any] = field(default_factory=list)
     cancel: Cancel | None = None
@@ -62,8 +60,6 @@ class _Stream:
 
 @dataclass(eq=False)
 class _Batch:
-    """What is left of a batch, and what was asked of it."""
-
     rest: deque[tuple[Entry, Any]]
     first: _Asked | None = None
     blocks: defaultdict[SubmissionId, list[_Asked]] = field(
@@ -71,7 +67,7 @@ class _Batch:
     )
 
     def waits_for(self) -> Future[Any] | None:
-        """A block under way that has to be stored before what comes next, a receipt, goes on."""
+        """A block that has to be stored before the receipt that comes next goes on."""
         _, message = self.rest[0]
         if not isinstance(message, Submit):
             return None
@@ -79,7 +75,7 @@ class _Batch:
         return next((future for future in blocks if not future.done()), None)
 
     def stored(self, id: SubmissionId) -> bool:
-        """Whether all blocks of a submission are, of those that came in this batch."""
+        """Whether all blocks of a submission that came in this batch are stored."""
         return all(each.future.exception() is None for each in self.blocks[id])
 
 
@@ -96,9 +92,8 @@ class _Party:
 class Relay:
     """Performs the batches of parties; `goes` may be called from any thread.
 
-    Args:
-        clock: of what is tried again; None: nothing is.
-        heard: called whenever there is news for a party; returns at once.
+    By the `clock` requests are tried again; without one none is. `heard` is told of whom there is
+    news, and returns at once.
     """
 
     def __init__(
@@ -110,7 +105,6 @@ class Relay:
         self._parties: defaultdict[str, _Party] = defaultdict(_Party)
 
     def attach(self, server: str, endpoint: Endpoint) -> None:
-        """From now on `server` is reached by this endpoint."""
         with self._lock:
             self._endpoints[server] = endpoint
 
@@ -129,11 +123,7 @@ class Relay:
     # --- what parties say ---------------------------------------------------------
 
     def came(self, party: str, entries: Iterable[Entry]) -> None:
-        """Performs a batch of a party's, in order and after its earlier ones; returns at once.
-
-        Raises:
-            Malformed: an entry that is no party's.
-        """
+        """Performs a party's batch in order, after its earlier ones; Malformed if it is none."""
         batch = _Batch(deque((entry, _message(entry)) for entry in entries))
         if strange := [entry.kind.name for entry, _ in batch.rest if entry.kind not in _PARTYS]:
             raise Malformed(f"a party's batch has no {strange[0]}")
@@ -179,7 +169,6 @@ class Relay:
                 pass  # it is asked for again: the party has it in its outbox
 
     def _begin(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
-        """Asks a server what a party asks."""
         to = entry.name.decode("ascii", errors="replace")
         asked = _Asked(to, about(to, entry.envelope), entry.kind is Kind.TELL)
         with self._lock:
@@ -232,7 +221,7 @@ class Relay:
     # --- streams ------------------------------------------------------------------
 
     def _watch(self, party: str, entry: Entry, first: _Asked | None) -> None:
-        """Opens a stream, once what its party asked first is answered: it has joined then."""
+        """Opens a stream, once the party's first request is answered: it has joined then."""
         stream = _Stream(about(COORDINATOR, entry.envelope))
         self._unwatch(party)
         with self._lock:
@@ -305,19 +294,18 @@ class Relay:
             return told and not known.going and not known.batches
 
     def orders(self, party: str) -> tuple[Any, ...]:
-        """The orders that a party has not heard, in their order."""
         with self._lock:
             stream = self._parties[party].stream
             return () if stream is None else tuple(stream.orders)
 
     def refused(self, party: str) -> bool:
-        """Whether something that a party asked was refused, and it has not heard."""
+        """Whether a request of a party was refused, and it has not heard so."""
         with self._lock:
             done = [each for each in self._parties[party].asked if each.future.done()]
         return any(_lasts(outcome(each.future)) for each in done)
 
     def goes(self, party: str) -> tuple[tuple[Entry, ...], dict[bytes, bytes]]:
-        """All that a party has not heard, and the payloads of answers, by digest."""
+        """Takes all that a party has not heard, and the payloads of answers, by digest."""
         with self._lock:
             known = self._parties[party]
             done = [each for each in known.asked if each.future.done()]
@@ -362,7 +350,7 @@ def _lasts(answer: Any) -> bool:
 
 
 def _message(entry: Entry) -> Any:
-    """What an entry asks, blocks with their payloads; or the SecurepsError of one that is none."""
+    """The message of an entry, a block with its payload; or the error of one that is none."""
     try:
         message = decode(entry.envelope)
         return _whole(message, entry.payload) if isinstance(message, PutBlock) else message

@@ -3,6 +3,11 @@
 Whatever the party says is collected until somebody takes it (`out`); what its server said comes all
 at once (`take`): answers, and orders of the stream. An answer may come before its request: whoever
 asks for it later, has it at once.
+
+A wave costs seconds: a process, and two polls. So nobody waits for what follows anyway. A party
+takes a block for stored that travels before its receipt, in order; the server gives the receipt to
+the coordinator only once that is true (`wire.waves.relay`), and what was not is sent again after
+the next subscription, as after a crash.
 """
 
 from __future__ import annotations
@@ -16,13 +21,66 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secureps.errors import Malformed, SecurepsError, Unreachable
-from secureps.messages.requests import Payload, PutBlock, Refusal, Subscribe
+from secureps.messages.orders import Configure, Invite, Open, SealAgain, SendAgain
+from secureps.messages.requests import (
+    AskBlock,
+    AskRun,
+    AskStatus,
+    GetBlock,
+    Heartbeat,
+    Join,
+    Noted,
+    Payload,
+    PutBlock,
+    Refusal,
+    Reply,
+    Stored,
+    Subscribe,
+    Telemetry,
+)
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc.framing import error_in
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle
 from secureps.wire.waves.batch import Entry, Kind, about
-from secureps.wire.waves.foresight import REPEATED, foreseen
+
+REPEATED = (Join, AskRun, AskStatus, GetBlock)
+"""Requests that change nothing, and that a party's next process asks again: an answer that comes
+with the next wave still is one. Of all others it is told errors alone."""
+
+WORK = (Invite, SealAgain, SendAgain)
+"""Orders by which a client has something to do; all others can wait until it has."""
+
+OPENS = (Open,)
+"""Orders by which a key holder has something to do; those to examine go along with them."""
+
+
+def foreseen(message: object) -> Reply | None:
+    """The answer that a party takes for granted; None where it has to be waited for."""
+    match message:
+        case PutBlock(header):
+            return Stored(header.digest)
+        case AskBlock(header):
+            return Stored(header.digest, 0)
+        case Heartbeat() | Telemetry():
+            return Noted()
+    return None
+
+
+def due(orders: Iterable[object]) -> bool:
+    """Whether a client has something to do by these orders."""
+    return any(isinstance(order, WORK) for order in orders)
+
+
+def holder_due(orders: Iterable[object], begins: bool) -> bool:
+    """Whether a key holder has something to do by these orders.
+
+    Args:
+        begins: it has yet to hear which run this is, and to announce its keys.
+    """
+    wanted = (*OPENS, Configure) if begins else OPENS
+    return any(isinstance(order, wanted) for order in orders)
+
 
 Payloads = Mapping[bytes, bytes]
 """Payloads of answers, by digest: they travel beside batches, for many parties get the same."""
@@ -30,8 +88,6 @@ Payloads = Mapping[bytes, bytes]
 
 @dataclass(eq=False)
 class _Watch:
-    """A stream that is open at its party."""
-
     about: bytes
     deliver: Deliver
     lost: Callable[[SecurepsError], None]
@@ -66,7 +122,6 @@ class WaveTransport:
     # --- Transport ----------------------------------------------------------------
 
     def call(self, to: str, message: Any) -> Future[Any]:
-        """Asks a server."""
         future = running()
         settle_now = self._call(to, message, future)
         if settle_now is not None:
@@ -100,7 +155,6 @@ class WaveTransport:
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """Opens the stream of orders, of which some may be here already."""
         envelope = encode(message)
         watch = _Watch(about(COORDINATOR, envelope), deliver, lost)
         with self._lock:
@@ -116,13 +170,12 @@ class WaveTransport:
         return lambda: self._cancel(watch)
 
     def locate(self, party: str, address: str) -> None:
-        """Nothing to do: whoever carries batches knows where everyone is."""
+        """Does nothing: whoever carries batches knows where everyone is."""
 
     def belong(self, run: bytes) -> None:
-        """Nothing to do: a batch names the run."""
+        """Does nothing: a batch names the run."""
 
     def close(self) -> None:
-        """Ends the watch and all calls; again does nothing."""
         with self._lock:
             self._closed = True
             pending = [future for futures in self._pending.values() for future in futures]
@@ -142,18 +195,13 @@ class WaveTransport:
     # --- waves --------------------------------------------------------------------
 
     def out(self) -> tuple[Entry, ...]:
-        """All that the party has said since the last time."""
+        """Takes all that the party has said since the last time."""
         with self._lock:
             said, self._out = tuple(self._out), []
             return said
 
     def take(self, entries: Iterable[Entry], payloads: Payloads) -> None:
-        """Takes what the server has said.
-
-        Raises:
-            Malformed: an entry that is no server's, or no message.
-            Oversized: a message that is too long.
-        """
+        """Takes what the server has said; Malformed or Oversized if it is no server's."""
         stream = b""
         for entry in entries:
             match entry.kind:

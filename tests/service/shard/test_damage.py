@@ -220,20 +220,6 @@ def test_a_sum_that_is_damaged_before_the_holder_fetches_it_is_made_again(
     assert ward.play.coordinator.federation.groups["all"].number == 3
 
 
-@harms
-def test_a_sum_that_is_damaged_before_the_step_is_made_again(
-    harm: Callable[[Path], None], tmp_path: Path
-) -> None:
-    ward = Ward(tmp_path, "plain")
-    ward.until(Phase.PREPARING, 2)
-    whole, path = ward.sum.read_bytes(), ward.sum
-    harm(path)
-    ward.play.run(lambda: ward.group.version == 3)
-    assert path.read_bytes() == whole
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-
-
 @pytest.mark.parametrize(
     ("cipher", "phase", "who"),
     [
@@ -392,35 +378,6 @@ def test_state_files_come_back_from_the_newest_checkpoint_and_kept_sums(
     assert any(line.endswith(f"taken from {part}") for line in caplog.messages)
     again = [line for line in caplog.messages if line.endswith("safetensors: made again")]
     assert len(again) == 3 - {2: 2, 3: 3, 4: 0}[every]
-
-
-@pytest.mark.parametrize("damage", [flip, tear, Path.unlink], ids=["flipped", "torn", "gone"])
-def test_a_damaged_newest_checkpoint_does_not_hide_the_older_one(
-    damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ward = Ward(tmp_path, "bfv", checkpoint_every=2)
-    ward.until(Phase.HOLDING, 3)
-    torn(ward)
-    parts = [checkpoint_path(ward.play.checkpoints, n) / "shard-0.safetensors" for n in (0, 1)]
-    damage(parts[1])
-    ward.play.start(SHARD)
-    with caplog.at_level(logging.WARNING, "secureps"):
-        ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-    assert any(line.endswith(f"taken from {parts[0]}") for line in caplog.messages)
-    assert len([m for m in caplog.messages if m.endswith("safetensors: made again")]) == 3
-
-
-def test_a_part_is_enough_where_the_manifest_and_the_others_are_not(tmp_path: Path) -> None:
-    """Without a shared file system a shard has nothing of a checkpoint but its own part."""
-    ward = Ward(tmp_path, "plain", checkpoint_every=3)
-    ward.until(Phase.HOLDING, 3)
-    torn(ward)
-    for directory in ward.play.checkpoints.iterdir():
-        (directory / "manifest.json").unlink()
-        (directory / "shard-1.safetensors").unlink()
-    ward.play.start(SHARD)
-    ward.ends_as_unharmed()
 
 
 def test_version_0_comes_back_from_the_founding_blocks(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Malformed, Refused
 from secureps.messages import records, shard_records
 from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.requests import GetSum, Prepared, PutBlock
+from secureps.messages.requests import Prepared, PutBlock
 from secureps.messages.submission import (
     UPDATE,
     BlockHeader,
@@ -141,15 +141,6 @@ ABOUT = b"a" * 32
 def test_noise_that_is_lost_is_refused_and_ends_nobody(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=f"shard-a does not have sum/all/0/0/noise/{ABOUT.hex()}"):
         Shop(tmp_path).worker.fetch(noise_key("all", 0, 0, ABOUT))
-
-
-def test_noise_that_comes_late_takes_no_place_of_what_is_in_a_sum(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-    first, late = (each + payload_digest(each) for each in (b"first", b"late"))
-    for payload in (first, late):
-        ask = GetSum(shop.run.id, "all", 0, 0, about=ABOUT)
-        shop.worker.keep(ask, payload, payload_digest(payload))
-    assert shop.worker.fetch(noise_key("all", 0, 0, ABOUT)) == first
 
 
 def test_sums_and_noise_of_cohorts_that_are_over_go_at_a_start(tmp_path: Path) -> None:

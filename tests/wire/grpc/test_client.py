@@ -1,11 +1,16 @@
-"""gRPC on loopback: the contract of all transports, and senders and bytes that are not right."""
+"""gRPC on loopback: the contract of all transports, and senders and bytes that are not right.
+
+Which of several addresses is dialled, and that gRPC still ends calls in this process.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -19,6 +24,7 @@ from secureps.errors import (
     Busy,
     InternalError,
     Malformed,
+    NotReady,
     OperatorError,
     Oversized,
     SecurepsError,
@@ -26,6 +32,7 @@ from secureps.errors import (
     Unreachable,
     Unsigned,
 )
+from secureps.exhaustion import exhaustion
 from secureps.messages.orders import MESSAGE_LIMIT, Commit
 from secureps.messages.requests import (
     AskBlock,
@@ -40,12 +47,9 @@ from secureps.messages.requests import (
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc import client, framing, pacing, servers
 from secureps.wire.grpc.authentication import sign_request
-from secureps.wire.grpc.client import (
-    CoordinatorServer,
-    GrpcTransport,
-    ShardServer,
-)
+from secureps.wire.grpc.client import LATE, TURN, Addresses, GrpcTransport, Liveness
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.msgpack import encode
 from secureps.wire.transport import running
 from tests.kits.transport_kit import (
@@ -61,6 +65,113 @@ from tests.kits.transport_kit import (
     sign_as,
 )
 from tests.wire.grpc.test_servers import await_
+
+
+class Time:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_next_one_is_dialled_when_one_is_not_reached() -> None:
+    clock = Time()
+    known = Addresses({"coordinator": "a:1,b:2", "shard-0": "c:3"}, clock)
+    assert known.several("coordinator")
+    assert not known.several("shard-0")
+    assert known.of("coordinator") == "a:1"
+    assert known.failed("coordinator", Unreachable("gone"))
+    assert known.of("coordinator") == "b:2"
+    clock.now += TURN
+    assert known.failed("coordinator", Unreachable("gone"))
+    assert known.of("coordinator") == "a:1"
+
+
+def test_what_fails_together_is_one_failure() -> None:
+    clock = Time()
+    known = Addresses({"coordinator": "a:1,b:2"}, clock)
+    assert known.failed("coordinator", Unreachable("gone"))
+    clock.now += TURN / 2
+    assert not known.failed("coordinator", Unreachable("gone"))
+    assert known.of("coordinator") == "b:2"
+
+
+def test_whoever_is_there_and_refuses_is_dialled_again() -> None:
+    known = Addresses({"coordinator": "a:1,b:2", "shard-0": "c:3"})
+    assert not known.failed("coordinator", NotReady("later"))
+    assert not known.failed("shard-0", Unreachable("gone"))
+    assert not known.failed("nobody", Unreachable("gone"))
+    assert (known.of("coordinator"), known.of("shard-0")) == ("a:1", "c:3")
+
+
+def test_a_party_that_moved_is_at_one_address() -> None:
+    known = Addresses({"coordinator": "a:1,b:2"})
+    assert known.of("shard-0") is None
+    assert known.set("shard-0", "c:3")
+    assert not known.set("shard-0", "c:3")
+    assert known.set("coordinator", "d:4")
+    assert not known.several("coordinator")
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def liveness(clock: list[float]) -> Iterator[Liveness]:
+    made = Liveness(lambda: clock[0])
+    yield made
+    made.close()
+
+
+def ended(liveness: Liveness) -> bool:
+    end = time.monotonic() + 60
+    while not liveness._call.done() and time.monotonic() < end:
+        time.sleep(0.001)
+    return bool(liveness._call.done())
+
+
+def test_a_call_to_nobody_ends_and_the_next_one_begins(
+    liveness: Liveness, clock: list[float]
+) -> None:
+    for _ in range(3):
+        assert liveness.stalled() == ""
+        assert ended(liveness)
+        clock[0] += 2 * LATE  # however late anybody looks
+
+
+def test_a_call_that_does_not_end_is_said(
+    liveness: Liveness, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert liveness.stalled() == ""
+    assert ended(liveness)
+    monkeypatch.setattr(liveness._call, "done", lambda: False)
+    clock[0] += LATE
+    assert liveness.stalled() == ""
+    clock[0] += 2.0
+    assert liveness.stalled() == "a call to nobody has not ended for 12 s"
+
+
+def test_a_call_that_finds_no_thread_is_a_limit_that_was_met(
+    liveness: Liveness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC waits for it where its channel is closed, and closes one that is collected."""
+
+    def full(*given: Any, **named: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def limit() -> str:
+        with pytest.raises(RuntimeError, match="can't start new thread") as caught:
+            liveness.stalled()
+        return exhaustion(caught.value)
+
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", full)
+        assert limit()
+        gc.collect()
+    assert liveness.stalled() == ""
+    assert ended(liveness)
 
 
 class TestGrpc(TransportContract):
@@ -225,17 +336,6 @@ class TestGrpc(TransportContract):
         transport = world.transport("a")
         for _ in range(4):
             assert world.result(transport.call("shard-0", good)) == Stored(good.header.digest)
-
-    def test_an_oversized_block_is_refused_and_the_server_goes_on(
-        self, world: Grpc, server: EchoServer
-    ) -> None:
-        transport = world.transport("a")
-        with pytest.raises(Oversized):
-            world.result(transport.call("shard-0", put(bytes(BLOCK_LIMIT + 1))))
-        with pytest.raises(Malformed):
-            world.result(transport.call("shard-0", put(b"x" * 10, length=11)))
-        assert not [seen for seen in server.seen if isinstance(seen[1], PutBlock)]
-        assert world.result(transport.call("shard-0", put(b"x"))) is not None
 
     def test_a_block_waits_while_memory_is_full_of_others(self, world: Grpc) -> None:
         class Slow(EchoServer):

@@ -1,4 +1,7 @@
-"""Places of one party go to those of its connections whose calls come to their end."""
+"""Places of one party go to those of its connections whose calls come to their end.
+
+What is refused is counted by party and error, and no more counts are kept however often who asks.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,28 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Busy, Refused, SecurepsError, Unreachable
-from secureps.wire.grpc import concurrency
-from secureps.wire.grpc.concurrency import REMEMBERED, TRUST, Connections, Places
+from secureps.errors import (
+    Busy,
+    Conflict,
+    Malformed,
+    NotReady,
+    Refused,
+    SecurepsError,
+    Unreachable,
+    Unsigned,
+)
+from secureps.messages.records import RefusedRequests
+from secureps.wire.grpc import admission
+from secureps.wire.grpc.admission import (
+    MOST,
+    NOBODY,
+    OTHERS,
+    REMEMBERED,
+    TRUST,
+    Connections,
+    Places,
+    Refusals,
+)
 
 
 def plays(action: Coroutine[Any, Any, None]) -> None:
@@ -25,7 +47,7 @@ def plays(action: Coroutine[Any, Any, None]) -> None:
 class Hall:
     """Two places of each party, four in all; calls that never end by themselves."""
 
-    def __init__(self, silent: float = concurrency.TURN) -> None:
+    def __init__(self, silent: float = admission.TURN) -> None:
         self.connections = Connections()
         self.places = Places(4, 2, self.connections, silent)
         self.ends: dict[str, type[BaseException] | None] = {}
@@ -89,7 +111,7 @@ def test_a_connection_that_ends_its_calls_goes_before_one_that_does_not() -> Non
 def test_of_equals_the_one_with_fewer_goes_first_once_nothing_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(concurrency, "QUIET", 0.05)
+    monkeypatch.setattr(admission, "QUIET", 0.05)
 
     async def play() -> None:
         hall = Hall()
@@ -114,8 +136,8 @@ def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two parties that hold all there is, a byte now and then, do not shut the third out."""
-    monkeypatch.setattr(concurrency, "QUIET", 0.02)
-    monkeypatch.setattr(concurrency, "TURN", 0.2)
+    monkeypatch.setattr(admission, "QUIET", 0.02)
+    monkeypatch.setattr(admission, "TURN", 0.2)
 
     async def play() -> None:
         hall = Hall()
@@ -144,7 +166,7 @@ def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
 
 def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for the server is not silent, nor is one that moves."""
-    monkeypatch.setattr(concurrency, "QUIET", 0.02)
+    monkeypatch.setattr(admission, "QUIET", 0.02)
 
     async def play() -> None:
         hall = Hall(silent=0.1)
@@ -168,8 +190,8 @@ def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPa
 
 def test_a_turn_ends_for_an_equal_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has a copy of a key may be trusted as much as its owner, and move a little at a time."""
-    monkeypatch.setattr(concurrency, "QUIET", 0.02)
-    monkeypatch.setattr(concurrency, "TURN", 0.2)
+    monkeypatch.setattr(admission, "QUIET", 0.02)
+    monkeypatch.setattr(admission, "TURN", 0.2)
 
     async def play() -> None:
         hall = Hall()
@@ -249,3 +271,38 @@ def test_trust_has_bounds_and_is_of_few_connections() -> None:
         connections.note("a", str(number), True)
     assert connections.of("a", "good") == 0
     assert len(connections._trust["a"]) == REMEMBERED
+
+
+def test_they_are_counted_by_party_and_error_since_they_were_taken() -> None:
+    refusals = Refusals()
+    for error in (Unsigned("x"), Unsigned("y"), Malformed("z")):
+        refusals.note(NOBODY, error)
+    refusals.note("client-00", Conflict("x"))
+    refusals.note("client-00", Busy("x"))
+    refusals.note("client-00", Refused("x"))
+    assert refusals.take() == (
+        RefusedRequests(NOBODY, "Malformed", 1),
+        RefusedRequests(NOBODY, "Unsigned", 2),
+        RefusedRequests("client-00", "Busy", 1),
+        RefusedRequests("client-00", "Conflict", 1),
+        RefusedRequests("client-00", "Refused", 1),
+    )
+    assert refusals.take() == ()
+
+
+def test_what_is_of_the_course_of_a_run_is_not_counted() -> None:
+    refusals = Refusals()
+    for error in (NotReady("x"), Unreachable("x")):
+        refusals.note("client-00", error)
+    assert refusals.take() == ()
+
+
+def test_however_many_ask_a_few_are_told_apart() -> None:
+    refusals = Refusals()
+    for number in range(10 * MOST):
+        for error in (Malformed("x"), Conflict("x")):
+            refusals.note(f"client-{number:03}", error)
+    counts = refusals.take()
+    assert len(counts) == MOST + 2
+    assert sum(each.count for each in counts) == 20 * MOST
+    assert {each.error for each in counts if each.party == OTHERS} == {"Malformed", "Conflict"}

@@ -15,7 +15,8 @@ from secureps.messages.requests import Heartbeat, Noted
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.authentication import sign_request
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
+from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits.half_open import HalfOpen
 from tests.kits.handshakes import WAYS, Begun, hasten, kit_of_two, secured
 from tests.kits.transport_kit import PATIENCE, EchoServer

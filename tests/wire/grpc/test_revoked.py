@@ -24,7 +24,8 @@ from secureps.store.issuing import revoke
 from secureps.store.keyring import load_private, load_public
 from secureps.wire.grpc import framing, health
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
+from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits.half_open import HalfOpen
 from tests.kits.handshakes import hasten, kit_of_two, secured
 from tests.kits.transport_kit import PATIENCE, EchoServer

@@ -41,9 +41,9 @@ from secureps.messages.requests import (
 )
 from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.authentication import sign_request
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.grpc.servers import StandbyServer, _answer
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer, StandbyServer, _answer
 from secureps.wire.grpc.uploads import Upload
 from secureps.wire.msgpack import encode
 from tests.kits.transport_kit import (
@@ -346,17 +346,6 @@ def test_what_is_refused_when_its_caller_is_gone_is_no_complaint() -> None:
 
     asyncio.run(gone())
     gc.collect()
-
-
-def test_a_coordinator_answers_within_the_grace(
-    coordinator: tuple[CoordinatorServer, EchoServer, Door],
-) -> None:
-    server, echo, door = coordinator
-    door.tell(ask("hang"), framing.COORDINATOR_TELL)
-    echo.asked.get(timeout=PATIENCE)
-    threading.Timer(0.1, echo.release).start()
-    assert stop(server, PATIENCE) < CLOSED
-    assert door.outcomes() == [None]
 
 
 def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard) -> None:

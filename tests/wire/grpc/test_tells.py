@@ -18,7 +18,7 @@ from secureps.errors import (
 )
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.tells import Tells
+from secureps.wire.grpc.client import Tells
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import settle
 from tests.kits.transport_kit import PATIENCE

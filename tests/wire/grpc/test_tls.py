@@ -32,9 +32,8 @@ from secureps.errors import ConfigError, KitError, NotReady, Unreachable, Unsign
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Heartbeat, Noted, OpenRefused, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.store.issuing import approve, create_kit, issue, renew
+from secureps.store.issuing import approve, create_kit, issue, make_keys, renew, rotate
 from secureps.store.keyring import load_public
-from secureps.store.party_keys import make_keys, rotate
 from secureps.store.tls_files import (
     LOOK,
     SOON,
@@ -43,8 +42,9 @@ from secureps.store.tls_files import (
     certificate_file,
     load_credentials,
 )
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
+from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
+from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits.party_kits import give
 from tests.kits.processes import Recorder
 from tests.kits.transport_kit import PATIENCE, EchoServer

@@ -10,21 +10,28 @@ import pytest
 
 from secureps.errors import Malformed, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import Commit
+from secureps.messages.orders import Commit, Finish, Invite, Published, SealAgain, SendAgain
 from secureps.messages.requests import (
     AskBlock,
+    AskRun,
     GetBlock,
     Heartbeat,
+    Join,
     Noted,
     Payload,
+    Retire,
     Stored,
+    Submit,
     Subscribe,
+    Telemetry,
 )
 from secureps.messages.run import COORDINATOR
+from secureps.messages.schema import Schema
+from secureps.messages.submission import SubmissionId
 from secureps.wire.msgpack import encode
 from secureps.wire.waves.batch import Entry, Kind, about
 from secureps.wire.waves.relay import answering
-from secureps.wire.waves.transport import WaveTransport
+from secureps.wire.waves.transport import REPEATED, WaveTransport, due, foreseen
 from tests.kits.transport_kit import EchoServer, TransportContract, ask, put
 from tests.kits.waves_kit import Pumped
 
@@ -156,3 +163,42 @@ def test_a_wave_carries_all_that_was_said_before_it() -> None:
     world.pump()
     assert all(future.result(0) == Noted() for future in futures)
     assert world.waves == 1
+
+
+INVITE = Invite(1, "all", 0, 0, 1.0)
+PUBLISHED = Published(1, "all", 0, (b"d" * 32,))
+ID = SubmissionId("a", "all", 0)
+
+
+def test_a_block_counts_as_stored_and_nothing_of_it_as_there() -> None:
+    block = put(b"x")
+    assert foreseen(block) == Stored(block.header.digest)
+    assert foreseen(AskBlock(block.header)) == Stored(block.header.digest, 0)
+
+
+def test_what_only_informs_counts_as_heard() -> None:
+    assert foreseen(Heartbeat("a")) == Noted()
+    assert foreseen(Telemetry("a", "all", 0, ())) == Noted()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Join("a", Schema(())), AskRun(), GetBlock(b"r" * 32, "all", 0, 0), Retire("a"), ID],
+)
+def test_nothing_else_is_taken_for_granted(message: object) -> None:
+    assert foreseen(message) is None
+
+
+def test_a_receipt_is_no_question_that_is_asked_again() -> None:
+    # its answer, kept for the next process, would hide that it has to be sent once more
+    assert Submit not in set[type](REPEATED)
+
+
+@pytest.mark.parametrize("order", [INVITE, SealAgain(1, ID, b"u" * 16, INVITE), SendAgain(1, ID)])
+def test_work_makes_a_client_due(order: object) -> None:
+    assert due([PUBLISHED, order])
+
+
+def test_all_else_waits_for_work() -> None:
+    assert not due([PUBLISHED, Commit(1, "all", 1, 0), Finish(1, "over")])
+    assert not due([])
