@@ -1,35 +1,46 @@
-"""Starts Python programs as forks of processes that have imported what they need.
+"""Starts Python programs as forks of a process that has imported what they need.
 
-A dozen parties on one machine would each import the same packages, for seconds. Here
-`multiprocessing`'s fork server imports once, and every program is one of its forks
-(`run.processes.fork_host`): with a session, an environment, a folder, stdout, stderr and random
-numbers of its own. Where forks cannot be had, programs start from their beginning.
+A dozen parties on one machine would each import the same packages, for seconds. A server imports
+them once, and every program is one of its forks, with a session, an environment, a folder, stdout,
+stderr and random numbers of its own. Where forks cannot be had, programs start from their
+beginning.
+
+`multiprocessing` has one fork server a process. The pools of whoever calls `ps.up` would be its
+forks as well, it would stay after `ps.up`, and each of its forks would run the caller's script.
 """
 
 from __future__ import annotations
 
+import gc
+import json
+import logging
 import os
+import pkgutil
+import runpy
 import select
 import signal
 import socket
+import struct
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import connection, forkserver, reduction
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
-from secureps.run.processes import fork_host
+from setproctitle import setproctitle
+
 from secureps.run.processes.spawning import Process, Program, Subprocess
 
 MODULE = (sys.executable, "-P", "-m")
 """How the arguments of a program begin that can be a fork; a module's name follows."""
 
-_SERVERS_OWN = {"OPENBLAS_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-"""Environment of a server: no threads, and no module that only the current folder has."""
+_TASKS = Path("/proc/self/task")
 _TICK = 0.005
+_NUMBER = struct.Struct("q")
+"""A fork's number, which the fork says, and its exit status, which its server says."""
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:
@@ -50,6 +61,9 @@ def can_fork(environment: Mapping[str, str]) -> bool:
 class ForkServers:
     """A `Spawner` of forks, in a `with` that outlives them. One thread may use it at a time.
 
+    There are two servers: servers of a run need not wait for torch, which the second one imports
+    meanwhile, as a fork of the first.
+
     Args:
         always: modules, or MODULE:FUNCTION to call, that are imported before any fork; those that
             fail are left to the programs, which say why.
@@ -60,9 +74,19 @@ class ForkServers:
     def __init__(
         self, always: Sequence[str], preloads: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        self._plain = _Server.begun(always, environment)
-        # Servers of a run need not wait for torch, which a branch imports meanwhile.
-        self._full = self._plain.branch(preloads) if preloads else self._plain
+        self._plain, plain = socket.socketpair()
+        self._full, full = socket.socketpair()
+        with plain, full:
+            files = (plain.fileno(), full.fileno())
+            self._process = subprocess.Popen(
+                (*MODULE, __name__, *map(str, files), " ".join(always), " ".join(preloads)),
+                env={**environment, "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=files,
+                start_new_session=True,
+            )
 
     def __enter__(self) -> ForkServers:
         return self
@@ -73,15 +97,16 @@ class ForkServers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        servers = dict.fromkeys((self._full, self._plain))  # a trunk reaps its branch
-        for server in servers:
-            server.kill()
-        for server in servers:
-            server.close()
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for line in (self._plain, self._full):
+            with line, suppress(ConnectionError):
+                while line.recv(1):  # until the server is gone
+                    pass
 
     def ready(self, program: Program) -> bool:
         """Whether all is imported that the program waits for."""
-        return self._of(program).ready()
+        return _readable(self._line(program))
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
         """Forks it; a program that is no module of this interpreter begins anew.
@@ -89,169 +114,57 @@ class ForkServers:
         Raises:
             OSError: it cannot be started.
         """
-        server = self._of(program)
         if program.arguments[:3] == MODULE and program.environment is not None:
             with suppress(OSError, EOFError):  # the server has ended
-                return server.fork(program, log)
+                return Fork(self._line(program), program, log)
         return Subprocess(program, log)
 
-    def _of(self, program: Program) -> _Server:
+    def _line(self, program: Program) -> socket.socket:
         return self._full if program.preloaded else self._plain
 
 
-class _Server(forkserver.ForkServer):
-    """A fork server of our own: pools of whoever calls `up` have another one.
+class Fork:
+    """A process of a fork server.
 
-    It is never started again: a fork of one that has imported nothing is worth nothing.
+    Raises:
+        EOFError, OSError: the server has ended.
     """
 
-    _forkserver_address: str
-    _forkserver_alive_fd: int | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pid = 0
-        self._end: int | None = None
-        self._waiting = ThreadPoolExecutor(1)
-        self._imported = Future[None]()
-
-    @classmethod
-    def begun(cls, modules: Sequence[str], environment: Mapping[str, str]) -> Self:
-        """Starts a server, which imports modules; OSError if the path of its socket is too long."""
-        made = cls()
-        made.set_forkserver_preload([fork_host.__name__])
-        own = {**environment, **_SERVERS_OWN, fork_host.VARIABLE: " ".join(modules)}
-        with _environment(own):
-            super(cls, made).ensure_running()
-        made._pid = made._forkserver_pid  # type: ignore[attr-defined]
-        made._imported = made._waiting.submit(made._fork_once)
-        return made
-
-    def branch(self, modules: Sequence[str]) -> _Server:
-        """Starts a server as a fork of this one, once that is ready; it imports further modules."""
-        made = _Server()
-        made._imported = made._waiting.submit(made._begin_from, self, modules)
-        return made
-
-    def ensure_running(self) -> None:
-        """Does nothing: connecting fails once the server has ended."""
-
-    def ready(self) -> bool:
-        """Whether it has imported everything, or has failed."""
-        return self._imported.done()
-
-    def fork(self, program: Program, log: IO[bytes]) -> Fork:
-        """Forks a program; EOFError or OSError if the server has ended."""
-        assert program.environment is not None
-        with ExitStack() as failing:
-            ours, theirs = socket.socketpair()
-            failing.enter_context(ours)  # a fork that is there all the same ends
-            with theirs:
-                files = [log.fileno(), theirs.fileno()]
-                files += [] if program.inherits is None else [program.inherits]
-                status, data = self.connect_to_new_process(files)
-            failing.callback(os.close, status)
-            with open(data, "wb") as line:
-                reduction.dump({}, line)
-                own = (program.arguments[3:], dict(program.environment), os.getcwd())
-                reduction.dump(fork_host.Order(*own, program.inherits), line)
-            pid = forkserver.read_signed(status)
-            if not ours.recv(1):
-                raise EOFError
-            fork = Fork(pid, status, ours)
-            failing.pop_all()
-            return fork
-
-    def kill(self) -> None:
-        """Ends the server, if it is known by now; its forks go on."""
-        if not self._pid:
-            return
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        if self._end is None:
-            os.waitpid(self._pid, 0)
-        else:
-            with suppress(EOFError):  # the trunk has ended
-                forkserver.read_signed(self._end)
-            os.close(self._end)
-
-    def close(self) -> None:
-        """Lets go of all that was here for the server; one that was not known ends by that."""
-        self._waiting.shutdown()
-        if self._forkserver_alive_fd is not None:
-            os.close(self._forkserver_alive_fd)
-            os.unlink(self._forkserver_address)
-
-    def _begin_from(self, trunk: _Server, modules: Sequence[str]) -> None:
-        trunk._imported.result()
-        with socket.socket(socket.AF_UNIX) as listener:
-            address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
-            listener.bind(address)
-            listener.listen()
-            alive, self._forkserver_alive_fd = os.pipe()
-            self._forkserver_address = address
-            try:
-                status, data = trunk.connect_to_new_process([listener.fileno(), alive])
-            finally:
-                os.close(alive)
-        self._pid, self._end = forkserver.read_signed(status), status
-        key = self._forkserver_authkey = os.urandom(32)  # which Python 3.14 wants
-        with open(data, "wb") as line:
-            reduction.dump({}, line)
-            reduction.dump(fork_host.Branch(tuple(modules), key), line)
-        self._fork_once()
-
-    def _fork_once(self) -> None:
-        """Waits for the first fork, which has no program and ends: then all is imported."""
-        status, data = self.connect_to_new_process([])
-        os.close(data)
-        try:
-            forkserver.read_signed(status)
-        finally:
-            os.close(status)
-
-
-@contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Has a process that is started in the block begin with this environment."""
-    before = dict(os.environ)
-    changed = {name: value for name, value in wanted.items() if before.get(name) != value}
-    os.environ.update(changed)
-    try:
-        yield
-    finally:
-        for name in changed:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
-
-
-class Fork:
-    """A process of a fork server."""
-
-    def __init__(self, pid: int, status: int, line: socket.socket) -> None:
-        self.pid = pid
-        self._handle = os.pidfd_open(pid)
-        self._status = status
-        self._line = line
+    def __init__(self, server: socket.socket, program: Program, log: IO[bytes]) -> None:
         self._code: int | None = None
+        order = {
+            "arguments": program.arguments[3:],
+            "environment": dict(program.environment or {}),
+            "folder": os.getcwd(),
+            "inherits": program.inherits,
+        }
+        self._order = json.dumps(order).encode() + b"\n"
+        with ExitStack() as failing:
+            self._line, theirs = socket.socketpair()
+            failing.enter_context(self._line)  # a fork that is there all the same ends
+            with theirs:
+                files = [theirs.fileno(), log.fileno()]
+                files += [] if program.inherits is None else [program.inherits]
+                socket.send_fds(server, [b"\n"], files)
+            self.pid = self._said()
+            self._handle = os.pidfd_open(self.pid)
+            failing.pop_all()
 
     def begin(self) -> None:
-        """Sends the byte for which it waits, unless it has ended."""
-        with suppress(BrokenPipeError), self._line:
-            self._line.send(b"\n")
+        """Sends the order for which it waits, unless it has ended."""
+        with suppress(ConnectionError):
+            self._line.sendall(self._order)
 
     def poll(self) -> int | None:
         """As `Process.poll`; once its server is lost, a fork ends as if it were killed."""
-        if self._code is None and _readable(self._status):
+        if self._code is None and _readable(self._line):
             try:
-                self._code = forkserver.read_signed(self._status)
-            except EOFError:
+                self._code = self._said()
+            except (EOFError, ConnectionError):
                 if not _readable(self._handle):
                     return None
                 self._code = -signal.SIGKILL
-            os.close(self._status)
+            self._line.close()
             os.close(self._handle)
         return self._code
 
@@ -261,9 +174,114 @@ class Fork:
             time.sleep(_TICK)
         return code
 
+    def _said(self) -> int:
+        data = self._line.recv(_NUMBER.size, socket.MSG_WAITALL)
+        if len(data) < _NUMBER.size:
+            raise EOFError
+        number: int = _NUMBER.unpack(data)[0]
+        return number
 
-def _readable(file: int) -> bool:
+
+def _readable(file: int | socket.socket) -> bool:
     """Whether a file can be read: a pidfd once its process has ended."""
     watched = select.poll()
     watched.register(file, select.POLLIN)
     return bool(watched.poll(0))
+
+
+# --- the process of the servers -------------------------------------------------
+
+
+def main(plain: str, full: str, always: str, preloads: str) -> None:
+    """Imports, serves on two open sockets, and in each fork runs its program."""
+    _preload(always)
+    lines = [socket.socket(fileno=int(number)) for number in (plain, full)]
+    own, other = lines if os.fork() else lines[::-1]
+    other.close()
+    if own is lines[1]:
+        _preload(preloads)
+    runpy.run_module(_become(*_serve(own)), run_name="__main__", alter_sys=True)
+
+
+def _preload(names: str) -> None:
+    """Imports what is named; ends the process if that started a thread.
+
+    Another thread may hold a lock, and would be missing in a fork.
+    """
+    for name in names.split():
+        with suppress(Exception):  # whoever needs it fails at it, and says so
+            found = pkgutil.resolve_name(name)
+            if ":" in name:
+                found()
+    logging.getLogger().handlers.clear()  # opacus sets a format of its own, which is no fork's
+    if len(list(_TASKS.iterdir())) > 1:
+        os._exit(1)
+    gc.collect()
+    gc.freeze()  # forks share what is not touched
+
+
+def _serve(line: socket.socket) -> tuple[socket.socket, list[int]]:
+    """Forks whenever it is asked; returns in a fork alone, with the files that came for it.
+
+    Ends with whoever asks.
+    """
+    forks: dict[int, tuple[int, socket.socket]] = {}
+    line.send(b"\n")
+    while True:
+        readable, _, _ = select.select([*forks, line], [], [])
+        for handle in forks.keys() & readable:
+            pid, asker = forks.pop(handle)
+            os.close(handle)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            with asker, suppress(OSError):
+                asker.send(_NUMBER.pack(code))
+        if line not in readable:
+            continue
+        _, files, _, _ = socket.recv_fds(line, 1, 3)
+        if not files:
+            os._exit(0)
+        asker, rest = socket.socket(fileno=files[0]), files[1:]
+        if pid := os.fork():
+            forks[os.pidfd_open(pid)] = pid, asker
+            for file in rest:
+                os.close(file)
+            continue
+        for handle, (_, other) in forks.items():
+            os.close(handle)
+            other.close()
+        line.close()
+        return asker, rest
+
+
+def _become(asker: socket.socket, files: list[int]) -> str:
+    """Makes this fork a process like any other; returns the module that it is to run."""
+    os.setsid()
+    with asker, asker.makefile() as orders:
+        asker.send(_NUMBER.pack(os.getpid()))
+        line = orders.readline()
+    if not line:  # whoever asked for it has ended
+        sys.exit(1)
+    order = json.loads(line)
+    log, *inherited = files
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    for file in inherited:
+        if file != order["inherits"]:
+            os.dup2(file, order["inherits"])
+            os.close(file)
+    os.chdir(order["folder"])
+    setproctitle(" ".join((*MODULE, *order["arguments"])))  # which needs environ
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    if "numpy.random" in sys.modules:  # Python's own generator sees to this by itself
+        import numpy as np
+
+        np.random.seed()
+    module: str = order["arguments"][0]
+    sys.argv = order["arguments"]
+    return module
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -328,10 +328,7 @@ def spawner(
     """
     if not can_fork(environment):
         return nullcontext(Subprocesses())
-    try:
-        return ForkServers(tuple(of_all(plan)), tuple(of_script(plan, script)), environment)
-    except OSError:  # the path of its socket is too long under this TMPDIR
-        return nullcontext(Subprocesses())
+    return ForkServers(tuple(of_all(plan)), tuple(of_script(plan, script)), environment)
 
 
 def of_all(plan: Plan) -> Iterator[str]:

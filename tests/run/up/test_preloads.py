@@ -58,17 +58,8 @@ def test_with_more_threads_every_process_begins_anew(environment: dict[str, str]
         assert isinstance(found, Subprocesses)
 
 
-LONG = """
-from pathlib import Path
-from secureps.policy.plan import load_plan
-from secureps.run.up.programs import spawner
-with spawner(load_plan(Path("plan.toml")), Path("nothing.py"), {"OMP_NUM_THREADS": "1"}) as found:
-    print(type(found).__name__)
-"""
-
-
 def test_a_long_path_of_temporary_files_does_not_matter(tmp_path: Path) -> None:
-    """A socket's path has 107 bytes at most: the script is asked without one, nothing is forked."""
+    """A socket's path has 107 bytes at most: the script is asked without one."""
     long = tmp_path / ("long" * 30)
     long.mkdir()
     script = ROOT / "tests" / "kits" / "walker_client.py"
@@ -76,16 +67,12 @@ def test_a_long_path_of_temporary_files_does_not_matter(tmp_path: Path) -> None:
         'name = "a"\nversions = 1\n[cipher]\nname = "plain"\n[[group]]\nrule = { quorum = 5 }\n'
         f'[federation]\nscript = "{script}"\nclients = 5\n'
     )
-    for words, told in (
-        (("-m", "secureps", "check", "plan.toml", "--run-script"), "values"),
-        (("-c", LONG), "Subprocesses"),
-    ):
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(long)},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        assert told in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "secureps", "check", "plan.toml", "--run-script"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(long)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "values" in done.stdout
