@@ -39,7 +39,7 @@ SAID = {
 
 
 def told(act: Act) -> str:
-    """What an act that was done has done, in a line."""
+    """Says in a line what an act has done."""
     return SAID[Deed(act.what)].format(client=act.party)
 
 
@@ -108,7 +108,7 @@ EVERY = 0.5
 
 
 class RunOver(Exception):
-    """The run was over first, or is at its end: nobody's fault, and nothing to be done about."""
+    """The run was over first, or is at its end: nobody is at fault, and nothing can be done."""
 
 
 def shards(
@@ -165,7 +165,7 @@ def shards(
 
 
 def _say(own: StatusClient, act: Act) -> None:
-    """Says it to the coordinator; RunOver if that is why it is refused."""
+    """Tells the coordinator; RunOver if it refuses because the run is over."""
 
     try:
         own.act(act)
@@ -175,7 +175,7 @@ def _say(own: StatusClient, act: Act) -> None:
 
 
 def _demand_going(status: Status) -> None:
-    """RunOver if a run makes no more versions."""
+    """Raises RunOver if the run makes no more versions."""
     from secureps.wording import printable
 
     if status.finished:
@@ -190,15 +190,15 @@ def follow(
     console: Console,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Shows the move that follows an act until it is over; what came of it, in a line.
+    """Shows the move that an act began until the move ends; returns its outcome in a line.
 
     Args:
         ask: for the next status; raises PeerError while there is no answer.
         pause: between two looks, for EVERY seconds.
 
     Raises:
-        OperatorError: it was given up.
-        RunOver: the run was over first.
+        OperatorError: the coordinator gave the move up.
+        RunOver: the run ended first.
     """
     from secureps.errors import PeerError
     from secureps.run.report.bar import show_moves

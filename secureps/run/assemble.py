@@ -58,11 +58,7 @@ class Founding:
 def make_coordinator(
     kit: PublicKit, founding: Founding, checkpoints: Path, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a coordinator, which writes manifests to `checkpoints`.
-
-    Raises:
-        PlanRefused: a rule of the user's cannot be imported, or made.
-    """
+    """Makes a coordinator; PlanRefused if a rule of the user's cannot be imported or made."""
     machine = _coordinator(kit, founding)
     worker = CoordinatorWorker(machine, checkpoints)
     if isinstance(stores.journal, FollowedJournal):
@@ -87,11 +83,7 @@ def _coordinator(kit: PublicKit, founding: Founding) -> Coordinator:
 def make_standby(
     kit: PublicKit, plan: Plan, number: bytes, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a standby, of the folder with this number.
-
-    Raises:
-        PlanRefused: as of a coordinator.
-    """
+    """Makes a standby of the folder with this number; PlanRefused as for a coordinator."""
     journal = stores.journal
     assert isinstance(journal, FollowedJournal)
     machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
@@ -153,11 +145,7 @@ class HolderSecrets:
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a key holder, of the cipher that its secret is for.
-
-    Raises:
-        ConfigError: it opens bfv, and the extra is not installed.
-    """
+    """Makes a key holder; ConfigError if it opens bfv and that extra is not installed."""
     rules = HolderRules(own.minimum, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKeys):
         member = CommitteeHolder(own.name, kit.roster, rules)

@@ -132,7 +132,6 @@ def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[
 
 
 def _is_signed(data: bytes, key: PublicIdentity) -> bool:
-    """Whether whoever has this key signed the last line."""
     try:
         verify_end(data, key)
     except Unsigned:
@@ -188,7 +187,7 @@ def _journalled(state: Path) -> Journalled:
 
 
 def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
-    """DamagedStore unless a log tells all that the journal does, up to the log's last row."""
+    """Raises DamagedStore unless a log has all journal entries up to the log's last row."""
     if log.begin.run != found.run:
         raise DamagedStore(
             f"{path} is of run {log.begin.id.hex()[:16]}, and the journal of run "
@@ -258,7 +257,7 @@ def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
 
 
 def demand_ledger(ledger: Path) -> None:
-    """ConfigError unless there is one: reading one that is not there would make it."""
+    """Raises ConfigError if there is no ledger: reading an absent one would make it."""
     if found := sorted(ledger.rglob("ledgers/*.db")) if ledger.is_dir() else []:
         raise ConfigError(f"{ledger} is a folder: name one of its ledgers, such as {found[0]}")
     if not ledger.is_file():
@@ -266,7 +265,6 @@ def demand_ledger(ledger: Path) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, for its owner alone; a link is replaced, not followed."""
     try:
         write_durably(path, [data])
     except OSError as error:

@@ -209,11 +209,7 @@ def list_unknown(
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
-    """Refuses a federation of fewer clients than a group waits for, or than have records stated.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Refuses (ConfigError) too few clients for a group, or numbers of records for other ones."""
     if federation.records and len(federation.records) != federation.clients:
         raise ConfigError(
             f"{path}: federation.records: {len(federation.records)} numbers for "
@@ -262,7 +258,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
 
 
 def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan, Clients | None]:
-    """The plan of a file, or of a scenario's, and its clients if it names a script.
+    """Reads the plan of a file, or of a scenario's, and its clients if it names a script.
 
     The script, and files that its settings name, are looked for only where it may run.
 
@@ -491,7 +487,6 @@ def _price(price: Price | None) -> Table | Text:
 
 
 def _choice(choice: Choice) -> Text:
-    """What to write into the plan's file, ready to be copied."""
     lines = "\n".join(f"    {line}" for line in choice.lines)
     return Text(
         f"For epsilon {choice.epsilon:g} at delta {choice.delta:g} set these in the plan, in its "
@@ -575,7 +570,6 @@ def _named(alike: list[GroupCost]) -> str:
 
 
 def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
-    """With the plan's shards, and with the fewest that may be left."""
     versions = "of it 3 versions" if need.limit is None else "of it versions"
     parts: dict[str, Callable[[MemoryUse], int]] = {
         "memory": lambda use: use.memory,

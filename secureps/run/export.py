@@ -52,16 +52,11 @@ class Model:
 
     @property
     def version(self) -> str:
-        """The versions of the groups in words."""
         return folded(self.versions)
 
 
 def read_model(directory: Path) -> Model:
-    """The model of one checkpoint.
-
-    Raises:
-        DamagedStore: names the file that is absent, torn or damaged.
-    """
+    """Reads the model of one checkpoint; DamagedStore names a file that is absent or damaged."""
     return _assemble(directory, checkpoint.load_checkpoint(directory), ())
 
 
@@ -145,7 +140,6 @@ def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
 
 
 def _read(run: str, read: Callable[[checkpoint.Root], Model]) -> Model:
-    """A model of a run's checkpoints, in a folder or at a store."""
     if not is_url(run):
         if not Path(run).exists():
             Origin.read(RunFolder(Path(run).resolve()))  # says that no such run is here

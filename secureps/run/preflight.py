@@ -86,11 +86,7 @@ class Departure:
 
     @classmethod
     def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
-        """A server, by the file that it would be started with; it may dial another `server`.
-
-        Raises:
-            ConfigError: the file does not parse.
-        """
+        """A server, by its file (ConfigError); `server`, if given, replaces its coordinator."""
         section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
         return cls(
             (base / section.kit).resolve(),
@@ -149,7 +145,6 @@ def _date(expires: int) -> datetime | None:
 
 
 def _ends(what: str, end: datetime | None, how: str) -> Finding:
-    """A date after which nothing goes on, held against this machine's calendar."""
     if end is None:
         return Finding(what, "ok", "it holds for ever")
     now, mend = datetime.now(UTC), f"`{how}`, at whoever issues keys"

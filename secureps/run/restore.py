@@ -64,7 +64,6 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
 
 
 def _versions(state: Path, name: str) -> Iterator[str]:
-    """At which versions a run goes on with this shard, where that depends on what it has."""
     if (pinned := pinned_in(state / JOURNAL)) is None:
         return
     plan = Plan.from_text(pinned.run.plan)
@@ -88,13 +87,11 @@ def _checkpoints(state: Path) -> Path:
 
 
 def _newest(folders: ShardFolders, groups: Iterable[str]) -> dict[str, int]:
-    """The newest version of each group that has a file."""
     found = {group: [at for _, at, _ in folders.state_files(group)] for group in groups}
     return {group: max(versions) for group, versions in found.items() if versions}
 
 
 def _part(checkpoints: Path, name: str, groups: Iterable[str]) -> str:
-    """What the shard's newest part of a checkpoint has."""
     for directory in checkpoint_directories(checkpoints):
         part = directory / f"{name}.safetensors"
         with suppress(DamagedStore, ValueError):

@@ -76,11 +76,7 @@ class Serving:
 
     @cached_property
     def tls(self) -> TlsFiles | None:
-        """What it shows at its connections; None where it is told to be insecure.
-
-        Raises:
-            KitError: as `load_credentials`.
-        """
+        """What it shows at connections (KitError); None if it is told to be insecure."""
         if self.section.insecure:
             return None
         name, passphrases = self.section.name, self.passphrases
@@ -101,16 +97,11 @@ class Serving:
 
     @property
     def state(self) -> Path:
-        """The party's state folder."""
         return self.path("state")
 
     @cached_property
     def copies(self) -> ObjectStore | None:
-        """The store that checkpoints are copied to, if there is one.
-
-        Raises:
-            ConfigError: as `ObjectStore`.
-        """
+        """The store that checkpoints are copied to, if any; ConfigError as `ObjectStore`."""
         url = self.section.checkpoint_copies
         if url is None:
             return None
@@ -351,11 +342,7 @@ def _has_run(state: Path) -> bool:
 
 
 def _advertised(serving: Serving, listen: str) -> str:
-    """The address that others connect to.
-
-    Raises:
-        ConfigError: no HOST:PORT, or one that nobody else can dial.
-    """
+    """The address that others dial; ConfigError if nobody can, or it is no HOST:PORT."""
     advertise = serving.section.advertise or listen
     host, _, port = advertise.rpartition(":")
     if not host or not port.isdigit() or port == "0":

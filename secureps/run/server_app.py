@@ -60,7 +60,6 @@ class Founding:
         return load_plan(folder / PLAN)
 
     def tell(self, console: Console) -> None:
-        """Prints the notes."""
         for note in self.notes:
             console.print(note, soft_wrap=True, highlight=False, markup=False)
 
@@ -123,7 +122,7 @@ def _is_founded(initial: str) -> bool:
 
 
 def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
-    """`secureps flower`: writes a plan and version 0, and prints what is taken of the ServerApp.
+    """Writes a plan and version 0 for `secureps flower`; prints what is taken of the ServerApp.
 
     Raises:
         ConfigError: the plan has no federation, or its script no ServerApp.

@@ -54,11 +54,7 @@ def find(
     insecure: bool = False,
     passphrase_fd: int | None = None,
 ) -> StatusTarget:
-    """The coordinator to ask, from the options of the command line.
-
-    Raises:
-        ConfigError: too little or too much of it, or no run of `up`.
-    """
+    """Finds the coordinator to ask by options; ConfigError if they say too little or too much."""
     if run is not None:
         if server is not None or kit is not None:
             raise ConfigError("give RUN, the folder of a run of `up`, or --server and --kit")

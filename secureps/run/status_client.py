@@ -83,10 +83,7 @@ class StatusClient:
         self._ask(COORDINATOR, Retire(client, reason, returns=True))
 
     def model(self) -> Model | None:
-        """(version of every group, tensors by name), or None when nothing is published yet.
-
-        Tensors that the plan keeps local are not in it.
-        """
+        """Versions by group, and tensors but local ones by name; None before there are any."""
         try:
             welcome = self._run()
             status = self.status()
@@ -100,7 +97,6 @@ class StatusClient:
             return None
 
     def close(self) -> None:
-        """Closes the connections."""
         self._transport.close()
 
     def _run(self) -> Welcome:
@@ -127,7 +123,7 @@ class StatusClient:
         return layout.assemble(values)
 
     def _ask(self, to: str, message: Any) -> Any:
-        """Its answer; where it may be at several places, of the one at which it rules."""
+        """Asks; of a coordinator with several places, the one at which it rules answers."""
         for _ in range(self._places - 1):
             with suppress(Unreachable):  # the next call goes to the next place
                 return self._transport.call(to, message).result()

@@ -43,11 +43,7 @@ class Warmth:
 
 
 def warm() -> Warmth:
-    """Seals, adds and opens one block in every ring, which compiles all that these steps take.
-
-    Raises:
-        ConfigError: the folder cannot be made, or others may write to it.
-    """
+    """Compiles all: seals, adds and opens a block in every ring; ConfigError of the folder."""
     from secureps.compiled import compiled_here, load_kernels, missing, note_all_kept
     from secureps.crypto.suite import cipher
 

@@ -122,11 +122,7 @@ class Federation:
 
 
 def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
-    """The folders.
-
-    Raises:
-        ConfigError: a party's name, or two of them, cannot be one in a cluster.
-    """
+    """Makes the folders; ConfigError if a party, or two, cannot have its name in a cluster."""
     names = _cluster_names(federation.kits)
     folders: dict[str, Folder] = {}
     monitored = _observer(federation, names)
@@ -171,15 +167,12 @@ def _cluster_name(party: str) -> str:
 
 
 def _observer(federation: Federation, names: Mapping[str, str]) -> tuple[PartyKit, str] | None:
-    """With whose certificate metrics are read."""
     found = (kit for kit in federation.kits if kit.role == "observer")
     return next(((kit, names[kit.name]) for kit in found), None)
 
 
 @dataclass(frozen=True)
 class _Party:
-    """One party in its cluster."""
-
     federation: Federation
     cluster: Cluster
     kit: PartyKit
@@ -187,7 +180,6 @@ class _Party:
     monitored: bool
 
     def objects(self) -> list[Manifest]:
-        """All but its kit."""
         cluster, role = self.cluster, self.kit.role
         if role == "client":
             pod = replace(self._client(), volume=f"{self.name}-data")
@@ -232,7 +224,6 @@ class _Party:
 
     @property
     def _other(self) -> str:
-        """The coordinator's standby; of the standby the coordinator."""
         return COORDINATOR if self.name == STANDBY else STANDBY
 
     def _server(self) -> Pod:
@@ -264,7 +255,6 @@ class _Party:
         )
 
     def _settings(self) -> dict[str, object]:
-        """The server's file."""
         role, of = self.kit.role, f"{DATA}/runs/{self._run}"
         made: dict[str, object] = {"name": self.kit.name, "kit": KIT, "state": f"{of}/state"}
         open_to = "0.0.0.0" if self.monitored and role in SERVING else "127.0.0.1"
@@ -316,7 +306,6 @@ class _Party:
 
     @property
     def _coordinator(self) -> str:
-        """Where everybody elsewhere finds the coordinator."""
         return ",".join(map(self.cluster.address, self.cluster.coordinators))
 
     def _own(self, options: Sequence[str]) -> list[str]:

@@ -111,11 +111,7 @@ class Pod:
 
 
 def template(pod: Pod, labels: Mapping[str, str], **more: object) -> Manifest:
-    """A pod's template; its volume `data` is claimed by its controller, or named by `volume`.
-
-    Args:
-        more: of its specification.
-    """
+    """Makes a pod's template; its controller claims `data`, or `volume` names it."""
     return {"metadata": {"labels": dict(labels)}, "spec": {**_spec(pod), **more}}
 
 
@@ -310,8 +306,7 @@ def selector(name: str) -> dict[str, str]:
 
 
 def probes(file: str) -> Manifest:
-    """Those of a server: kubelet's own gRPC probes show no certificate, so the server is asked by
-    a command in its pod.
+    """Probes a server by a command in its pod: kubelet's own gRPC probes show no certificate.
 
     Args:
         file: of the server's configuration, in CONFIG.

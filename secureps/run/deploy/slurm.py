@@ -187,7 +187,6 @@ def _serving(parties: Mapping[str, Role]) -> list[str]:
 def _settings(
     plan: Plan, file: Path, batch: Batch, name: str, role: Role, serving: Sequence[str]
 ) -> dict[str, object]:
-    """A server's file."""
     made: dict[str, object] = {"name": name, "kit": str(batch.kit)}
     made["state"] = str(batch.folder / "state" / name)
     made["ca_fingerprint"] = batch.ca_fingerprint
@@ -222,7 +221,6 @@ def _aggregator(batch: Batch, serving: Sequence[str], needs: Needs) -> str:
 
 
 def _holder(batch: Batch, name: str, needs: Needs) -> str:
-    """A key holder, until its run is over."""
     own = f"config/{name}.toml"
     begin = (
         f'(sed "s|{_THERE}|$server|" {own}.in > {own}; '
@@ -236,7 +234,6 @@ def _holder(batch: Batch, name: str, needs: Needs) -> str:
 
 
 def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs: Needs) -> str:
-    """A client, which ends by itself."""
     words = ["secureps", "join", str(script), "--name", name, "--kit", str(batch.kit)]
     words += ["--state", str(batch.folder / "state" / name), *options]
     words.append(f"--ca-fingerprint={batch.ca_fingerprint}")
@@ -246,7 +243,6 @@ def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs
 
 
 def _job(batch: Batch, name: str, cores: int, memory: int | None, body: str) -> str:
-    """A batch file: what is asked of Slurm, and what runs."""
     asked = [
         f"--job-name={name}",
         "--ntasks=1",

@@ -62,7 +62,6 @@ class Store:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that are no secret."""
         return {} if self.endpoint is None else {"AWS_ENDPOINT_URL": self.endpoint}
 
     def way(self) -> Manifest:
@@ -111,11 +110,7 @@ def refuse_meaningless(key: str, url: str) -> None:
 
 
 def refuse_unreachable(key: str, url: str) -> None:
-    """Refuses a URL of a store that nothing here can open; some stores are dialled for that.
-
-    Raises:
-        ConfigError: as `ObjectStore`.
-    """
+    """Refuses (ConfigError) a URL that nothing here can open; some stores are dialled for it."""
     with naming(key, ConfigError):
         ObjectStore(url)  # refused now, and not by every pod
 

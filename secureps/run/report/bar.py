@@ -21,11 +21,7 @@ Show = Callable[[str, int, int], None]
 
 @contextmanager
 def bar_or_lines(console: Console, begins: str) -> Iterator[Show]:
-    """Shows what it is given, in a `with`; other lines of the console stay above a bar.
-
-    Args:
-        begins: what a bar says before it is given anything.
-    """
+    """Shows in a `with` what it is given; a bar says `begins` first, below all other lines."""
     if not console.is_terminal:
         yield _Lines(console).show
         return
@@ -47,7 +43,6 @@ class _Lines:
         self._last, self._at = "", 0.0
 
     def show(self, text: str, done: int, of: int) -> None:
-        """Prints a line, if it is due."""
         now = time.monotonic()
         if text != self._last or now - self._at >= QUIET:
             self._last, self._at = text, now

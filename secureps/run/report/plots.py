@@ -102,7 +102,6 @@ def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
 
 
 def _measure(lines: Sequence[Line]) -> str:
-    """The score that is drawn beside the loss: accuracy, or the first that there is."""
     names = {name for line in lines for name in (*line.scores, *line.federated)} - {"loss"}
     return "accuracy" if "accuracy" in names else min(names, default="loss")
 
@@ -363,7 +362,6 @@ def _figure(title: str, sheet: Sheet, width: float, height: float) -> Any:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Saves a figure as a PNG, whose metadata have the title too."""
     figure.savefig(path, metadata={"Title": figure.get_suptitle()})
 
 
@@ -374,17 +372,14 @@ def _name(axes: Any, left: str, right: str) -> None:
 
 
 def _marker(shape: str, points: Sequence[float]) -> str | None:
-    """The marker of points, or None if there are too many to tell apart."""
     return shape if len(points) <= 60 else None
 
 
 def _whole(axes: Any) -> None:
-    """Labels only whole numbers on the axis of versions."""
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def _instead(axes: Any, text: str) -> None:
-    """Writes in the picture why it is empty."""
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=GREY)
     axes.set(xticks=[], yticks=[])
 

@@ -56,7 +56,6 @@ class View:
 
     @property
     def versions(self) -> dict[str, int]:
-        """The version of every group, by name."""
         return {group.name: group.version for group in self.groups}
 
 
@@ -90,7 +89,6 @@ class Progress:
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """Prints a line that stays."""
         self._console.print(Text(text, style), soft_wrap=True)
 
     def doing(self, text: str) -> None:
@@ -101,7 +99,6 @@ class Progress:
             self._live.update(Text(f"{text} ...", "cyan"), refresh=True)
 
     def show(self, view: View) -> None:
-        """Shows the run's present state."""
         if self._live is not None:
             self._live.update(self._panel(view), refresh=True)
         elif view.versions != self._told or view.elapsed - self._told_at >= QUIET:

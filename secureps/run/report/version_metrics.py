@@ -63,7 +63,6 @@ class Totals:
             self._said[(group, version), party] += 1
 
     def figures(self) -> tuple[Known, ...]:
-        """The figures from which other totals can continue."""
         return tuple(
             (*at, *key, value)
             for at, figures in self._figures.items()
@@ -71,11 +70,7 @@ class Totals:
         )
 
     def add(self, reports: Iterable[Telemetry]) -> set[At]:
-        """Takes a status' window of reports; known ones change nothing.
-
-        Returns:
-            the versions that have new figures.
-        """
+        """Takes a status' window of reports; returns the versions that have new figures."""
         changed: set[At] = set()
         for report in reports:
             at = (report.group, report.version)
@@ -92,7 +87,6 @@ class Totals:
         return changed
 
     def total(self, name: str) -> float:
-        """One figure, summed over all parties, groups and versions."""
         return math.fsum(
             value
             for figures in self._figures.values()
@@ -101,7 +95,6 @@ class Totals:
         )
 
     def of_version(self, group: str, version: int) -> dict[str, float]:
-        """Seconds and bytes of one version of a group, summed over the parties."""
         sums: dict[str, float] = {}
         for (_, _, name), value in sorted(self._figures.get((group, version), {}).items()):
             if name in FIGURES:
@@ -133,7 +126,6 @@ class Totals:
         }
 
     def updates(self) -> Counter[str]:
-        """How many updates of the model arrived, by group."""
         return Counter(
             group
             for (group, _), figures in self._figures.items()
@@ -142,7 +134,6 @@ class Totals:
         )
 
     def updates_by_party(self) -> Counter[str]:
-        """How many updates of the model arrived, by client."""
         return Counter(
             party
             for (group, _), figures in self._figures.items()
@@ -198,12 +189,10 @@ class Line:
 
     @property
     def at(self) -> At:
-        """The group and the version."""
         return self.group, self.version
 
     @property
     def longest(self) -> str | None:
-        """The client for whom the round waited longest."""
         return max(self.waits, key=lambda client: self.waits[client].seconds, default=None)
 
     def record(self) -> dict[str, Any]:
@@ -307,7 +296,6 @@ class Metrics:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The lines of all versions so far, in the order in which they were published."""
         return tuple(self._complete(line) for line in self._lines.values())
 
     @property
@@ -320,7 +308,6 @@ class Metrics:
         )
 
     def take(self, reports: Iterable[Telemetry]) -> None:
-        """Takes a window of reports."""
         self._due |= dict.fromkeys(sorted(self.totals.add(reports) & self._lines.keys()))
 
     def settle(self) -> None:
@@ -433,11 +420,7 @@ class JsonLines:
 
 
 class Sinks:
-    """The sinks of a run, in a `with`; one that fails is left out, and the run goes on.
-
-    Args:
-        warn: hears which one broke, and why.
-    """
+    """The sinks of a run, in a `with`; one that fails is left out, and `warn` hears why."""
 
     def __init__(self, sinks: tuple[Sink, ...], warn: Callable[[str], None]) -> None:
         self._open = list(sinks)
@@ -455,11 +438,9 @@ class Sinks:
         self.close(None)
 
     def add(self, line: Line) -> None:
-        """Adds a line to all sinks."""
         self._each(lambda sink: sink.add(line))
 
     def close(self, summary: Record | None) -> None:
-        """Closes the sinks that are open."""
         self._each(lambda sink: sink.close(summary))
         self._open.clear()
 

@@ -132,7 +132,7 @@ class HoldersAlone:
         self._steps = self._trained()
 
     def step(self) -> bool:
-        """Takes a step; whether there was one to take."""
+        """Trains one step; returns whether there was one left."""
         return next(self._steps, None) is not None
 
     def finish(self, say: Say) -> None:
@@ -198,7 +198,6 @@ def run_baselines(
 
 
 def _central(race: Race, say: Say) -> tuple[Score | None, str]:
-    """The score of central training, or why there is none."""
     if why := race.script.not_central:
         return None, f", {why}"
     say("for comparison, trains centrally, without privacy")

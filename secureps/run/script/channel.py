@@ -45,11 +45,7 @@ class Channel:
         self._file.flush()
 
     def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
-        """Waits for the next record; None if the other end is gone.
-
-        Raises:
-            ScriptFailed: what came is no record.
-        """
+        """Waits for a record (ScriptFailed if it is none); None if the other end is gone."""
         try:
             head = self._file.read(_HEAD.size)
             if len(head) < _HEAD.size:
@@ -86,7 +82,6 @@ class Channel:
         return not readable and bool(writable)
 
     def close(self) -> None:
-        """Closes the connection."""
         with suppress(OSError):  # what was not sent never will be
             self._file.close()
         self._connection.close()

@@ -104,7 +104,6 @@ class Calls:
             return self.receive()
 
     def receive(self) -> tuple[Record, Arrays]:
-        """The next answer."""
         match self._channel.receive():
             case None:
                 raise ScriptFailed("the script's process, which has no network, ended")
@@ -139,16 +138,13 @@ class CutOffTrainer:
             setattr(self, name, optional[name])
 
     def parameters(self, seed: int) -> Arrays:
-        """As `Trainer.parameters`."""
         return self._calls.ask({"do": "parameters", "seed": seed})[1]
 
     def fit(self, parameters: Arrays, config: FitConfig) -> FitResult:
-        """As `Trainer.fit`."""
         record, tensors = self._calls.ask(fit_call(config), parameters)
         return FitResult(tensors, *_of(record, "examples", "metrics", "steps"))
 
     def evaluate(self, parameters: Arrays) -> EvaluateResult:
-        """As `Trainer.evaluate`."""
         record, _ = self._calls.ask({"do": "evaluate"}, parameters)
         return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
 

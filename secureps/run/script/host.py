@@ -62,11 +62,7 @@ class ScriptHost:
         self.may_step = False
 
     def do(self, record: Record, tensors: Tensors) -> Answer:
-        """Does what a record asks for, and returns the answer.
-
-        Raises:
-            SecurepsError: whatever was wrong, the script's failure first of all.
-        """
+        """Answers a record; SecurepsError for whatever was wrong, the script's failure first."""
         match record["do"]:
             case "look":
                 return self._answer_look()
@@ -110,7 +106,6 @@ class ScriptHost:
 
     @property
     def _privacy(self) -> RecordPrivacy | None:
-        """The record-level mechanism of the first holder."""
         return record_privacy(self._plan, self._records.get(next(iter(self._holders))))
 
     def _answer_look(self) -> Answer:

@@ -61,7 +61,6 @@ class Assignment:
     records: Mapping[str, int] = field(default_factory=dict)
 
     def record(self) -> Record:
-        """The assignment as plain values for JSON."""
         return {
             "script": str(self.script.absolute()),
             "plan": self.plan.text,
@@ -115,11 +114,7 @@ class ScriptProcess:
         self.failed = ""
 
     def look(self) -> tuple[Schema, dict[str, Kind]]:
-        """Asks for the model's schema and the kinds of its tensors.
-
-        Raises:
-            ScriptFailed, ConfigError, PlanRefused: it cannot be used, or not under this plan.
-        """
+        """Asks for schema and kinds of tensors; ScriptFailed, ConfigError or PlanRefused."""
         answer = self._ask({"do": "look"})
         specs = (TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in answer["schema"])
         return Schema(tuple(specs)), answer["kinds"]

@@ -62,11 +62,9 @@ class CoordinatorWatch(Meter):
         self.requests = 0
 
     def asked(self, message: Request, answer: Future[Reply]) -> None:
-        """Counts a request."""
         self.requests += 1
 
     def stands(self, machine: Machine, now: float) -> None:
-        """Something was handled and journalled."""
         self.changed = True
 
 
@@ -149,7 +147,6 @@ class Play:
                 self.simulation.loop.call_later(stay.leaves, partial(self._leave, name))
 
     def run(self, say: Say) -> None:
-        """Plays to the end."""
         for remark in self._remarks:
             say(remark)
 
@@ -194,7 +191,6 @@ class Play:
         return max(spent(plan, ledger.tally(name)) for name in self.scenario.clients)
 
     def summary(self) -> dict[str, Any]:
-        """The summary as plain values."""
         totals, clients = self.metrics.totals, self.scenario.clients
         updates = totals.updates_by_party()
         federation = self.simulation.coordinator.federation

@@ -152,11 +152,7 @@ class RayCalls:
 
 
 class SpreadTrainer(CutOffTrainer):
-    """Trains and evaluates on a cluster; all else is the same trainer's here.
-
-    Args:
-        own: the same trainer, in this process.
-    """
+    """Trains and evaluates on a cluster; all else is done by `own`, the same trainer here."""
 
     def __init__(self, own: Trainer, calls: RayCalls) -> None:
         super().__init__(calls, [each for each in OPTIONAL if hasattr(own, each)])
@@ -166,15 +162,12 @@ class SpreadTrainer(CutOffTrainer):
                 setattr(self, name, getattr(own, name))
 
     def parameters(self, seed: int) -> Arrays:
-        """As `Trainer.parameters`."""
         return self._own.parameters(seed)
 
     def begin_fit(self, parameters: Arrays, config: FitConfig) -> None:
-        """As `AheadTrainer.begin_fit`."""
         self._begin(fit_call(config), parameters)
 
     def begin_evaluate(self, parameters: Arrays, versions: Mapping[str, int]) -> None:
-        """As `AheadTrainer.begin_evaluate`."""
         at = versions if hasattr(self._own, "evaluate_at") else None
         self._begin({"do": "evaluate"} if at is None else evaluate_call(at), parameters)
 

@@ -103,7 +103,6 @@ def _simulated(
     around: tuple[Spread, CheckpointCopies | None],
     say: Say,
 ) -> Path:
-    """Plays a scenario that can be played; see `simulate`."""
     new_folder(folder)
     spread, copies = around
     say(

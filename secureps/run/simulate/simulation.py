@@ -164,7 +164,6 @@ class Simulation:
     # --- processes ----------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Starts a party, or restarts it from its journal."""
         executor = self._make(name)
         self.parties[name] = executor
         self._failed.discard(name)
@@ -260,18 +259,16 @@ class Simulation:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator's machine, read-only."""
+        """The coordinator's machine, to be read only."""
         machine = self.parties[self.ruler].machine
         assert isinstance(machine, Coordinator)
         return machine
 
     def reasons(self) -> str:
-        """Why every group waits, in words."""
         groups = self.coordinator.federation.groups.values()
         return "; ".join(self.plan.head(group.name) + group.reason for group in groups)
 
     def versions(self) -> dict[str, int]:
-        """The committed version of every group of the model."""
         groups = self.coordinator.federation.model_groups
         return {group.name: group.version for group in groups}
 

@@ -167,11 +167,7 @@ def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
 
 
 def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
-    """Prints the outcomes of the ServerApp's settings once; every trial runs it under its seed.
-
-    Raises:
-        ConfigError, PlanRefused: it asks a plan for what cannot be had.
-    """
+    """Prints once what the ServerApp settles (or ConfigError, PlanRefused)."""
     told = dict[str, None]()
     for plan in scenario.plans.values():
         founding = scenario.founding(plan, own.tuning)
@@ -223,10 +219,7 @@ class _Workers:
         self._count = 0
 
     def run(self, courses: Mapping[str, Course], workers: int, kernels: Path) -> None:
-        """Runs all courses to their ends, at most one job of each at a time.
-
-        `kernels` is where workers find theirs.
-        """
+        """Runs all courses, one job of each at a time; workers find kernels in `kernels`."""
         context = get_context("spawn")  # a fork would copy torch's threads
         workers = min(workers, len(courses))
         places = context.RawArray("d", 2 * workers)
@@ -314,7 +307,6 @@ class _Workers:
 
 
 def _result(job: Job, future: Future[Result]) -> Result:
-    """The result of a job; of a run that failed, an error that names the variant."""
     try:
         return future.result()
     except (RuleFailed, TooFew) as error:

@@ -95,7 +95,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
         return f"{self.candidate.name}-seed-{self.seed}"
 
 
@@ -120,7 +119,6 @@ class Outcome:
 
     @property
     def best(self) -> float:
-        """The best score of the trial."""
         return max((point.score for point in self.points), default=0.0)
 
 
@@ -133,7 +131,6 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
         return f"{self.candidate.name}-sealed"
 
 
@@ -392,12 +389,11 @@ class StudyResults:
         return f"{goal} after {result.reached:g} s, {result.versions} versions"
 
     def rows(self) -> tuple[Row, ...]:
-        """A row for every variant, in the study's order."""
         base = _median(self._outcomes(self.study.baseline))
         return tuple(self._row(variant.name, base) for variant in self.study.variant)
 
     def curves(self) -> dict[str, list[list[tuple[float, float]]]]:
-        """The curves by variant and seed: (virtual seconds, score)."""
+        """(Virtual seconds, score), by variant and seed."""
         return {
             variant.name: [
                 [(point.seconds, point.score) for point in outcome.points]

@@ -57,11 +57,9 @@ class RunFolder:
         self.model, self.best = root / "model.safetensors", root / "best.safetensors"
 
     def state(self, name: str) -> Path:
-        """The state folder of a party."""
         return self.root / "state" / name
 
     def config(self, name: str) -> Path:
-        """The configuration file of a server."""
         return self.root / "config" / f"{name}.toml"
 
     def address(self, name: str) -> str | None:
@@ -89,7 +87,7 @@ class RunFolder:
 
     @property
     def server(self) -> str:
-        """Where whoever rules answers: the coordinator's address, and its standby's; or empty."""
+        """The coordinator's address, and after a comma its standby's; empty if neither listens."""
         return ",".join(filter(None, map(self.address, (COORDINATOR, STANDBY))))
 
     @property
@@ -127,11 +125,9 @@ class Origin:
         standby: bool = False,
         pin: str = "off",
     ) -> Origin:
-        """The origin of a run that begins now."""
         return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies, standby, pin)
 
     def write(self, folder: RunFolder) -> None:
-        """Writes the file in a run's folder, which is then complete."""
         record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
         replace_text(folder.root / ORIGIN, json.dumps(record, indent=1) + "\n")
 
@@ -176,7 +172,6 @@ class Cast:
 
     @classmethod
     def of(cls, plan: Plan, clients: int) -> Cast:
-        """Names the parties of a plan."""
         return cls(
             shard_names(plan.section.most_shards),
             holder_names(plan.holders),

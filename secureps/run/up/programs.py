@@ -100,7 +100,6 @@ class Programs:
 
     @property
     def unsafe(self) -> bool:
-        """Whether the clients' seed is unsafe."""
         return self.order.unsafe_seed is not None
 
     @property
@@ -122,24 +121,20 @@ class Programs:
 
     @property
     def flower(self) -> bool:
-        """Whether the clients are a Flower app, which `secureps join` runs."""
         return speaks_flower(self.script)
 
     @property
     def copies(self) -> str | None:
-        """The URL that this run's checkpoints are copied to; None if they are not."""
         below = self.order.copies or self.federation.checkpoint_copies
         if below is None:
             return None
         return f"{below.rstrip('/')}/{self.folder.root.name}/checkpoints"
 
     def settings(self, partition: int) -> dict[str, Setting]:
-        """The settings of one data holder's script."""
         return {**self.pooled, "partition": partition}
 
     @property
     def assignment(self) -> Assignment:
-        """The assignment of the script's own process."""
         names = self.cast.clients
         return Assignment(
             self.script,
@@ -153,7 +148,6 @@ class Programs:
         )
 
     def supervisor(self) -> Supervisor:
-        """The supervisor of all processes but the script's."""
         return Supervisor(self.folder.logs, spawner=self.spawner)
 
     @contextmanager
@@ -171,11 +165,7 @@ class Programs:
             yield tuple(held.enter_context(settled(state, LISTEN)) for state in states)
 
     def start(self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...] = ()) -> str:
-        """Starts all processes; returns the coordinator's address, which the others need.
-
-        Args:
-            pair: as `pair` gives it.
-        """
+        """Starts all processes; returns the address of the coordinator, or of those of `pair`."""
         progress.doing("starts the coordinator")
         address = self._start_coordinator(supervisor, progress, pair)
         cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.further(self.cast)))
@@ -272,7 +262,6 @@ class Deaths:
         self._told: dict[tuple[str, ...], str] = {}
 
     def tell(self, news: Iterable[Finished | Died]) -> None:
-        """Tells of those who are started again."""
         alike: dict[str, list[Died]] = {}
         for each in news:
             if not isinstance(each, Died):

@@ -108,11 +108,7 @@ class _Cuts:
 
 
 class ClientWarnings:
-    """Follows the logs of clients, finds the first far cut of each kind, and counts them.
-
-    Args:
-        logs: the folder; that of client NAME is NAME.log.
-    """
+    """Finds in the logs of clients (NAME.log) the first far cut of each kind, and counts them."""
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
@@ -294,7 +290,6 @@ class Watch:
         self._keep()
 
     def _keep(self) -> None:
-        """Writes down the state that `secureps resume` needs."""
         seconds = time.monotonic() - self._began
         try:
             ResumeState(seconds, self._metrics.gathered).write(self._watched.folder)
@@ -337,7 +332,6 @@ class Watch:
     # --- one look -----------------------------------------------------------------
 
     def _hear(self) -> None:
-        """Takes the ends of processes."""
         news = self._supervisor.poll()
         self._deaths.tell(news)
         for line in self._echo.news():
@@ -346,7 +340,6 @@ class Watch:
         self._tell_failed()
 
     def _look(self) -> float:
-        """Reads the status once; returns the seconds until the next time."""
         self._hear()
         asked = time.monotonic()
         try:
@@ -508,7 +501,6 @@ class Watch:
         )
 
     def _clients(self) -> tuple[str, ...]:
-        """Clients whose processes are there."""
         return tuple(n for n in self._supervisor.running() if n in self._watched.clients)
 
 
