@@ -201,7 +201,7 @@ def follow(
         RunOver: the run ended first.
     """
     from secureps.errors import PeerError
-    from secureps.run.report.bar import show_moves
+    from secureps.run.report.terminal import show_moves
 
     last: Move | None = None
     began, silent = time.monotonic(), False

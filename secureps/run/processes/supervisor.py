@@ -17,7 +17,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from secureps.errors import (
     MISCONFIGURED,
@@ -115,12 +114,7 @@ class Supervisor:
         self._signals.install()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.stop()
         finally:

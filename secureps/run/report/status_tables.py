@@ -29,9 +29,9 @@ from secureps.messages.run import STANDBY
 from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import accusations
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
-from secureps.run.report.bar import move_text
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.tables import filled
+from secureps.run.report.terminal import move_text
 from secureps.wording import finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}

@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from secureps.crypto.sampling import NO_PRIVACY
@@ -101,17 +100,9 @@ class Totals:
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
-    def published(self, group: str, version: int) -> float | None:
-        """Seconds of the run's clock when a version was published; None if it is not known."""
-        return self._figures.get((group, version), {}).get((COORDINATOR, 0, PUBLISHED))
-
-    def clip(self, group: str, version: int) -> float | None:
-        """The adaptive clip of a version; None if it stays, or a restarted coordinator forgot."""
-        return self._figures.get((group, version), {}).get((COORDINATOR, 0, CLIP))
-
-    def spent(self, group: str, version: int) -> float | None:
-        """The largest epsilon when a version was published; None if there is no such figure."""
-        return self._figures.get((group, version), {}).get((COORDINATOR, 0, SPENT))
+    def coordinators(self, name: str, group: str, version: int) -> float | None:
+        """The coordinator's figure of a version; None if it has none, or forgot it by a restart."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, name))
 
     def waits(self, group: str, version: int) -> dict[str, Wait]:
         """The waits of a version's round for each client that it invited, by name.
@@ -126,20 +117,17 @@ class Totals:
         }
 
     def updates(self) -> Counter[str]:
-        return Counter(
-            group
-            for (group, _), figures in self._figures.items()
-            for _, _, name in figures
-            if name == UP and group != EVALUATION
-        )
+        return Counter(group for group, _ in self._arrived())
 
     def updates_by_party(self) -> Counter[str]:
-        return Counter(
-            party
-            for (group, _), figures in self._figures.items()
-            for party, _, name in figures
-            if name == UP and group != EVALUATION
-        )
+        return Counter(party for _, party in self._arrived())
+
+    def _arrived(self) -> Iterator[tuple[str, str]]:
+        """The group and the client of each update of the model that arrived."""
+        for (group, _), figures in self._figures.items():
+            for party, _, name in figures:
+                if name == UP and group != EVALUATION:
+                    yield group, party
 
     def ratio(self, name: str, sizes: Mapping[str, int]) -> float | None:
         """Bytes per update against the same values as plain fp32; None before any update.
@@ -362,8 +350,9 @@ class Metrics:
     def _complete(self, line: Line) -> Line:
         sums = self.totals.of_version(*line.at)
         reported = {name: sums[name] for name in self._figures if name in sums}
-        published, clip = self.totals.published(*line.at), self.totals.clip(*line.at)
-        spent = self.totals.spent(*line.at)
+        published, clip, spent = (
+            self.totals.coordinators(name, *line.at) for name in (PUBLISHED, CLIP, SPENT)
+        )
         adaptive = {} if clip is None else {CLIP: clip}
         return replace(
             line,
@@ -429,12 +418,7 @@ class Sinks:
     def __enter__(self) -> Sinks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close(None)
 
     def add(self, line: Line) -> None:

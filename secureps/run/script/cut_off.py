@@ -30,8 +30,8 @@ from secureps.client.trainer import (
     Setting,
     Trainer,
 )
-from secureps.errors import ConfigError, ScriptFailed, from_wire
-from secureps.run.script.channel import Channel, Record, Tensors
+from secureps.errors import ConfigError, ScriptFailed
+from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
 
 OPTIONAL = (
     "examples",
@@ -104,13 +104,10 @@ class Calls:
             return self.receive()
 
     def receive(self) -> tuple[Record, Arrays]:
-        match self._channel.receive():
-            case None:
-                raise ScriptFailed("the script's process, which has no network, ended")
-            case ({"failed": [str(kind), str(text)]}, _):
-                raise from_wire(kind, text, None)
-            case (dict(record), tensors):
-                return record, ordered(record, tensors)
+        if (got := self._channel.receive()) is None:
+            raise ScriptFailed("the script's process, which has no network, ended")
+        refuse_failure(got[0])
+        return got[0], ordered(*got)
 
 
 class Asked(Protocol):

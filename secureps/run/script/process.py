@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.client.trainer import Setting
-from secureps.errors import ScriptFailed, SecurepsError, from_wire
+from secureps.errors import ScriptFailed, SecurepsError
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.run.processes.spawning import Program, Spawner
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.baselines import Baselines
-from secureps.run.script.channel import Channel, Record
+from secureps.run.script.channel import Channel, Record, refuse_failure
 from secureps.run.script.rehearsal import Rehearsal
 from secureps.run.script.scoring import Score, Tensors
 from secureps.tracebacks import crashed
@@ -195,13 +195,12 @@ class ScriptProcess:
             self._send(self._assignment.record())
         self._send(record, tensors)
         while (got := self._channel.receive()) is not None:
+            refuse_failure(got[0])
             match got[0]:
                 case {"at": str(what)}:
                     self._at = what
                 case {"say": str(text)}:
                     say(text)
-                case {"failed": [str(kind), str(text)]}:
-                    raise from_wire(kind, text, None)
                 case {"done": dict(answer)}:
                     return answer
         raise self._ended()

@@ -23,11 +23,11 @@ from safetensors.numpy import load, save
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import FitConfig, Setting, Trainer
-from secureps.errors import ConfigError, InternalError, ScriptFailed, SecurepsError, from_wire
+from secureps.errors import ConfigError, ScriptFailed
 from secureps.extras import from_extras
 from secureps.messages.encoding import payload_digest
 from secureps.run.options import ENVIRONMENT
-from secureps.run.script.channel import Record, Tensors
+from secureps.run.script.channel import Record, Tensors, failure, refuse_failure
 from secureps.run.script.cut_off import (
     OPTIONAL,
     Arrays,
@@ -37,7 +37,6 @@ from secureps.run.script.cut_off import (
     fit_call,
     ordered,
 )
-from secureps.tracebacks import is_foreign, told, where
 
 RETRIES = 3
 """Times that a call is made again whose worker died."""
@@ -145,9 +144,7 @@ class RayCalls:
         """What a call answers, which may have begun long ago; the error that it says."""
         name = self.begin(record, tensors)
         replied, made = _unpacked(self._cluster.end(self._begun.pop(name)))
-        match replied:
-            case {"failed": [str(kind), str(text)]}:
-                raise from_wire(kind, text, None)
+        refuse_failure(replied)
         return replied, ordered(replied, made)
 
 
@@ -185,11 +182,8 @@ def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
         trainer = _made(told_of["script"], settings, told_of["state"])
         with blamed(told_of["call"]["do"]):
             record, made = answer(trainer, told_of["call"], _loaded(tensors))
-    except SecurepsError as error:
-        record, made = {"failed": [type(error).__name__, str(error)]}, {}
     except Exception as error:
-        kind = ScriptFailed if is_foreign(error) else InternalError
-        record, made = {"failed": [kind.__name__, f"{told(error)} ({where(error)})"]}, {}
+        record, made = failure(error), {}
     return _packed(record, made), b""
 
 

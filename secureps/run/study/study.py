@@ -36,8 +36,8 @@ from secureps.compiled import keep_in
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.run.processes.signals import Terminated, terminable
-from secureps.run.report.bar import bar_or_lines
 from secureps.run.report.plots import draw_study, undrawable
+from secureps.run.report.terminal import bar_or_lines
 from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.script.scoring import Look
 from secureps.run.simulate.scenario_file import Scenario, load_scenario

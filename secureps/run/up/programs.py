@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -21,8 +20,14 @@ from secureps.errors import InternalError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.reports import IDLE
-from secureps.run.processes.fork_server import ForkServers, can_fork
-from secureps.run.processes.spawning import Program, Spawner, Subprocesses
+from secureps.run.processes.spawning import (
+    MODULE,
+    ForkServers,
+    Program,
+    Spawner,
+    Subprocesses,
+    can_fork,
+)
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.trackers import Extras
@@ -51,7 +56,7 @@ def nothing_beside(run: Path) -> AbstractContextManager[None]:
 
 _TICK = 0.02
 
-SECUREPS = (sys.executable, "-P", "-m", "secureps")
+SECUREPS = (*MODULE, "secureps")
 """The installed package, whatever a file of the current folder is called: `python -m` alone would
 take its modules from there."""
 

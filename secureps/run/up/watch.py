@@ -27,7 +27,7 @@ from secureps.messages.requests import FAILED, GroupStatus, MemberStatus, Status
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
-from secureps.roles.coordinator.status import UP
+from secureps.roles.coordinator.status import SPENT, UP
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
@@ -460,8 +460,9 @@ class Watch:
 
     def _spent(self, status: Status) -> float:
         """The largest epsilon of a client, for the newest versions."""
-        newest = [self._metrics.totals.spent(group.name, group.version) for group in status.groups]
-        known = [spent for spent in newest if spent is not None]
+        spent = self._metrics.totals.coordinators
+        newest = [spent(SPENT, group.name, group.version) for group in status.groups]
+        known = [epsilon for epsilon in newest if epsilon is not None]
         return max(known or [member.epsilon for member in status.members], default=0.0)
 
     # --- the end ------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from secureps.messages.requests import Figure, Telemetry
-from secureps.roles.coordinator.status import UP
+from secureps.roles.coordinator.status import PUBLISHED, UP
 from secureps.run.report.version_metrics import DOWN, MOST_FIGURES, Totals, Wait
 
 
@@ -89,7 +89,7 @@ def test_how_long_each_client_was_waited_for_is_no_sum() -> None:
 def test_when_a_version_was_published_is_the_coordinators_to_say() -> None:
     totals = Totals()
     totals.add([report("a", 1, published_seconds=3.0)])
-    assert totals.published("all", 1) is None
+    assert totals.coordinators(PUBLISHED, "all", 1) is None
     totals.add([report("coordinator", 1, published_seconds=5.0)])
-    assert totals.published("all", 1) == 5.0
+    assert totals.coordinators(PUBLISHED, "all", 1) == 5.0
     assert totals.of_version("all", 1) == {}

@@ -177,7 +177,7 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
     killed = ("shard-1", "client-02")
     until(lambda: set(killed) <= processes(out).keys(), bfv)
     host = processes(out)["shard-1"].parent()
-    assert "fork_server" in str(host and host.cmdline())
+    assert "processes.spawning" in str(host and host.cmdline())
     for each in (*(processes(out)[name] for name in killed), host):
         each.kill()
     told, _ = bfv.communicate()

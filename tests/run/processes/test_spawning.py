@@ -12,8 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from secureps.run.processes.fork_server import MODULE, Fork, ForkServers, can_fork
-from secureps.run.processes.spawning import Process, Program, Subprocess
+from secureps.run.processes.spawning import (
+    MODULE,
+    Fork,
+    ForkServers,
+    Process,
+    Program,
+    Subprocess,
+    can_fork,
+)
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from tests.kits.nursery import ROOT
 from tests.kits.polling import until
