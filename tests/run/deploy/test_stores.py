@@ -19,8 +19,7 @@ from secureps.run.deploy.deployment import Request, kubernetes_files
 from secureps.run.deploy.stores import Store
 from tests.kits.command import said
 from tests.run.deploy.kits import deployed
-from tests.run.deploy.test_kubernetes import CLUSTER, complaint, written
-from tests.run.deploy.test_kubernetes_standby import settings_in
+from tests.run.deploy.test_kubernetes import CLUSTER, complaint, settings_in, written
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: no store can be named")
 

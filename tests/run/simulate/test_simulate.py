@@ -244,31 +244,6 @@ def test_the_extras_have_the_same_numbers(tmp_path: Path, monkeypatch: pytest.Mo
     assert file.closed
 
 
-def test_an_extra_that_is_not_installed_is_refused_before_the_folder_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extras_kit.remove(monkeypatch, "tensorboard")
-    with pytest.raises(ConfigError, match=r"pip install 'secureps\[tensorboard\]'"):
-        simulate(scenario(tmp_path), tmp_path / "out", extras=Extras(tmp_path / "tb"))
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("file", "held"),
-    [
-        ("metrics.jsonl", "holds a report of `secureps simulate` already"),
-        ("origin.json", "holds a run of `secureps up`"),
-        ("study.json", "holds a study"),
-    ],
-)
-def test_a_report_mixes_with_nothing(file: str, held: str, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / file).write_text("{}\n")
-    with pytest.raises(ConfigError, match=f"{held}.*name a folder of its own by --out"):
-        simulate(scenario(tmp_path), tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [file]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
