@@ -1,9 +1,6 @@
-"""`secureps act`: has a coordinator pause, go on, make a checkpoint, leave a client out.
+"""Commands by which an operator acts on a coordinator: `secureps act` and `secureps shards`.
 
-`secureps shards`: has it move blocks to a shard that comes, or from one that goes, and shows how
-far the move is; the coordinator moves them whether anybody looks or not.
-
-Errors go up to `run.cli`.
+The coordinator moves blocks whether or not anybody watches. Errors go up to `run.cli`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Puts a server together from its machine, its stores and its environment.
+"""Makes a server of its machine, its stores and its environment, as a process or in a simulation.
 
-The same for a process of its own (`run.serve`) and for a simulation (`run.simulate.simulate`).
 Nothing starts before `Executor.start`.
 """
 

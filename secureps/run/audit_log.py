@@ -1,8 +1,7 @@
-"""`secureps audit-log`: exports what a party did from its journal, and verifies what was exported.
+"""Exports and verifies what a party did, and what a ledger over all runs says.
 
-The file only grows: what was exported stays, byte for byte, whatever becomes of the journal.
-`secureps budget export | verify` do the same for a data holder's ledger over all runs, whose file
-is made anew.
+An audit log only grows: what was exported stays, byte for byte, whatever becomes of the journal.
+A statement of a ledger is made anew.
 """
 
 from __future__ import annotations
@@ -67,10 +66,9 @@ def export(
     printed: Path | None = None,
     passphrases: Passphrases | None = None,
 ) -> tuple[AuditLog, int]:
-    """Writes what a party's journal tells, or what it tells more; the log, and how many are new.
+    """Writes what a party's journal says, or what is new; returns the log, and how many are new.
 
-    The party may run meanwhile. A log that ends with the signature of a key that it has no more
-    is signed anew.
+    The party may run meanwhile. A log whose last signature is of an older key is signed anew.
 
     Args:
         out: made, or added to.
@@ -223,8 +221,7 @@ def export_ledger(
 
     Raises:
         ConfigError: no such ledger, or it has updates of other clients alone.
-        KitError: no key of this party.
-        DamagedStore, OperatorError: the ledger cannot be read, or the file not written.
+        KitError, DamagedStore, OperatorError: no key; a damaged ledger; a disk that refuses.
     """
     demand_ledger(ledger)
     me = load_private(kit, name, passphrases)
@@ -241,11 +238,10 @@ def export_ledger(
 
 
 def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
-    """What a signed statement of a ledger says.
+    """Returns what a signed statement of a ledger says.
 
     Raises:
-        ConfigError: no such file.
-        KitError: its party is not on the kit's roster.
+        ConfigError, KitError: no such file; its party is not on the kit's roster.
         DamagedStore: it was changed, or its party did not sign it.
     """
     try:

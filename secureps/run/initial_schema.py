@@ -44,15 +44,13 @@ def founding_schema(plan: Plan, made: Schema) -> Schema:
 
 
 def initial_schema(plan: Plan) -> Schema | None:
-    """The schema of the plan's file of version 0, or None if the first client founds.
+    """Reads the schema of the plan's file of version 0; None if the first client founds.
 
     It has digests of the tensors that the plan freezes: the file has those, too.
 
     Raises:
-        ConfigError: not a safetensors file, or of types that numpy does not have; or a tensor that
-            is trained has values that nobody could train from.
-        PlanRefused: as `Plan.layout`.
-        DiskFailed, DamagedStore: as `initial_path`.
+        ConfigError: no safetensors file, or its types or values are not to be trained from.
+        PlanRefused, DiskFailed, DamagedStore: as `Plan.layout` and `initial_path`.
     """
     if plan.section.initial is None:
         return None

@@ -1,7 +1,6 @@
 """`secureps preflight`: whether one party could take part from this machine, before it does.
 
-Each look says one thing in one line, and what to do about it; none of them changes anything that is
-there.
+Each look says one thing in one line, and what to do about it. None of them changes anything.
 """
 
 from __future__ import annotations
@@ -67,9 +66,7 @@ class Departure:
     """Who would take part, and from where.
 
     Args:
-        kit, name: its start-up kit, and who it is on the roster.
-        server: HOST:PORT of the coordinator, or of it and its standby, HOST:PORT,HOST:PORT; None:
-            nobody is dialled.
+        server: HOST:PORT of the coordinator, after a comma its standby's; None: nobody is dialled.
         state: where it would keep its state; None: where it does by default.
         site, plan: files; the one is held against the other, if both are given.
     """

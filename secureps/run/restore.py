@@ -26,9 +26,8 @@ def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
     """Brings a copy back into the state folder of a party of a kit; yields what to say of it.
 
     Raises:
-        ConfigError: the copy, or what is in the state folder, is another party's, or they are of
-            two runs or of another kit; and as `store.backup.restore`.
-        DamagedStore, OperatorError: as `store.backup.restore`.
+        ConfigError: copy, folder and kit are not all of this party and of one run.
+        ConfigError, DamagedStore, OperatorError: as `store.backup.restore`.
     """
     roster = load_public(kit).roster
     role = roster.find(name).role

@@ -140,7 +140,6 @@ def serve(
         role: "coordinator", "shard" or "keyholder".
         config: its TOML file; keys as in `config.ServeSection`.
         log_format: of stderr; under "json" whatever ends it is a line of the log.
-        passphrase_fd: an open file whose first line is the passphrase of its private keys.
         standby: follows the coordinator that its file names, and takes over from it.
 
     Raises:

@@ -67,10 +67,9 @@ class Founding:
 def found(
     plan: Plan, path: Path, settings: Mapping[str, Setting], clients: int, seed: Seed
 ) -> Founding | None:
-    """Runs the ServerApp of a plan's script, if there is one that has not been run.
+    """Runs the ServerApp of a plan's script (`path`), if there is one that has not been run.
 
     Args:
-        plan: with what it says itself; path: of the script.
         settings: of a client; clients: how many take part.
         seed: of what the ServerApp draws.
 

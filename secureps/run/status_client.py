@@ -35,11 +35,9 @@ class StatusClient:
     """Asks the coordinator, as a party of the roster; only `act` and `rest` change anything.
 
     Args:
-        kit: start-up kit with `name`'s identity.
         name: whose identity to use; None: that of an observer, whose kit it is.
         server: HOST:PORT of the coordinator; also its standby's, after a comma.
         insecure: without TLS, on loopback.
-        passphrases: opens its private keys.
     """
 
     def __init__(

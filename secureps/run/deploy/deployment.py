@@ -38,7 +38,6 @@ class Request:
     Args:
         names: of the kit's parties; empty: all of them.
         values: of the model, where the plan does not tell.
-        permit: what may be done because the plan says so.
         script, settings, budget, threshold, site: of clients, as `secureps join` has them.
     """
 

@@ -58,13 +58,9 @@ class Cluster:
     """Where a party runs.
 
     Args:
-        domain: under which servers are found from other clusters: coordinator.DOMAIN, and so on;
-            None: all parties are in one cluster.
+        domain: servers are coordinator.DOMAIN, and so on; None: all parties are in one cluster.
         storage: of a party's volume, as Kubernetes spells it.
-        storage_class: None: the cluster's own default.
         monitoring: the namespace of Prometheus.
-        standby: the coordinator has one, which follows it and takes over.
-        store: an object store that servers reach, if any.
     """
 
     image: str
@@ -96,8 +92,7 @@ class Training:
 
     Args:
         script: name and text of the file; None: clients are left out.
-        options: of `secureps join`, besides where it is and who it is; in them {name} stands for a
-            client, and {index} for its number among those of the kit.
+        options: of `secureps join`; {name} stands for a client, {index} for its number in the kit.
         records: a PersistentVolumeClaim with the data holder's records.
         image: with what the script imports; None: that of servers.
         site: text of the file of what their site allows.

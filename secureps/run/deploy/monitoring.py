@@ -30,11 +30,11 @@ class Alert:
 
 
 def service_monitor(name: str, party: str, role: Role, observer: tuple[str, str]) -> Manifest:
-    """How one server is read.
+    """Says how Prometheus reads one server.
 
     Args:
         name, party: the server's in the cluster, and on the roster.
-        observer: whose certificate is shown: the name in the cluster, and on the roster.
+        observer: in the same two places, whose certificate is shown.
     """
     theirs, certificate = observer
     shown: Manifest = {

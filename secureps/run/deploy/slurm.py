@@ -99,12 +99,11 @@ class Batch:
     """What is asked of Slurm for every job.
 
     Args:
-        folder: absolute, on a file system that all nodes share; kit: likewise.
+        folder, kit: absolute, on a file system that all nodes share.
         ca_fingerprint: of the kit's CA, hexadecimal; with another's kit nothing starts.
         time: of a job, as sbatch has it.
         more: further options of sbatch, such as "--partition=low".
         port: the coordinator's; shards have those that follow.
-        copies: the URL that servers copy checkpoints to.
     """
 
     folder: Path

@@ -41,9 +41,7 @@ class Sheet:
     """The texts and settings of a run's pictures.
 
     Args:
-        name: of the run.
         clock: which time is elapsed: "time" or "virtual time".
-        unsafe: the run has an unsafe seed; every picture says so.
         groups: of the plan, in its order; empty: as they come.
         budget, delta: of each client; None without privacy. `adjacency`: what epsilon is of.
         references: scores by whoever has them, to be drawn as lines; `measure` is theirs.
@@ -322,9 +320,7 @@ def draw_study(
     target: float,
     folder: Path,
 ) -> None:
-    """Writes `study.png`: a line for every seed of a variant, to where it ended.
-
-    Nothing where `undrawable`.
+    """Writes `study.png`, a line for every seed of a variant; nothing where `undrawable`.
 
     Args:
         curves: by variant and seed: (virtual seconds above 0, score).

@@ -34,7 +34,6 @@ class View:
     """The state of a run at one moment.
 
     Args:
-        elapsed: seconds since the start.
         wanted: versions that are made of each group.
         groups: version, step, reason and who is late; empty before the coordinator answers.
         score, scored: of the newest version that was judged, and which that was.

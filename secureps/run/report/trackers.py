@@ -69,7 +69,6 @@ class Heading:
         name: of the plan or scenario; run: of this one among its runs.
         settings: what was chosen before it began, nested as in its file.
         groups: how many the plan has.
-        unsafe: it has an unsafe seed.
     """
 
     name: str
@@ -122,12 +121,9 @@ def _events(heading: Heading, folder: Path) -> Path:
 
 
 class TensorBoard:
-    """Scalars over versions, and the settings for its HParams tab, as event files.
+    """Scalars over versions, and the settings for its HParams tab, as event files in `folder`.
 
     Its wall clock is the run's: under virtual time, "relative" is virtual seconds.
-
-    Args:
-        folder: of all runs, for `tensorboard --logdir`.
     """
 
     def __init__(self, heading: Heading, folder: Path) -> None:

@@ -162,7 +162,6 @@ class Line:
         figures: seconds and bytes, summed over the parties, by name; and the clip, if adaptive.
         waits: how long its round waited for each client.
         federated: metrics of the model of this version by the federation's own evaluation.
-        unsafe: the run has an unsafe seed.
     """
 
     group: str
@@ -256,7 +255,6 @@ class Metrics:
 
     Args:
         tell: hears a line when it is known, and again when more is.
-        unsafe: the run has an unsafe seed.
         figures: those of totals that lines have.
         before: of an earlier play of the same run; its lines are told first, all of them.
     """
@@ -319,8 +317,7 @@ class Metrics:
         """Adds a version that was published; a known one stays as it is.
 
         Args:
-            elapsed: when it was seen; what the coordinator reports is nearer to the truth.
-            epsilon: where the coordinator reports none.
+            elapsed, epsilon: as seen from here; what the coordinator reports goes before it.
             figures: known besides those that are reported.
         """
         if (group, version) in self._lines:

@@ -98,12 +98,10 @@ class Race:
     """The common start of the baselines.
 
     Args:
-        plan, script: of the federation; versions: how many it made.
-        holders: the settings of every data holder, by name.
-        pooled: the settings of nobody in particular.
+        versions: how many the federation made.
+        holders: the settings of every data holder, by name; pooled: of nobody in particular.
         records: the public number that a holder counts by, by its name; empty for the plan's.
         start: version 0; empty if it is not known.
-        seed: of the holders' trainings.
     """
 
     plan: Plan

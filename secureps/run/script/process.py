@@ -43,7 +43,6 @@ class Assignment:
     """A script, and the settings that it is given.
 
     Args:
-        script, plan: of the federation.
         holders: the settings of every data holder, by name; pooled: of nobody in particular.
         local: the folders of the clients' local tensors, by name.
         unsafe_seed: of the holders' trainings, or None.
@@ -120,13 +119,9 @@ class ScriptProcess:
         return Schema(tuple(specs)), answer["kinds"]
 
     def count(self) -> tuple[tuple[int, ...], dict[str, int]]:
-        """Asks for the number of records of each holder; empty if one cannot tell.
+        """Asks for each holder's number of records, and how many that train touch each row-block.
 
-        Returns:
-            these, and how many holders that train touch each row-block, if there are any.
-
-        Raises:
-            ScriptFailed: as `look`.
+        The numbers are empty if one holder cannot tell; ScriptFailed as `look`.
         """
         answer = self._ask({"do": "count"})
         found = answer["examples"]

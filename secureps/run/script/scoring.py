@@ -184,7 +184,6 @@ class Judge:
     own held-out records; else the script's evaluator does. What fails is noted once (`failed`).
 
     Args:
-        plan, script: of the federation.
         holders: the settings of every data holder, by name; pooled: of nobody in particular.
         look: of the first holder's trainer.
         own: the clients' local tensors.

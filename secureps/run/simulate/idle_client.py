@@ -1,10 +1,9 @@
 """A simulated client that has a machine only once something was asked of it.
 
-Of very many clients few train. One that was asked for nothing yet is what it has heard: a few
-messages, which it shares with all others. As soon as anything more happens to it than that a
-version is published, that it is told of key holders, or that the run ends, its machine is made,
-hears all of that again, at the times at which it came, and comes to the same decisions, for a
-machine is a function of its events.
+Of very many clients few train. A client that was asked for nothing keeps the few messages that it
+has heard, which all others share. Its machine is made when anything else happens to it than a
+published version, news of key holders or the end of the run. The machine hears those messages
+again, with their times, and decides as it would have, for it is a function of its events.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class IdleClient(Worker):
     Args:
         make: makes both, as they are before anything has happened.
         cost: as of `ClientWorker`.
-        clock: the run's; told: shared by all clients.
+        told: shared by all clients.
     """
 
     def __init__(

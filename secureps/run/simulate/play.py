@@ -51,10 +51,9 @@ OFTEN = 1000
 class CoordinatorWatch(Meter):
     """Observes one coordinator, or those that follow each other.
 
-    Most events of a simulation are its clients': a play that looked at the run after each of them,
-    as it must after each of the coordinator's, would look at the same millions of times.
-    `changed`: it has handled something; `requests`: how many came, of which none brings more than
-    two reports. Whoever looks sets both back.
+    Most events of a simulation are its clients': to look at the run after each of them would be to
+    look at the same millions of times. `changed`: the coordinator has handled something;
+    `requests`: how many came, each with two reports at most. Whoever looks sets both back.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,9 @@
 """Trains a simulation's clients on a Ray cluster, while its clock and its parties stay here.
 
-A training begins as its virtual time does, on whichever core of the cluster is free, and is waited
-for when its virtual time is over: who trains meanwhile trains beside it. What is sent is bytes: the
-script's path, settings, what is asked, tensors. A worker makes the trainer from them, so script and
-data lie at the same paths on every node. Trainings are functions of what they are given, to the
-last bit: one whose worker died is done again.
+A training begins when its virtual time does, on any free core of the cluster, and is waited for
+when that time is over. Only bytes are sent: the script's path, settings, what is asked, tensors. A
+worker makes the trainer from them, so script and data lie at the same paths on every node. A
+training whose worker died is done again, with the same bits.
 """
 
 from __future__ import annotations

@@ -200,9 +200,8 @@ class Simulation:
 
         Raises:
             SecurepsError: whatever ended a party that should not have ended.
-            Refused: a server halted for a reason to complain of.
-            InternalError: nothing is left to happen, and `until()` is not true; where a client
-                left for a reason to complain of, its error instead.
+            InternalError: nothing is left to happen, and `until()` is not true; if a client left by
+                an error, that error instead.
         """
         if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
             self.refuse_failed()

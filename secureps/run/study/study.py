@@ -85,15 +85,12 @@ class _Running(NamedTuple):
 
 @terminable(Terminated)
 def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
-    """Plays the trials that are not played yet, and writes the table and the picture.
+    """Plays the trials that are not played yet, writes table and picture, and returns the rows.
 
     Args:
         path: a scenario with a study.
         out: the study's folder (default: runs/NAME-study); one of the same study goes on.
         workers: trials that are played at once.
-
-    Returns:
-        the table's rows.
 
     Raises:
         ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's

@@ -70,12 +70,9 @@ class RunFolder:
             return None
 
     def further(self, cast: Cast, known: Iterable[str] = ()) -> tuple[str, ...]:
-        """Shards that were added while the run trained: they have a file, and the plan has none.
+        """Finds shards added while the run trained: the CA and a file name them, the plan does not.
 
-        And the CA says that they are shards. Whoever is `known` is not among them.
-
-        Raises:
-            KitError: the kit does not say who is.
+        Those that are `known` are left out; KitError if the kit does not say who is a shard.
         """
         others = {*RESERVED, *cast.shards, *cast.holders, *known}
         names = {file.stem for file in (self.root / "config").glob("*.toml")} - others

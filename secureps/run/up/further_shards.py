@@ -44,7 +44,6 @@ def bring(
     Said again, it goes on where it was. Of a run that is over no process is begun.
 
     Args:
-        root: the run's folder.
         pause: between two looks, for EVERY seconds.
         clock: seconds.
 
