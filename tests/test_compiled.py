@@ -295,7 +295,7 @@ def test_every_process_of_up_hears_of_the_folder(
 
 def test_warming_again_in_one_process_finds_all() -> None:
     warm()
-    assert warm().compiled == 0
+    assert warm().startswith("compiled 0 kernels in ")
 
 
 def test_without_numba_it_is_said_once_and_nothing_is_compiled(

@@ -57,20 +57,12 @@ def as_coordinator(
     """
     from secureps.messages.run import COORDINATOR
     from secureps.run.status import find
-    from secureps.run.status_client import StatusClient
-    from secureps.store.kit_files import Passphrases
 
     whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
     if why := whom.why_silent():
         raise OperatorError(f"nobody plays {run} now: {why}")
-    if not whom.server:
-        raise OperatorError(f"{run}: its coordinator is being started")
-    passphrases = Passphrases(passphrase_fd)
-    own = StatusClient(whom.kit, COORDINATOR, whom.server, whom.insecure, passphrases)
-    try:
+    with whom.client() as own:
         yield own
-    finally:
-        own.close()
 
 
 def act(

@@ -231,20 +231,15 @@ class Judge:
         assert self._evaluator is not None
         return self._evaluated(self._evaluator, self._whole(tensors))
 
-    def result(self, tensors: Tensors) -> EvaluateResult | None:
-        """Evaluates; None without an evaluator, or if the script failed (`failed` says so once)."""
+    def score(self, tensors: Tensors) -> Score | None:
+        """Scores; None without an evaluator, or if the script failed (`failed` says so once)."""
         if self._evaluator is None:
             return None
         try:
-            return self.evaluate(tensors)
+            return Score.of(self.evaluate(tensors), self._plan)
         except SecurepsError as error:
             self.failed = self.failed or f"a version has no held-out score: {error}"
             return None
-
-    def score(self, tensors: Tensors) -> Score | None:
-        """The score of `result`."""
-        result = self.result(tensors)
-        return None if result is None else Score.of(result, self._plan)
 
     def alone(self, trainer: Trainer, model: Tensors) -> Score:
         """Scores a holder's own, whole model by the federation's evaluator (ScriptFailed)."""

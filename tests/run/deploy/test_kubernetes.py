@@ -25,8 +25,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster, Federation, manifests
-from secureps.run.deploy.monitoring import alerts
+from secureps.run.deploy.kubernetes import Cluster, Federation, alerts, manifests
 from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import Needs
 from tests.kits.command import said
