@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from secureps.errors import ConfigError
 from secureps.run.check import PROGRAM_BYTES, check
 from secureps.run.deploy.deployment import Request, kubernetes_files, notes, yaml_text
-from secureps.run.deploy.kubernetes import Cluster
 from secureps.store.keyring import load_public
 from tests.run.deploy.kits import deployed
-
-CLUSTER = Cluster("registry.example/secureps:1", "trial", "", "ps.example", "fast", "monitoring")
+from tests.run.deploy.test_kubernetes import CLUSTER, asked_memory
 
 
 def test_what_a_site_allows_goes_with_its_client_and_the_kits_ca_is_pinned(tmp_path: Path) -> None:
@@ -51,10 +49,7 @@ def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_lea
     found = kubernetes_files(
         Request(scaled, home / "kit", ("shard-0",), values=1_000_000), CLUSTER, None, None
     )
-    objects = [e for f in found.values() for t in f.values() for e in yaml.safe_load_all(t) if e]
-    (shard,) = (each for each in objects if each["kind"] == "StatefulSet")
-    resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
-    asked = int(resources["requests"]["memory"].removesuffix("Mi")) << 20
+    asked = asked_memory(found["servers"]["shard-0.yaml"]) << 20
     assert 0 <= asked - fewest.memory - PROGRAM_BYTES < 1 << 20
 
 
@@ -65,11 +60,8 @@ def test_a_shard_with_a_limit_gets_room_for_pages_of_its_files(tmp_path: Path) -
         own = f'[federation]\nscript = "client.py"\nclients = 5\nmemory = "{memory}"\n'
         (tmp_path / "plan.toml").write_text((home / "plan.toml").read_text() + own)
         request = Request(tmp_path / "plan.toml", home / "kit", ("shard-0",), values=10**8)
-        (parts,) = kubernetes_files(request, CLUSTER, None, None).values()
-        objects = [e for text in parts.values() for e in yaml.safe_load_all(text) if e]
-        (shard,) = (each for each in objects if each["kind"] == "StatefulSet")
-        resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
-        asked[memory] = int(resources["requests"]["memory"].removesuffix("Mi"))
+        parts = kubernetes_files(request, CLUSTER, None, None)["servers"]
+        asked[memory] = asked_memory(parts["shard-0.yaml"])
     assert asked["100 MB"] - asked["50 MB"] in (47, 48)
     assert asked["100 MB"] < asked["900 MB"] == asked["1 GB"], "no more than a version has"
 

@@ -67,6 +67,13 @@ def pods() -> list[dict[str, Any]]:
     return [each["spec"]["template"]["spec"] for each in found]
 
 
+def asked_memory(text: str) -> int:
+    """MiB that the StatefulSet of a file asks for."""
+    (runs,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "StatefulSet")
+    resources = runs["spec"]["template"]["spec"]["containers"][0]["resources"]
+    return int(resources["requests"]["memory"].removesuffix("Mi"))
+
+
 def complaint(each: dict[str, Any]) -> str:
     """What the API would say of an object; empty if it is sound."""
     validator = pytest.importorskip("kubernetes_validate")
