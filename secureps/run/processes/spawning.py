@@ -46,12 +46,15 @@ _NUMBER = struct.Struct("q")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The command of a process. One that `may_finish` ends by itself, with exit status 0, or
-    `UNFINISHED`, and so does one whose log has the words `done`, if there are such.
+    """The command of a process.
 
-    Without an environment it has this process's own. One that is `preloaded` starts when all that
-    it is likely to import is there, if anything imports for it. The others go on without one that
-    `may_fail`: it runs a data holder's script. An open file that it `inherits` keeps its number.
+    Args:
+        environment: None: this process's own.
+        may_finish: it ends by itself, with exit status 0 or `UNFINISHED`.
+        preloaded: it starts when all that it is likely to import is there, if a server imports it.
+        done: words of its log after which it may finish too.
+        may_fail: it runs a data holder's script, and the others go on without it.
+        inherits: an open file that keeps its number.
     """
 
     name: str
@@ -88,11 +91,7 @@ class Spawner(Protocol):
         """Whether `spawn` would start it at once."""
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        """Starts a process that waits for `begin`; stdout and stderr go to an open file.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Starts a process that waits for `begin`, or OSError; its output goes to an open file."""
 
 
 class Subprocess:
@@ -118,11 +117,9 @@ class Subprocess:
         self._process.stdin.close()
 
     def poll(self) -> int | None:
-        """As `subprocess.Popen.poll`."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """As `subprocess.Popen.wait`."""
         return self._process.wait()
 
 
@@ -130,11 +127,9 @@ class Subprocesses:
     """Starts each process from its beginning."""
 
     def ready(self, program: Program) -> bool:
-        """Always."""
         return True
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        """As `Spawner.spawn`."""
         return Subprocess(program, log)
 
 
@@ -202,11 +197,7 @@ class ForkServers:
         return _readable(self._line(program))
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        """Forks it; a program that is no module of this interpreter begins anew.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Forks a module of this interpreter; any other program begins anew, or OSError."""
         if program.arguments[:3] == MODULE and program.environment is not None:
             with suppress(OSError, EOFError):  # the server has ended
                 return Fork(self._line(program), program, log)
@@ -217,11 +208,7 @@ class ForkServers:
 
 
 class Fork:
-    """A process of a fork server.
-
-    Raises:
-        EOFError, OSError: the server has ended.
-    """
+    """A process of a fork server; EOFError or OSError if the server has ended."""
 
     def __init__(self, server: socket.socket, program: Program, log: IO[bytes]) -> None:
         self._code: int | None = None
@@ -249,7 +236,7 @@ class Fork:
             self._line.sendall(self._order)
 
     def poll(self) -> int | None:
-        """As `Process.poll`; once its server is lost, a fork ends as if it were killed."""
+        """As `Process.poll`; if its server is lost, a fork counts as killed once it ended."""
         if self._code is None and _readable(self._line):
             try:
                 self._code = self._said()
@@ -262,7 +249,6 @@ class Fork:
         return self._code
 
     def wait(self) -> int:
-        """As `Process.wait`."""
         while (code := self.poll()) is None:
             time.sleep(_TICK)
         return code
@@ -314,10 +300,7 @@ def _preload(names: str) -> None:
 
 
 def _serve(line: socket.socket) -> tuple[socket.socket, list[int]]:
-    """Forks whenever it is asked; returns in a fork alone, with the files that came for it.
-
-    Ends with whoever asks.
-    """
+    """Forks when it is asked; returns in a fork alone, with its files. Ends with whoever asks."""
     forks: dict[int, tuple[int, socket.socket]] = {}
     line.send(b"\n")
     while True:
