@@ -304,7 +304,8 @@ def _serve(line: socket.socket) -> tuple[socket.socket, list[int]]:
     forks: dict[int, tuple[int, socket.socket]] = {}
     line.send(b"\n")
     while True:
-        readable, _, _ = select.select([*forks, line], [], [])
+        watched: list[int | socket.socket] = [*forks, line]
+        readable, _, _ = select.select(watched, [], [])
         for handle in forks.keys() & readable:
             pid, asker = forks.pop(handle)
             os.close(handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,7 +155,7 @@ def test_a_fork_runs_when_somebody_knows_of_it(
     assert isinstance(waiting, Fork)
     assert waiting.poll() is None
     assert os.getpgid(waiting.pid) == waiting.pid
-    waiting._line.close()  # as where whoever asked for it has been killed
+    waiting._line.shutdown(socket.SHUT_WR)  # as where whoever asked for it has been killed
     assert waiting.wait() == 1
     assert log.read_text() == ""
 
@@ -225,9 +226,8 @@ def test_programs_begin_anew_once_it_is_lost(
         until((tmp_path / "before").read_text)
         if not preloads:
             psutil.Process(before.pid).parent().kill()
-        after = spawned(
-            server, program(environment, "ends", "exit", "7", preloaded=True), tmp_path / "after"
-        )
+        given = program(environment, "ends", "exit", "7", preloaded=bool(preloads))
+        after = spawned(server, given, tmp_path / "after")
         assert isinstance(after, Subprocess)
         after.begin()
         assert after.wait() == 7
