@@ -40,7 +40,7 @@ MODULE = (sys.executable, "-P", "-m")
 
 _TASKS = Path("/proc/self/task")
 _TICK = 0.005
-_NUMBER = struct.Struct("q")
+_NUMBER = struct.Struct("<q")
 """A fork's number, which the fork says, and its exit status, which its server says."""
 
 

@@ -295,7 +295,7 @@ def test_a_file_of_an_earlier_play_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps(line(version=1).record()) + "\n{half a li")
     sink = JsonLines(path)
-    assert path.exists(), "until its records come again"
+    assert path.exists(), "until its lines come again"
     sink.add(line(version=1))
     sink.add(line(version=2))
     assert records(path) == [line(version=1).record(), line(version=2).record()]
@@ -331,7 +331,7 @@ def test_a_sink_that_breaks_is_left_out_and_told_of_once() -> None:
         sinks.close({"score": 1})
     assert sound.heard == [0, 1, 2, 3, {"score": 1}]
     assert brittle.heard == [0]
-    assert said == ["Brittle gets no more records of this run: RuntimeError: the server is gone"]
+    assert said == ["Brittle gets no more lines of this run: RuntimeError: the server is gone"]
 
 
 def test_a_run_that_breaks_off_has_no_summary() -> None:
@@ -352,4 +352,4 @@ def test_a_disk_that_is_full_does_not_end_a_run(tmp_path: Path) -> None:
     with Sinks((JsonLines(tmp_path / "gone" / "metrics.jsonl"),), said.append) as sinks:
         sinks.add(line())
     (text,) = said
-    assert text.startswith("JsonLines gets no more records of this run: FileNotFoundError")
+    assert text.startswith("JsonLines gets no more lines of this run: FileNotFoundError")
