@@ -291,6 +291,11 @@ def test_every_process_of_up_hears_of_the_folder(
     assert kernel_folder().parent == tmp_path / "other"
 
 
+def test_warming_again_in_one_process_finds_all() -> None:
+    warm()
+    assert warm().startswith("compiled 0 kernels in ")
+
+
 def test_without_numba_it_is_said_once_and_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status as status_words
-from secureps.roles.coordinator.status import UP
+from secureps.roles.coordinator.status import SPENT, UP
 from secureps.run.report.version_metrics import DOWN, SECONDS, Totals
 
 KEPT = 40
@@ -158,7 +158,7 @@ class Observation:
 
     def _cost(self, group: str, version: int) -> Cost | None:
         sums = self._totals.of_version(group, version)
-        spent = self._totals.spent(group, version)
+        spent = self._totals.coordinators(SPENT, group, version)
         return cost_of(group, version, sums, spent) if sums or spent is not None else None
 
 

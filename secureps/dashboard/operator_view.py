@@ -35,8 +35,8 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
-from secureps.run.report.bar import move_text
 from secureps.run.report.status_tables import STATES, ofwhat, spent
+from secureps.run.report.terminal import move_text
 from secureps.service.metrics import unnamed
 from secureps.wording import counted, named
 

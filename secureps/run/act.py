@@ -1,9 +1,6 @@
-"""`secureps act`: has a coordinator pause, go on, make a checkpoint, leave a client out.
+"""Commands by which an operator acts on a coordinator: `secureps act` and `secureps shards`.
 
-`secureps shards`: has it move blocks to a shard that comes, or from one that goes, and shows how
-far the move is; the coordinator moves them whether anybody looks or not.
-
-Errors go up to `run.cli`.
+The coordinator moves blocks whether or not anybody watches. Errors go up to `run.cli`.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ SAID = {
 
 
 def told(act: Act) -> str:
-    """What an act that was done has done, in a line."""
+    """Says in a line what an act has done."""
     return SAID[Deed(act.what)].format(client=act.party)
 
 
@@ -60,20 +57,12 @@ def as_coordinator(
     """
     from secureps.messages.run import COORDINATOR
     from secureps.run.status import find
-    from secureps.run.status_client import StatusClient
-    from secureps.store.kit_files import Passphrases
 
     whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
     if why := whom.why_silent():
         raise OperatorError(f"nobody plays {run} now: {why}")
-    if not whom.server:
-        raise OperatorError(f"{run}: its coordinator is being started")
-    passphrases = Passphrases(passphrase_fd)
-    own = StatusClient(whom.kit, COORDINATOR, whom.server, whom.insecure, passphrases)
-    try:
+    with whom.client() as own:
         yield own
-    finally:
-        own.close()
 
 
 def act(
@@ -108,7 +97,7 @@ EVERY = 0.5
 
 
 class RunOver(Exception):
-    """The run was over first, or is at its end: nobody's fault, and nothing to be done about."""
+    """The run was over first, or is at its end: nobody is at fault, and nothing can be done."""
 
 
 def shards(
@@ -165,7 +154,7 @@ def shards(
 
 
 def _say(own: StatusClient, act: Act) -> None:
-    """Says it to the coordinator; RunOver if that is why it is refused."""
+    """Tells the coordinator; RunOver if it refuses because the run is over."""
 
     try:
         own.act(act)
@@ -175,7 +164,7 @@ def _say(own: StatusClient, act: Act) -> None:
 
 
 def _demand_going(status: Status) -> None:
-    """RunOver if a run makes no more versions."""
+    """Raises RunOver if the run makes no more versions."""
     from secureps.wording import printable
 
     if status.finished:
@@ -190,18 +179,18 @@ def follow(
     console: Console,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Shows the move that follows an act until it is over; what came of it, in a line.
+    """Shows the move that an act began until the move ends; returns its outcome in a line.
 
     Args:
         ask: for the next status; raises PeerError while there is no answer.
         pause: between two looks, for EVERY seconds.
 
     Raises:
-        OperatorError: it was given up.
-        RunOver: the run was over first.
+        OperatorError: the coordinator gave the move up.
+        RunOver: the run ended first.
     """
     from secureps.errors import PeerError
-    from secureps.run.report.bar import show_moves
+    from secureps.run.report.terminal import show_moves
 
     last: Move | None = None
     began, silent = time.monotonic(), False

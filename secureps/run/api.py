@@ -103,7 +103,6 @@ class RunResult:
 
     @property
     def model_path(self) -> Path:
-        """The last model, as a safetensors file."""
         return RunFolder(self.folder).model
 
     def model(self) -> Parameters:
@@ -289,7 +288,6 @@ def _summary(report: Path) -> Path:
 
 
 def _score(judged: Mapping[str, Any]) -> dict[str, float]:
-    """The loss, and all metrics that the script names, of a summary's score."""
     named = {"loss": judged.get("loss"), judged.get("measure", ""): judged.get("value")}
     named |= judged.get("others", {})
     return {name: float(value) for name, value in named.items() if value is not None}

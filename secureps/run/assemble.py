@@ -1,6 +1,5 @@
-"""Puts a server together from its machine, its stores and its environment.
+"""Makes a server of its machine, its stores and its environment, as a process or in a simulation.
 
-The same for a process of its own (`run.serve`) and for a simulation (`run.simulate.simulate`).
 Nothing starts before `Executor.start`.
 """
 
@@ -57,11 +56,7 @@ class Founding:
 def make_coordinator(
     kit: PublicKit, founding: Founding, checkpoints: Path, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a coordinator, which writes manifests to `checkpoints`.
-
-    Raises:
-        PlanRefused: a rule of the user's cannot be imported, or made.
-    """
+    """Makes a coordinator; PlanRefused if a rule of the user's cannot be imported or made."""
     machine = _coordinator(kit, founding)
     worker = CoordinatorWorker(machine, checkpoints)
     if isinstance(stores.journal, FollowedJournal):
@@ -86,11 +81,7 @@ def _coordinator(kit: PublicKit, founding: Founding) -> Coordinator:
 def make_standby(
     kit: PublicKit, plan: Plan, number: bytes, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a standby, of the folder with this number.
-
-    Raises:
-        PlanRefused: as of a coordinator.
-    """
+    """Makes a standby of the folder with this number; PlanRefused as for a coordinator."""
     journal = stores.journal
     assert isinstance(journal, FollowedJournal)
     machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
@@ -152,11 +143,7 @@ class HolderSecrets:
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a key holder, of the cipher that its secret is for.
-
-    Raises:
-        ConfigError: it opens bfv, and the extra is not installed.
-    """
+    """Makes a key holder; ConfigError if it opens bfv and that extra is not installed."""
     rules = HolderRules(own.minimum, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKeys):
         member = CommitteeHolder(own.name, kit.roster, rules)

@@ -1,8 +1,7 @@
-"""`secureps audit-log`: exports what a party did from its journal, and verifies what was exported.
+"""Exports and verifies what a party did, and what a ledger over all runs says.
 
-The file only grows: what was exported stays, byte for byte, whatever becomes of the journal.
-`secureps budget export | verify` do the same for a data holder's ledger over all runs, whose file
-is made anew.
+An audit log only grows: what was exported stays, byte for byte, whatever becomes of the journal.
+A statement of a ledger is made anew.
 """
 
 from __future__ import annotations
@@ -67,10 +66,9 @@ def export(
     printed: Path | None = None,
     passphrases: Passphrases | None = None,
 ) -> tuple[AuditLog, int]:
-    """Writes what a party's journal tells, or what it tells more; the log, and how many are new.
+    """Writes what a party's journal says, or what is new; returns the log, and how many are new.
 
-    The party may run meanwhile. A log that ends with the signature of a key that it has no more
-    is signed anew.
+    The party may run meanwhile. A log whose last signature is of an older key is signed anew.
 
     Args:
         out: made, or added to.
@@ -132,7 +130,6 @@ def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[
 
 
 def _is_signed(data: bytes, key: PublicIdentity) -> bool:
-    """Whether whoever has this key signed the last line."""
     try:
         verify_end(data, key)
     except Unsigned:
@@ -188,7 +185,7 @@ def _journalled(state: Path) -> Journalled:
 
 
 def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
-    """DamagedStore unless a log tells all that the journal does, up to the log's last row."""
+    """Raises DamagedStore unless a log has all journal entries up to the log's last row."""
     if log.begin.run != found.run:
         raise DamagedStore(
             f"{path} is of run {log.begin.id.hex()[:16]}, and the journal of run "
@@ -224,8 +221,7 @@ def export_ledger(
 
     Raises:
         ConfigError: no such ledger, or it has updates of other clients alone.
-        KitError: no key of this party.
-        DamagedStore, OperatorError: the ledger cannot be read, or the file not written.
+        KitError, DamagedStore, OperatorError: no key; a damaged ledger; a disk that refuses.
     """
     demand_ledger(ledger)
     me = load_private(kit, name, passphrases)
@@ -242,11 +238,10 @@ def export_ledger(
 
 
 def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
-    """What a signed statement of a ledger says.
+    """Returns what a signed statement of a ledger says.
 
     Raises:
-        ConfigError: no such file.
-        KitError: its party is not on the kit's roster.
+        ConfigError, KitError: no such file; its party is not on the kit's roster.
         DamagedStore: it was changed, or its party did not sign it.
     """
     try:
@@ -258,7 +253,7 @@ def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
 
 
 def demand_ledger(ledger: Path) -> None:
-    """ConfigError unless there is one: reading one that is not there would make it."""
+    """Raises ConfigError if there is no ledger: reading an absent one would make it."""
     if found := sorted(ledger.rglob("ledgers/*.db")) if ledger.is_dir() else []:
         raise ConfigError(f"{ledger} is a folder: name one of its ledgers, such as {found[0]}")
     if not ledger.is_file():
@@ -266,7 +261,6 @@ def demand_ledger(ledger: Path) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, for its owner alone; a link is replaced, not followed."""
     try:
         write_durably(path, [data])
     except OSError as error:

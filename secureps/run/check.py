@@ -109,13 +109,10 @@ def check(
 
     Args:
         path: the plan's file, or that of a scenario, whose plan and clients count then.
-        values: of the model. Default: of `schema`, else of the plan's `initial`, else of the model
-            that the script makes; what follows from them is unknown where none of these may be
-            read.
+        values: of the model. Default: of the file `schema`, else of the plan's `initial`, else of
+            the model that the script makes; without all of these what follows is unknown.
         memory: of each shard, as its file has it; default: the federation's, or no limit.
-        schema: a file of the model's tensors, see `read_schema`.
-        epsilon: that a client may spend: noise or versions are chosen for it, and the plan is
-            explained as it is with them.
+        epsilon: that a client may spend: noise or versions are chosen for it.
         link: of a client, by which the seconds of an update are told.
 
     Raises:
@@ -209,11 +206,7 @@ def list_unknown(
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
-    """Refuses a federation of fewer clients than a group waits for, or than have records stated.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Refuses (ConfigError) too few clients for a group, or numbers of records for other ones."""
     if federation.records and len(federation.records) != federation.clients:
         raise ConfigError(
             f"{path}: federation.records: {len(federation.records)} numbers for "
@@ -262,7 +255,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
 
 
 def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan, Clients | None]:
-    """The plan of a file, or of a scenario's, and its clients if it names a script.
+    """Reads the plan of a file, or of a scenario's, and its clients if it names a script.
 
     The script, and files that its settings name, are looked for only where it may run.
 
@@ -291,12 +284,10 @@ def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan
 
 @dataclass(frozen=True)
 class Model:
-    """The model of a plan.
+    """The model of a plan; the plan has what a ServerApp asks for.
 
     Args:
-        plan: with what a ServerApp asks for.
         schema: None if nothing may be read that says it.
-        notes: what is to be said of plan and model.
         examples: how many each holder has; empty if it is not known.
         lengths: as of `Rehearsal`.
     """
@@ -321,16 +312,14 @@ def model(
     schema: Path | None = None,
     rehearsed: bool = False,
 ) -> Model:
-    """The model of a file, of the plan's `initial`, or that its script makes in another process.
+    """Finds the model of a file, of the plan's `initial`, or of its script, in another process.
 
     Args:
         schema: a file of its tensors, in place of `initial`.
-        rehearsed: the script also trains and evaluates once, see `rehearse`; a Flower app does not,
-            because only a server's messages say what it is to do.
+        rehearsed: the script also trains and evaluates once (`rehearse`), but for Flower apps.
 
     Raises:
-        ConfigError: a file is none, or the script fails.
-        PlanRefused: the plan does not suit the model.
+        ConfigError, PlanRefused: a file is none, the script fails, or the plan does not suit it.
     """
     if clients is None or not permit.run_script:
         told = initial_schema(plan) if plan.has_digest else None
@@ -491,7 +480,6 @@ def _price(price: Price | None) -> Table | Text:
 
 
 def _choice(choice: Choice) -> Text:
-    """What to write into the plan's file, ready to be copied."""
     lines = "\n".join(f"    {line}" for line in choice.lines)
     return Text(
         f"For epsilon {choice.epsilon:g} at delta {choice.delta:g} set these in the plan, in its "
@@ -575,7 +563,6 @@ def _named(alike: list[GroupCost]) -> str:
 
 
 def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
-    """With the plan's shards, and with the fewest that may be left."""
     versions = "of it 3 versions" if need.limit is None else "of it versions"
     parts: dict[str, Callable[[MemoryUse], int]] = {
         "memory": lambda use: use.memory,

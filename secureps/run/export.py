@@ -34,11 +34,9 @@ class Model:
 
     Args:
         number: of the checkpoint; run: the run's id, hexadecimal.
-        versions: of its groups; layout: where its values lie.
         tensors: by name, in the model's order, without those that stay with clients.
         unsafe: the clients, sorted, that ever submitted what an unsafe seed made.
         complaints: what is wrong with newer checkpoints that were passed over.
-        evaluated: what the federation's own evaluation of it came to, as far as is known.
     """
 
     number: int
@@ -52,16 +50,11 @@ class Model:
 
     @property
     def version(self) -> str:
-        """The versions of the groups in words."""
         return folded(self.versions)
 
 
 def read_model(directory: Path) -> Model:
-    """The model of one checkpoint.
-
-    Raises:
-        DamagedStore: names the file that is absent, torn or damaged.
-    """
+    """Reads the model of one checkpoint; DamagedStore names a file that is absent or damaged."""
     return _assemble(directory, checkpoint.load_checkpoint(directory), ())
 
 
@@ -113,8 +106,7 @@ def best_model(checkpoints: checkpoint.Root) -> Model:
 def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
     """Writes the newest whole model of a run's folder, or its best one, to a safetensors file.
 
-    The file names the run, the checkpoint, the version of every group and what it was
-    evaluated to in its metadata, and says so there if the seed of any client was unsafe.
+    Its metadata name the run, the checkpoint, the versions and their metrics, and any unsafe seed.
 
     Args:
         run: the folder that has checkpoints/, or its URL at an object store.
@@ -122,8 +114,7 @@ def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
 
     Raises:
         DiskFailed: a store refuses, or cannot be reached.
-        DamagedStore, OperatorError, ConfigError: as `newest_model` or `best_model`; or `out`
-            cannot be written.
+        DamagedStore, OperatorError, ConfigError: as `newest_model` or `best_model`, or of `out`.
     """
     model = _read(str(run), best_model if the_best else newest_model)
     metadata = {"run": model.run, "checkpoint": str(model.number), **model.layout.ties}
@@ -145,7 +136,6 @@ def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
 
 
 def _read(run: str, read: Callable[[checkpoint.Root], Model]) -> Model:
-    """A model of a run's checkpoints, in a folder or at a store."""
     if not is_url(run):
         if not Path(run).exists():
             Origin.read(RunFolder(Path(run).resolve()))  # says that no such run is here

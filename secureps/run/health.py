@@ -52,7 +52,6 @@ def health(config: Path) -> bool:
 
 
 def _configured(config: Path) -> tuple[ServeSection, Path, Path]:
-    """A server's file, and the folders of its kit and its state that the file names."""
     section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
     return section, (base / section.kit).resolve(), (base / section.state).resolve()
 

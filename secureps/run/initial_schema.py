@@ -26,7 +26,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 def founding_schema(plan: Plan, made: Schema) -> Schema:
-    """The schema that a run begins from: of the plan's file, else of the script's model.
+    """Returns the schema that a run begins from: the plan's file's, else the script's model's.
 
     Raises:
         ConfigError: the file's model is not the script's; or as `initial_schema`.
@@ -44,15 +44,13 @@ def founding_schema(plan: Plan, made: Schema) -> Schema:
 
 
 def initial_schema(plan: Plan) -> Schema | None:
-    """The schema of the plan's file of version 0, or None if the first client founds.
+    """Reads the schema of the plan's file of version 0; None if the first client founds.
 
     It has digests of the tensors that the plan freezes: the file has those, too.
 
     Raises:
-        ConfigError: not a safetensors file, or of types that numpy does not have; or a tensor that
-            is trained has values that nobody could train from.
-        PlanRefused: as `Plan.layout`.
-        DiskFailed, DamagedStore: as `initial_path`.
+        ConfigError: no safetensors file, or its types or values are not to be trained from.
+        PlanRefused, DiskFailed, DamagedStore: as `Plan.layout` and `initial_path`.
     """
     if plan.section.initial is None:
         return None
@@ -92,11 +90,7 @@ def every_size(plan: Plan) -> str:
 
 
 def read_values(texts: Iterable[str]) -> Values | None:
-    """The number of values that `--values` gives, or of each group; None if it gives none.
-
-    Raises:
-        ConfigError: it is neither N nor GROUP=N.
-    """
+    """Reads `--values`: one number, or one a group; ConfigError if it is neither N nor GROUP=N."""
     given: dict[str, int] = {}
     for text in texts:
         group, _, number = text.rpartition("=")
@@ -144,11 +138,7 @@ def sizes_of(plan: Plan, values: Values) -> dict[str, int]:
 
 
 def read_schema(path: Path) -> Schema:
-    """The tensors of a model, by a JSON file of their names and shapes: {"weight": [10, 64]}.
-
-    Raises:
-        ConfigError: the file is none.
-    """
+    """Reads a JSON file of tensor shapes, {"weight": [10, 64]}; ConfigError if it is none."""
     try:
         told = json.loads(path.read_bytes())
         shapes = {str(name): tuple(shape) for name, shape in told.items()}

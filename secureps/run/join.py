@@ -20,8 +20,6 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting], pin: s
 
     Args:
         script: one of ours, a Flower file, or a Flower project's folder.
-        joining: how.
-        settings: of the script.
         pin: the NUMA node that this process is pinned to, before it imports anything of the script.
 
     Raises:

@@ -1,7 +1,6 @@
-"""The status of a run by its coordinator's journal alone: of a run that has ended, or is silent.
+"""The status of a run that has ended, or is silent, by its coordinator's journal alone.
 
-The same machine that answers `AskStatus` folds the journal, so that both say the same in the same
-words.
+The machine that answers `AskStatus` folds the journal, so both say the same in the same words.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ from secureps.store.keyring import load_public
 
 
 def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
-    """The status by the journal of whoever ruled last; None where no run was founded.
+    """Returns the status by the journal of whoever ruled last; None where no run was founded.
 
     Args:
         states: the state folders of the coordinator, and of its standby if it has one.
-        kit: of the run, with its roster.
 
     Raises:
         ConfigError, DamagedStore: a journal is of another format, party or kit, or damaged.

@@ -34,15 +34,11 @@ _PROJECT = "PROJECT_NAME"
 
 
 def new(name: str, kind: str, parent: Path) -> tuple[Path, ...]:
-    """Makes a project.
+    """Makes the folder of a project in `parent`; returns its files.
 
     Args:
         name: of its folder and its plan.
         kind: a key of NEEDS.
-        parent: the folder that its folder will be in.
-
-    Returns:
-        the files that were made.
 
     Raises:
         ConfigError: no such name can be given, the folder is not empty, or the kind's packages

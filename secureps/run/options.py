@@ -210,7 +210,6 @@ class Tool(typer.Typer):
     _commands: click.Command | None = None
 
     def commands(self) -> click.Command:
-        """All commands, which `__call__` goes by."""
         if self._commands is None:
             _join_lines(self)
             self._commands = get_command(self)
@@ -218,5 +217,4 @@ class Tool(typer.Typer):
         return self._commands
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command that the arguments name; the process' own if there are none."""
         return self.commands()(*args, **kwargs)

@@ -1,7 +1,6 @@
 """`secureps preflight`: whether one party could take part from this machine, before it does.
 
-Each look says one thing in one line, and what to do about it; none of them changes anything that is
-there.
+Each look says one thing in one line, and what to do about it. None of them changes anything.
 """
 
 from __future__ import annotations
@@ -67,9 +66,7 @@ class Departure:
     """Who would take part, and from where.
 
     Args:
-        kit, name: its start-up kit, and who it is on the roster.
-        server: HOST:PORT of the coordinator, or of it and its standby, HOST:PORT,HOST:PORT; None:
-            nobody is dialled.
+        server: HOST:PORT of the coordinator, after a comma its standby's; None: nobody is dialled.
         state: where it would keep its state; None: where it does by default.
         site, plan: files; the one is held against the other, if both are given.
     """
@@ -86,11 +83,7 @@ class Departure:
 
     @classmethod
     def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
-        """A server, by the file that it would be started with; it may dial another `server`.
-
-        Raises:
-            ConfigError: the file does not parse.
-        """
+        """A server, by its file (ConfigError); `server`, if given, replaces its coordinator."""
         section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
         return cls(
             (base / section.kit).resolve(),
@@ -149,7 +142,6 @@ def _date(expires: int) -> datetime | None:
 
 
 def _ends(what: str, end: datetime | None, how: str) -> Finding:
-    """A date after which nothing goes on, held against this machine's calendar."""
     if end is None:
         return Finding(what, "ok", "it holds for ever")
     now, mend = datetime.now(UTC), f"`{how}`, at whoever issues keys"

@@ -26,9 +26,8 @@ def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
     """Brings a copy back into the state folder of a party of a kit; yields what to say of it.
 
     Raises:
-        ConfigError: the copy, or what is in the state folder, is another party's, or they are of
-            two runs or of another kit; and as `store.backup.restore`.
-        DamagedStore, OperatorError: as `store.backup.restore`.
+        ConfigError: copy, folder and kit are not all of this party and of one run.
+        ConfigError, DamagedStore, OperatorError: as `store.backup.restore`.
     """
     roster = load_public(kit).roster
     role = roster.find(name).role
@@ -64,7 +63,6 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
 
 
 def _versions(state: Path, name: str) -> Iterator[str]:
-    """At which versions a run goes on with this shard, where that depends on what it has."""
     if (pinned := pinned_in(state / JOURNAL)) is None:
         return
     plan = Plan.from_text(pinned.run.plan)
@@ -88,13 +86,11 @@ def _checkpoints(state: Path) -> Path:
 
 
 def _newest(folders: ShardFolders, groups: Iterable[str]) -> dict[str, int]:
-    """The newest version of each group that has a file."""
     found = {group: [at for _, at, _ in folders.state_files(group)] for group in groups}
     return {group: max(versions) for group, versions in found.items() if versions}
 
 
 def _part(checkpoints: Path, name: str, groups: Iterable[str]) -> str:
-    """What the shard's newest part of a checkpoint has."""
     for directory in checkpoint_directories(checkpoints):
         part = directory / f"{name}.safetensors"
         with suppress(DamagedStore, ValueError):

@@ -74,11 +74,7 @@ class Serving:
 
     @cached_property
     def tls(self) -> TlsFiles | None:
-        """What it shows at its connections; None where it is told to be insecure.
-
-        Raises:
-            KitError: as `load_credentials`.
-        """
+        """What it shows at connections (KitError); None if it is told to be insecure."""
         if self.section.insecure:
             return None
         name, passphrases = self.section.name, self.passphrases
@@ -99,16 +95,11 @@ class Serving:
 
     @property
     def state(self) -> Path:
-        """The party's state folder."""
         return self.path("state")
 
     @cached_property
     def copies(self) -> ObjectStore | None:
-        """The store that checkpoints are copied to, if there is one.
-
-        Raises:
-            ConfigError: as `ObjectStore`.
-        """
+        """The store that checkpoints are copied to, if any; ConfigError as `ObjectStore`."""
         url = self.section.checkpoint_copies
         if url is None:
             return None
@@ -147,7 +138,6 @@ def serve(
         role: "coordinator", "shard" or "keyholder".
         config: its TOML file; keys as in `config.ServeSection`.
         log_format: of stderr; under "json" whatever ends it is a line of the log.
-        passphrase_fd: an open file whose first line is the passphrase of its private keys.
         standby: follows the coordinator that its file names, and takes over from it.
 
     Raises:
@@ -163,13 +153,13 @@ def serve(
             pin_process(section.pin, section.name, section.threads)
         kit = _load_kit((base / section.kit).resolve(), section, str(config))
         serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
-        _refuse_role(role, serving, kit)
+        _refuse_role(role, serving)
         if not section.insecure:
             await_certificates(serving.path("kit"), section.name)
         if standby and role != COORDINATOR:
             raise ConfigError(f"a {role} has no standby: --standby is for a coordinator")
         make = partial(_serve_coordinator, standby=True) if standby else SERVERS[role]
-        make(serving, kit)
+        make(serving)
 
 
 def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.PublicKit:
@@ -177,29 +167,30 @@ def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.Public
         return keyring.load_public(folder, section.ca_fingerprint)
 
 
-def _refuse_role(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
+def _refuse_role(role: str, serving: Serving) -> None:
     """Refuses another host's kit, and to serve a roster's name in another role.
 
     A name outside it has no key (`_party`).
     """
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
+    roster = serving.kit.roster
     if wanted != "holder":  # whose process is its own in either
-        demand_host(kit.roster, serving.path("kit"), NATIVE)
-    for certificate in kit.roster.certificates:
+        demand_host(roster, serving.path("kit"), NATIVE)
+    for certificate in roster.certificates:
         if certificate.name == name and certificate.role != wanted:
-            fitting = [each.name for each in kit.roster.certificates if each.role == wanted]
+            fitting = [each.name for each in roster.certificates if each.role == wanted]
             raise ConfigError(
                 f"{serving.where}: name: {name} is a {certificate.role}'s and not a {wanted}'s; on "
                 f"the roster as {wanted}: {', '.join(fitting) or 'nobody'}"
             )
 
 
-def _party(serving: Serving, kit: keyring.PublicKit) -> Party:
+def _party(serving: Serving) -> Party:
     name = serving.section.name
     folder = serving.path("kit")
     identity = keyring.load_private(folder, name, serving.passphrases)
     link = PLAINTEXT if serving.tls is None else Tls(serving.tls)
-    return Party(name, identity, link, kit.roster, serving.state, folder)
+    return Party(name, identity, link, serving.kit.roster, serving.state, folder)
 
 
 def _run(
@@ -262,7 +253,7 @@ def _plan(serving: Serving) -> Plan:
     return load_plan(serving.path("plan"), base, own_initial=serving.initial)
 
 
-def _serve_coordinator(serving: Serving, kit: keyring.PublicKit, standby: bool = False) -> None:
+def _serve_coordinator(serving: Serving, standby: bool = False) -> None:
     """Serves as the coordinator, or as its standby: what a folder has come to be, it stays.
 
     A standby that has taken over goes on as the coordinator, and one that is superseded as the
@@ -271,7 +262,7 @@ def _serve_coordinator(serving: Serving, kit: keyring.PublicKit, standby: bool =
     if half_aside(serving.state):
         set_aside(serving.state)
     follows = standby or is_numbered(serving.state)
-    while not follows or _follow(serving, kit):
+    while not follows or _follow(serving):
         follows = _lead(serving)
         if not follows:
             return
@@ -295,10 +286,11 @@ def _lead(serving: Serving) -> bool:
         with settled(serving.state, serving.section.listen) as listen:
             while True:
                 kit = _load_kit(serving.path("kit"), serving.section, serving.where)
+                serving = replace(serving, kit=kit)
                 begun = _has_run(serving.state)  # then the key holders go on that there were
                 keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
                 make = partial(assemble.make_coordinator, kit, founding, checkpoints)
-                party = _party(serving, kit)
+                party = _party(serving)
                 if _run(serving, party, make, CoordinatorServer, listen).reason != ALONE:
                     return False
                 tell(party.name, "Alone", ALONE)
@@ -313,13 +305,13 @@ def _lead(serving: Serving) -> bool:
         return True
 
 
-def _follow(serving: Serving, kit: keyring.PublicKit) -> bool:
+def _follow(serving: Serving) -> bool:
     """Follows the coordinator until a signal comes, or it takes over; whether it has."""
     if not serving.addresses:
         raise ConfigError(
             f"{serving.where}: coordinator: HOST:PORT of the coordinator that it follows is missing"
         )
-    plan, party = _plan(serving), _party(serving, kit)
+    kit, plan, party = serving.kit, _plan(serving), _party(serving)
     keyring.check_fits(kit, plan.opening, None)  # now, and not when it takes over
     serving.path("checkpoints")
 
@@ -346,11 +338,7 @@ def _has_run(state: Path) -> bool:
 
 
 def _advertised(serving: Serving, listen: str) -> str:
-    """The address that others connect to.
-
-    Raises:
-        ConfigError: no HOST:PORT, or one that nobody else can dial.
-    """
+    """The address that others dial; ConfigError if nobody can, or it is no HOST:PORT."""
     advertise = serving.section.advertise or listen
     host, _, port = advertise.rpartition(":")
     if not host or not port.isdigit() or port == "0":
@@ -363,7 +351,7 @@ def _advertised(serving: Serving, listen: str) -> str:
     return advertise
 
 
-def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
+def _serve_shard(serving: Serving) -> None:
     name = serving.section.name
 
     def listener(
@@ -373,8 +361,8 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
         return ShardServer(link, name, endpoint, listen, authenticate, *limits)
 
     with settled(serving.state, serving.section.listen) as listen:
-        make = partial(assemble.make_shard, kit, _shard_settings(serving, listen))
-        _run(serving, _party(serving, kit), make, listener, listen)
+        make = partial(assemble.make_shard, serving.kit, _shard_settings(serving, listen))
+        _run(serving, _party(serving), make, listener, listen)
 
 
 def _shard_settings(serving: Serving, listen: str) -> assemble.ShardSettings:
@@ -394,8 +382,8 @@ def _shard_settings(serving: Serving, listen: str) -> assemble.ShardSettings:
     return settings
 
 
-def _serve_holder(serving: Serving, kit: keyring.PublicKit) -> None:
-    party = _party(serving, kit)
+def _serve_holder(serving: Serving) -> None:
+    party = _party(serving)
     secret = load_keys(serving.path("kit"), party.name, serving.passphrases)
     runs = serving.path("kit") / "private" / party.name / RUNS
     section, served = serving.section, served_runs(runs)
@@ -405,7 +393,7 @@ def _serve_holder(serving: Serving, kit: keyring.PublicKit) -> None:
 
     def make(stores: Stores, around: Environment) -> Executor:
         noted = replace(stores, journal=ServedJournal(stores.journal, runs))
-        return assemble.make_holder(kit, own, noted, around)
+        return assemble.make_holder(serving.kit, own, noted, around)
 
     if section.socket is None:
         _run(serving, party, make)
@@ -430,7 +418,7 @@ def _hear_waves(
         shutdown.wait()
 
 
-SERVERS: dict[str, Callable[[Serving, keyring.PublicKit], None]] = {
+SERVERS: dict[str, Callable[[Serving], None]] = {
     "coordinator": _serve_coordinator,
     "shard": _serve_shard,
     "keyholder": _serve_holder,

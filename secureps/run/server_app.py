@@ -60,7 +60,6 @@ class Founding:
         return load_plan(folder / PLAN)
 
     def tell(self, console: Console) -> None:
-        """Prints the notes."""
         for note in self.notes:
             console.print(note, soft_wrap=True, highlight=False, markup=False)
 
@@ -68,10 +67,9 @@ class Founding:
 def found(
     plan: Plan, path: Path, settings: Mapping[str, Setting], clients: int, seed: Seed
 ) -> Founding | None:
-    """Runs the ServerApp of a plan's script, if there is one that has not been run.
+    """Runs the ServerApp of a plan's script (`path`), if there is one that has not been run.
 
     Args:
-        plan: with what it says itself; path: of the script.
         settings: of a client; clients: how many take part.
         seed: of what the ServerApp draws.
 
@@ -123,7 +121,7 @@ def _is_founded(initial: str) -> bool:
 
 
 def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
-    """`secureps flower`: writes a plan and version 0, and prints what is taken of the ServerApp.
+    """Writes a plan and version 0 for `secureps flower`; prints what is taken of the ServerApp.
 
     Raises:
         ConfigError: the plan has no federation, or its script no ServerApp.

@@ -96,7 +96,7 @@ def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
 
 
 def tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | Text]:
-    """The same for people; the last line says whether a client of this site takes part."""
+    """The tables for people; the last line says whether a client of this site takes part."""
     yield filled(
         f"what {site} says of the plan",
         ("key", "the site's", "the plan's", "verdict"),

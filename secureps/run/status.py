@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -16,6 +18,9 @@ from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, standing
+
+if TYPE_CHECKING:
+    from secureps.run.status_client import StatusClient
 
 OF_SERVERS = frozenset({"servers", "shards"})
 """Of a status, what is of processes: of a run that nobody plays there are none."""
@@ -45,6 +50,26 @@ class StatusTarget:
             return ""
         return told
 
+    @contextmanager
+    def client(self) -> Iterator[StatusClient]:
+        """Connects for a `with`.
+
+        Raises:
+            OperatorError: the coordinator of this folder is being started.
+            KitError: nobody can ask with this kit.
+        """
+        from secureps.run.status_client import StatusClient
+        from secureps.store.kit_files import Passphrases
+
+        if not self.server:
+            root = self.folder and self.folder.root
+            raise OperatorError(f"{root}: its coordinator is being started")
+        passphrases = Passphrases(self.passphrase_fd)
+        with closing(
+            StatusClient(self.kit, self.name, self.server, self.insecure, passphrases)
+        ) as client:
+            yield client
+
 
 def find(
     run: Path | None,
@@ -54,17 +79,13 @@ def find(
     insecure: bool = False,
     passphrase_fd: int | None = None,
 ) -> StatusTarget:
-    """The coordinator to ask, from the options of the command line.
-
-    Raises:
-        ConfigError: too little or too much of it, or no run of `up`.
-    """
+    """Finds the coordinator to ask by options; ConfigError if they say too little or too much."""
     if run is not None:
         if server is not None or kit is not None:
             raise ConfigError("give RUN, the folder of a run of `up`, or --server and --kit")
         folder = RunFolder(run.resolve())
         Origin.read(folder)
-        return StatusTarget(folder.kit, name, folder.server, folder)
+        return StatusTarget(folder.kit, name, folder.server, folder, False, passphrase_fd)
     if server is None or kit is None:
         raise ConfigError("give --server and --kit, or RUN, the folder of a run of `up`")
     return StatusTarget(kit, name, server, None, insecure, passphrase_fd)
@@ -74,30 +95,21 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
     """Shows the status of a run, once or until it is over; of one that nobody plays, its last.
 
     Raises:
-        OperatorError: the run of this folder is being started.
+        OperatorError, KitError: as `StatusTarget.client`.
         PeerError: the coordinator does not answer.
-        KitError: nobody can ask with this kit.
     """
     why = whom.why_silent()
     if whom.folder is not None and why:
         _tell_end(whom.folder, why, as_json, console)
         return
-    if not whom.server:
-        raise OperatorError(f"{whom.folder and whom.folder.root}: its coordinator is being started")
     from secureps.run.report.status_tables import show, show_fitting, show_json
-    from secureps.run.status_client import StatusClient
-    from secureps.store.kit_files import Passphrases
 
-    passphrases = Passphrases(whom.passphrase_fd)
-    observer = StatusClient(whom.kit, whom.name, whom.server, whom.insecure, passphrases)
-    try:
+    with whom.client() as observer:
         if again:
             fitting = show_fitting if console.is_terminal else show
             watch(observer.status, show_json if as_json else fitting, console, whom.why_silent)
         else:
             (show_json if as_json else show)(observer.status(), console)
-    finally:
-        observer.close()
 
 
 def watch(

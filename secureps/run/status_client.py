@@ -35,11 +35,9 @@ class StatusClient:
     """Asks the coordinator, as a party of the roster; only `act` and `rest` change anything.
 
     Args:
-        kit: start-up kit with `name`'s identity.
         name: whose identity to use; None: that of an observer, whose kit it is.
         server: HOST:PORT of the coordinator; also its standby's, after a comma.
         insecure: without TLS, on loopback.
-        passphrases: opens its private keys.
     """
 
     def __init__(
@@ -83,10 +81,7 @@ class StatusClient:
         self._ask(COORDINATOR, Retire(client, reason, returns=True))
 
     def model(self) -> Model | None:
-        """(version of every group, tensors by name), or None when nothing is published yet.
-
-        Tensors that the plan keeps local are not in it.
-        """
+        """Versions by group, and tensors but local ones by name; None before there are any."""
         try:
             welcome = self._run()
             status = self.status()
@@ -100,7 +95,6 @@ class StatusClient:
             return None
 
     def close(self) -> None:
-        """Closes the connections."""
         self._transport.close()
 
     def _run(self) -> Welcome:
@@ -127,7 +121,7 @@ class StatusClient:
         return layout.assemble(values)
 
     def _ask(self, to: str, message: Any) -> Any:
-        """Its answer; where it may be at several places, of the one at which it rules."""
+        """Asks; of a coordinator with several places, the one at which it rules answers."""
         for _ in range(self._places - 1):
             with suppress(Unreachable):  # the next call goes to the next place
                 return self._transport.call(to, message).result()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,26 +23,11 @@ EVERY_RING = (
 """Plans that use one ring each, and together all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Warmth:
-    """The result of warming: the folder, the number of kernels compiled anew, and the seconds.
+def warm() -> str:
+    """Compiles all kernels that are not kept yet: seals, adds and opens a block in every ring.
 
-    `missing` says why there are none: empty, unless numba cannot be imported.
-    """
-
-    folder: Path
-    compiled: int
-    seconds: float
-    missing: str = ""
-
-    def __str__(self) -> str:
-        if self.missing:
-            return f"nothing is compiled without numba ({self.missing}); pip install numba"
-        return f"compiled {self.compiled} kernels in {self.seconds:.1f} s, kept in {self.folder}"
-
-
-def warm() -> Warmth:
-    """Seals, adds and opens one block in every ring, which compiles all that these steps take.
+    Returns:
+        what was compiled, in how many seconds, and where it is kept.
 
     Raises:
         ConfigError: the folder cannot be made, or others may write to it.
@@ -70,7 +54,10 @@ def warm() -> Warmth:
         if not np.array_equal(opened, values):
             raise InternalError("kernels were compiled to something else than they say")
     note_all_kept()
-    return Warmth(folder, compiled_here() - before, time.perf_counter() - began, missing)
+    if missing:
+        return f"nothing is compiled without numba ({missing}); pip install numba"
+    compiled, seconds = compiled_here() - before, time.perf_counter() - began
+    return f"compiled {compiled} kernels in {seconds:.1f} s, kept in {folder}"
 
 
 def warm_once(say: Callable[[str], None]) -> Path:

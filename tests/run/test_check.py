@@ -20,6 +20,7 @@ from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import load_plan
 from secureps.run.check import Permit, check, record, service, tables
 from secureps.run.cli import app
+from secureps.run.initial_schema import read_values
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wording import size
 from tests.kits.command import invoked
@@ -54,6 +55,13 @@ def write(folder: Path, text: str = PLAN) -> Path:
     path = folder / "plan.toml"
     path.write_text(text)
     return path
+
+
+def printed(explanation: Explanation, width: int) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    for part in tables(explanation):
+        console.print(part)
+    return console.export_text()
 
 
 def shard(explained: Explanation) -> MemoryUse:
@@ -113,10 +121,7 @@ def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> Non
     assert clients.price is not None
     assert (clients.price.epsilon_run, clients.price.versions) == (None, None)
     assert "what privacy spends" in clients.unknown[0]
-    console = Console(width=200, record=True, file=io.StringIO())
-    for part in tables(clients):
-        console.print(part)
-    page = console.export_text()
+    page = printed(clients, 200)
     assert re.search(r"\u2502 budget +\u2502 9 +\u2502", page), (
         "how many versions follows from the size"
     )
@@ -138,10 +143,7 @@ def test_a_flower_app_is_measured_and_has_no_record_privacy(tmp_path: Path) -> N
 
 def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     explanation = check(ROOT / "policies" / "digits.toml", permit=RUN)
-    console = Console(width=400, record=True, file=io.StringIO())
-    for part in tables(explanation):
-        console.print(part)
-    page = console.export_text()
+    page = printed(explanation, 400)
     assert "digits: sound. 15 versions under rlwe, 2 shards." in page
     assert explanation.price is not None
     for said in ("key holder", "7.860", "1.06 x", "enough for 15 versions", *explanation.collusion):
@@ -177,10 +179,7 @@ def test_what_is_needed_when_the_load_has_left_the_fewest_shards_is_on_the_page(
     explanation = check(write(tmp_path, PLAN.replace("[cipher]", scaled + "[cipher]")), 1_000_000)
     need, fewest = shard(explanation), explanation.fewest
     assert fewest is not None
-    console = Console(width=400, record=True, file=io.StringIO())
-    for part in tables(explanation):
-        console.print(part)
-    page = console.export_text().splitlines()
+    page = printed(explanation, 400).splitlines()
     assert any("4 shards" in line and "2 shards, the fewest" in line for line in page)
     assert any(size(need.state) in line and size(fewest.state) in line for line in page)
     assert record(explanation)["fewest"]["shards"] == 2
@@ -189,10 +188,7 @@ def test_what_is_needed_when_the_load_has_left_the_fewest_shards_is_on_the_page(
 
 def test_the_page_of_a_committee(tmp_path: Path) -> None:
     explanation = check(write(tmp_path, PLAN.replace("bfv", "rlwe")), 100_000)
-    console = Console(width=400, record=True, file=io.StringIO())
-    for part in tables(explanation):
-        console.print(part)
-    page = console.export_text()
+    page = printed(explanation, 400)
     cost = explanation.committee
     assert cost is not None
     for said in (
@@ -226,8 +222,7 @@ def test_every_preset_is_explained() -> None:
         else:
             source = path if plan.section.federation else played[plan.section.name]
             explanation = check(source, permit=RUN)
-        for part in tables(explanation):
-            Console(width=100, file=io.StringIO()).print(part)
+        assert printed(explanation, 100)
     fifty = check(ROOT / "simulations" / "digits.toml", permit=RUN)
     assert (fifty.name, fifty.groups[0].values, shard(fifty).clients) == ("digits-50", 9610, 50)
 
@@ -382,10 +377,7 @@ budget = 1000.0
 
 
 def page(path: Path, values: int) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
-    for part in tables(check(path, values)):
-        console.print(part)
-    return console.export_text()
+    return printed(check(path, values), 200)
 
 
 def test_noise_on_a_metric_is_said_in_its_own_unit(tmp_path: Path) -> None:
@@ -408,10 +400,8 @@ def test_next_to_no_privacy_is_no_note_but_a_warning(tmp_path: Path) -> None:
 
 def test_a_narrow_page_keeps_every_digit() -> None:
     explanation = check(ROOT / "policies" / "digits.toml", permit=RUN)
-    console = Console(width=80, record=True, file=io.StringIO())
-    for part in tables(explanation):
-        console.print(part)
-    lines = [line.split() for line in console.export_text().replace("\u2502", " ").splitlines()]
+    text = printed(explanation, 80)
+    lines = [line.split() for line in text.replace("\u2502", " ").splitlines()]
     group, need = explanation.groups[0], shard(explanation)
     assert any(line[:2] == ["values", f"{group.values:,}"] for line in lines)
     assert ["to", "fp32", f"{group.ratio:.2f}", "x"] in [line[:4] for line in lines]
@@ -642,3 +632,40 @@ def test_row_blocks_that_nobody_will_train_are_counted(weighting: str, tmp_path:
     told = [remark for remark in remarks if "row-blocks" in remark]
     assert len(told) == 1
     assert told[0].startswith("2 of 3 row-blocks of all are touched by fewer than 3 clients")
+
+
+# --- sizes that are typed beside a plan -------------------------------------------
+
+
+TWO = PLAN.replace("[[group]]\n", '[[group]]\nname = "a"\npattern = "a*"\n')
+TWO += '[[group]]\nname = "b"\nrule = { quorum = 6 }\nsparse = { rows = 10, block = 4 }\n'
+
+
+def test_sizes_of_several_groups_are_given_one_by_one(tmp_path: Path) -> None:
+    path = write(tmp_path, TWO.replace("bfv", "plain"))
+    explained = check(path, read_values(["a=100", "b=30"]))
+    sizes = {group.name: group.values for group in explained.groups}
+    assert sizes == {"a": 100, "b.0": 12, "b.1": 12, "b.2": 6}
+    assert explained.unknown == ()
+    for given, reason in (
+        (10, "^--values: the plan has 2 groups: --values a=N --values b=N$"),
+        ({"a": 100}, "^--values: says nothing of b: --values a=N --values b=N$"),
+        ({"a": 1, "b": 10, "c": 1}, "no group is called 'c'; known are a, b"),
+        ({"a": 1, "b": 31}, "b has 10 rows, and 31 values are not as many for each"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            check(path, given)
+    for text in ("0", "-1", "many", "a=", "a=1.5", "=", "a=\u0661"):
+        with pytest.raises(ConfigError, match="is no number of values from 1 on, or GROUP=N once"):
+            read_values([text])
+    with pytest.raises(ConfigError, match="one number for all of the model, or GROUP=N of each"):
+        read_values(["3", "a=3"])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"a": 3}', '{"a": [-1]}', '{"a": [true]}', '{"a": "12"}', "[" * 9999]
+)
+def test_a_file_that_has_no_shapes_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "shapes.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"shapes\.json: no shapes of a model's tensors"):
+        check(write(tmp_path), schema=tmp_path / "shapes.json")

@@ -1,18 +1,25 @@
-"""A message names no option that the command which says it does not have."""
+"""Commands are made once a process; a message names no option that its command does not have."""
 
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import typer
 from typer.main import get_command
 
 from secureps.client.runner import _parser
+from secureps.run import cli
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys
+from secureps.run.options import Tool
+from secureps.run.up.programs import of_all
+from tests.kits.command import said
+from tests.kits.federations import small_plan
 from tests.kits.nursery import ROOT
 
 PACKAGE = ROOT / "secureps"
@@ -126,3 +133,27 @@ def test_a_text_with_an_option_of_another_command_is_found() -> None:
     assert wrong("client/x.py", "by `secureps join --set a=1`", known) == set()
     assert wrong("client/x.py", "by `secureps check --set a=1`", known) == {"--set"}
     assert wrong("roles/x.py", "name another by --ledger", known) == set()
+
+
+# --- tools ------------------------------------------------------------------------
+
+
+doubling = Tool()
+
+
+@doubling.command()
+def double(number: int) -> None:
+    typer.echo(2 * number)
+
+
+def test_its_commands_are_made_once_and_run_as_typers() -> None:
+    assert doubling.commands() is doubling.commands()
+    for number in (2, 3):
+        assert said(doubling, str(number)) == f"{2 * number}\n"
+    assert doubling(args=["4"], standalone_mode=False) is None
+
+
+def test_forks_of_up_find_those_of_the_command_line() -> None:
+    """By the name that they are imported by."""
+    (named,) = (each for each in of_all(small_plan()) if "commands" in each)
+    assert pkgutil.resolve_name(named)() is cli.app.commands()

@@ -38,7 +38,6 @@ class Request:
     Args:
         names: of the kit's parties; empty: all of them.
         values: of the model, where the plan does not tell.
-        permit: what may be done because the plan says so.
         script, settings, budget, threshold, site: of clients, as `secureps join` has them.
     """
 
@@ -54,7 +53,6 @@ class Request:
     site: Path | None = None
 
     def read(self) -> Plan:
-        """The plan; as `load_plan`."""
         return load_plan(self.plan, fetch=self.permit.fetch)
 
     def options(self) -> list[str]:
@@ -96,11 +94,7 @@ def kubernetes_files(
 
 
 def notes(request: Request, shared: bool) -> Iterator[str]:
-    """What else is to be known of what was written.
-
-    Args:
-        shared: clients see the files of this machine.
-    """
+    """Yields what else there is to know; `shared`: clients see the files of this machine."""
     plan = request.read()
     kits = party_kits(request.kit, plan, request.names)
     roles = {kit.role for kit in kits}
@@ -130,7 +124,6 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
 
 
 def _local_paths(request: Request, kits: Sequence[PartyKit]) -> list[LocalPath]:
-    """Of the settings of clients that are deployed, those that are relative paths."""
     clients = [kit.name for kit in kits if kit.role == "client"]
     if request.script is None or not clients:
         return []
@@ -166,7 +159,6 @@ class Sized:
 
 
 def _explained(request: Request) -> Sized | None:
-    """What the plan costs, where it is known how large the model is."""
     explained = check(request.plan, request.values, permit=request.permit)
     if explained.shard is None:
         return None
@@ -218,11 +210,7 @@ def _site(path: Path) -> bytes:
 def _plan_files(
     request: Request, plan: Plan, store: Store | None, serves: bool
 ) -> dict[str, bytes]:
-    """The plan's file, and that of its first model, which lies beside it or at a store.
-
-    Args:
-        serves: whether servers are deployed, which alone read that model.
-    """
+    """Reads the plan's file, and its first model's, which only servers (`serves`) need."""
     path, initial = request.plan, plan.section.initial
     files = {"plan.toml": path.read_bytes()}
     at_store = initial is not None and is_url(initial)
@@ -269,11 +257,7 @@ def slurm_files(
     port: int,
     copies: str | None = None,
 ) -> dict[str, dict[str, str]]:
-    """The folders of a deployment on Slurm: names and texts of their files.
-
-    Raises:
-        ConfigError, PlanRefused, KitError: as `kubernetes_files`.
-    """
+    """Makes the texts of files for Slurm, by folder and name; raises as `kubernetes_files`."""
     plan = request.read()
     needs = _needs(_explained(request), copies is not None)
     kits = party_kits(request.kit, plan, request.names)
@@ -303,11 +287,7 @@ _SOMETHING_ELSE = re.compile(
 
 
 def yaml_text(documents: Iterable[object]) -> str:
-    """One document after another.
-
-    Args:
-        documents: of dicts with texts as keys, lists, texts, numbers and booleans.
-    """
+    """Writes YAML documents of dicts with text keys, lists, texts, numbers and booleans."""
     import yaml  # 13 ms, for manifests alone
 
     def represent(dumper: yaml.SafeDumper, text: str) -> yaml.Node:

@@ -2,6 +2,10 @@
 
 Pure: the same plan, kit and options give the same manifests. Each folder is for a cluster, or a
 namespace, of its own: nobody's Secret is in another party's.
+
+Prometheus reads servers over mutual TLS, with an observer's certificate.
+
+References: Prometheus Operator, monitoring.coreos.com/v1.
 """
 
 from __future__ import annotations
@@ -11,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from secureps.config.sections import toml_tables
+from secureps.crypto.identity import Role
+from secureps.crypto.tls import tls_name
 from secureps.errors import ConfigError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
-from secureps.run.deploy.monitoring import alerts, prometheus_rule, service_monitor
 from secureps.run.deploy.parties import PartyKit, own_options
 from secureps.run.deploy.pods import (
     CONFIG,
@@ -28,6 +33,7 @@ from secureps.run.deploy.pods import (
     config_map,
     disruption_budget,
     job,
+    labels,
     policy,
     probes,
     secret,
@@ -58,13 +64,9 @@ class Cluster:
     """Where a party runs.
 
     Args:
-        domain: under which servers are found from other clusters: coordinator.DOMAIN, and so on;
-            None: all parties are in one cluster.
+        domain: servers are coordinator.DOMAIN, and so on; None: all parties are in one cluster.
         storage: of a party's volume, as Kubernetes spells it.
-        storage_class: None: the cluster's own default.
         monitoring: the namespace of Prometheus.
-        standby: the coordinator has one, which follows it and takes over.
-        store: an object store that servers reach, if any.
     """
 
     image: str
@@ -96,8 +98,7 @@ class Training:
 
     Args:
         script: name and text of the file; None: clients are left out.
-        options: of `secureps join`, besides where it is and who it is; in them {name} stands for a
-            client, and {index} for its number among those of the kit.
+        options: of `secureps join`; {name} stands for a client, {index} for its number in the kit.
         records: a PersistentVolumeClaim with the data holder's records.
         image: with what the script imports; None: that of servers.
         site: text of the file of what their site allows.
@@ -122,11 +123,7 @@ class Federation:
 
 
 def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
-    """The folders.
-
-    Raises:
-        ConfigError: a party's name, or two of them, cannot be one in a cluster.
-    """
+    """Makes the folders; ConfigError if a party, or two, cannot have its name in a cluster."""
     names = _cluster_names(federation.kits)
     folders: dict[str, Folder] = {}
     monitored = _observer(federation, names)
@@ -171,15 +168,12 @@ def _cluster_name(party: str) -> str:
 
 
 def _observer(federation: Federation, names: Mapping[str, str]) -> tuple[PartyKit, str] | None:
-    """With whose certificate metrics are read."""
     found = (kit for kit in federation.kits if kit.role == "observer")
     return next(((kit, names[kit.name]) for kit in found), None)
 
 
 @dataclass(frozen=True)
 class _Party:
-    """One party in its cluster."""
-
     federation: Federation
     cluster: Cluster
     kit: PartyKit
@@ -187,7 +181,6 @@ class _Party:
     monitored: bool
 
     def objects(self) -> list[Manifest]:
-        """All but its kit."""
         cluster, role = self.cluster, self.kit.role
         if role == "client":
             pod = replace(self._client(), volume=f"{self.name}-data")
@@ -232,7 +225,6 @@ class _Party:
 
     @property
     def _other(self) -> str:
-        """The coordinator's standby; of the standby the coordinator."""
         return COORDINATOR if self.name == STANDBY else STANDBY
 
     def _server(self) -> Pod:
@@ -264,7 +256,6 @@ class _Party:
         )
 
     def _settings(self) -> dict[str, object]:
-        """The server's file."""
         role, of = self.kit.role, f"{DATA}/runs/{self._run}"
         made: dict[str, object] = {"name": self.kit.name, "kit": KIT, "state": f"{of}/state"}
         open_to = "0.0.0.0" if self.monitored and role in SERVING else "127.0.0.1"
@@ -316,7 +307,6 @@ class _Party:
 
     @property
     def _coordinator(self) -> str:
-        """Where everybody elsewhere finds the coordinator."""
         return ",".join(map(self.cluster.address, self.cluster.coordinators))
 
     def _own(self, options: Sequence[str]) -> list[str]:
@@ -355,3 +345,150 @@ def _in(namespace: str, manifest: Manifest) -> Manifest:
     own = manifest["metadata"]
     assert isinstance(own, dict)
     return manifest | {"metadata": {"name": own["name"], "namespace": namespace} | own}
+
+
+# --- what Prometheus reads, and what it wakes somebody for -----------------------
+
+_API = "monitoring.coreos.com/v1"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A rule: it fires where `expression` has held for `minutes`."""
+
+    name: str
+    expression: str
+    minutes: int
+    urgent: bool
+    summary: str
+
+
+def service_monitor(name: str, party: str, role: Role, observer: tuple[str, str]) -> Manifest:
+    """Says how Prometheus reads one server.
+
+    Args:
+        name, party: the server's in the cluster, and on the roster.
+        observer: in the same two places, whose certificate is shown.
+    """
+    theirs, certificate = observer
+    shown: Manifest = {
+        "serverName": tls_name(party),
+        "ca": {"configMap": {"name": f"{theirs}-tls", "key": "ca.pem"}},
+        "cert": {"configMap": {"name": f"{theirs}-tls", "key": f"{certificate}.pem"}},
+        "keySecret": {"name": f"{theirs}-keys", "key": "tls.key"},
+    }
+    endpoint = {"port": "metrics", "scheme": "https", "interval": "30s", "tlsConfig": shown}
+    return {
+        "apiVersion": _API,
+        "kind": "ServiceMonitor",
+        "metadata": {"name": name, "labels": labels(name, role)},
+        "spec": {"selector": {"matchLabels": labels(name, role)}, "endpoints": [endpoint]},
+    }
+
+
+def alerts(plan: Plan) -> Iterator[Alert]:
+    """The rules for a plan's run."""
+    over = "unless on () (secureps_finished == 1)"
+    yield Alert(
+        "SecurepsCoordinatorUnseen",
+        "absent(secureps_finished)",
+        10,
+        True,
+        "Nothing is heard of the coordinator: nobody's update is taken.",
+    )
+    yield Alert(
+        "SecurepsNotReady",
+        "secureps_ready == 0",
+        15,
+        False,
+        "A server cannot work: its journal is being read, or no run is founded.",
+    )
+    yield Alert(
+        "SecurepsShardAway",
+        'secureps_servers_away{role="shard"} > 0',
+        5,
+        True,
+        "A shard is away: no version can be made.",
+    )
+    yield Alert(
+        "SecurepsStandbyAway",
+        f"secureps_standby_follows == 0 {over}",
+        10,
+        False,
+        "The standby does not follow: if the coordinator's machine is lost now, the run is.",
+    )
+    if spare := plan.holders - plan.threshold:
+        yield Alert(
+            "SecurepsHolderAway",
+            'secureps_servers_away{role="holder"} > 0',
+            30,
+            False,
+            f"A key holder is away; when more than {spare} are, no sum can be opened.",
+        )
+    if plan.holders:
+        yield Alert(
+            "SecurepsHoldersAway",
+            f'secureps_servers_away{{role="holder"}} > {spare}',
+            5,
+            True,
+            "Too few key holders are there to open a sum.",
+        )
+    start = max(plan.bounds(name).start for name in plan.groups)
+    yield Alert(
+        "SecurepsTooFewClients",
+        f"secureps_members_live < {start} {over}",
+        30,
+        False,
+        f"Fewer clients are live than the {start} that a version waits for.",
+    )
+    yield Alert(
+        "SecurepsVersionStalls",
+        f"changes(secureps_group_version[2h]) == 0 {over}",
+        30,
+        False,
+        "A group has had no new version for two hours: `secureps status` says what it waits for.",
+    )
+    yield Alert(
+        "SecurepsCohortBurnt",
+        'increase(secureps_records_journalled_total{kind="CohortBurnt"}[1h]) > 0',
+        0,
+        False,
+        "A cohort was burnt: its updates are charged and in no version.",
+    )
+    yield Alert(
+        "SecurepsStrangers",
+        "rate(secureps_unauthenticated_requests_total[15m]) > 1",
+        15,
+        False,
+        "Requests come without a signature of anybody on the roster: an old kit, or an attack.",
+    )
+    if plan.section.privacy is not None:
+        budget = plan.section.privacy.budget
+        yield Alert(
+            "SecurepsBudgetNearlySpent",
+            f"secureps_largest_epsilon > {0.9 * budget:g} {over}",
+            0,
+            False,
+            f"A client has spent nine tenths of the plan's budget, epsilon {budget:g}.",
+        )
+
+
+def prometheus_rule(name: str, rules: Sequence[Alert]) -> Manifest:
+    """The rules as one object."""
+
+    def rule(each: Alert) -> Manifest:
+        return {
+            "alert": each.name,
+            "expr": each.expression,
+            **({"for": f"{each.minutes}m"} if each.minutes else {}),
+            "labels": {"severity": "critical" if each.urgent else "warning"},
+            "annotations": {"summary": each.summary},
+        }
+
+    groups = [{"name": name, "rules": [rule(each) for each in rules]}]
+    return {
+        "apiVersion": _API,
+        "kind": "PrometheusRule",
+        "metadata": {"name": name},
+        "spec": {"groups": groups},
+    }

@@ -1,12 +1,10 @@
 """Pods: how a party runs in a container, whatever starts it again.
 
-What a pod is given are files: a Secret of its private keys, ConfigMaps of the kit's public part and
-of its configuration, and a volume of its own that outlives it. Its root file system is read-only
-and its user nobody.
+A pod is given files: a Secret of its private keys, ConfigMaps of the kit's public part and of its
+configuration, and a volume that outlives it. Its root file system is read-only and its user nobody.
 
-Each party has a StatefulSet or Job of its own, of one pod, so that each has its own Secret: pods of
-one template would share one. A server is dialled from anywhere, because whoever says anything there
-shows a certificate of the kit; nobody dials a key holder or a client.
+Each party has a StatefulSet or Job of one pod, because pods of one template would share a Secret.
+Anybody may dial a server, which asks for a certificate of the kit; nobody dials holders or clients.
 
 References: Kubernetes API v1, apps/v1, batch/v1, policy/v1, networking.k8s.io/v1, Pod Security
 Standards ("restricted").
@@ -84,11 +82,9 @@ class Pod:
 
     Args:
         name: the party's in the cluster.
-        command: of its one container.
         memory: bytes that are asked for; None: nothing is known of them.
         bounded: half as much again is its limit: it is known that no more is needed.
         config: files of its configuration.
-        probes: the container's, as the API has them.
         records: a PersistentVolumeClaim that is mounted at RECORDS, read-only.
         volume: the one of its DATA; None: its controller claims `data` for each pod.
         environment: more of it; secret: a Secret whose entries are in it too, or None.
@@ -111,11 +107,7 @@ class Pod:
 
 
 def template(pod: Pod, labels: Mapping[str, str], **more: object) -> Manifest:
-    """A pod's template; its volume `data` is claimed by its controller, or named by `volume`.
-
-    Args:
-        more: of its specification.
-    """
+    """Makes a pod's template; its controller claims `data`, or `volume` names it."""
     return {"metadata": {"labels": dict(labels)}, "spec": {**_spec(pod), **more}}
 
 
@@ -310,8 +302,7 @@ def selector(name: str) -> dict[str, str]:
 
 
 def probes(file: str) -> Manifest:
-    """Those of a server: kubelet's own gRPC probes show no certificate, so the server is asked by
-    a command in its pod.
+    """Probes a server by a command in its pod: kubelet's own gRPC probes show no certificate.
 
     Args:
         file: of the server's configuration, in CONFIG.
@@ -443,7 +434,7 @@ def policy(
     dials: Sequence[str],
     beside: Sequence[Manifest] = (),
 ) -> Manifest:
-    """What a party's pod may be asked, and whom it may ask; all else is cut off.
+    """Says who may ask a party's pod, and whom it may ask; all else is cut off.
 
     Args:
         scraped_from: the namespace that Prometheus is in; None: nobody reads metrics.

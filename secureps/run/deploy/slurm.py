@@ -99,12 +99,11 @@ class Batch:
     """What is asked of Slurm for every job.
 
     Args:
-        folder: absolute, on a file system that all nodes share; kit: likewise.
+        folder, kit: absolute, on a file system that all nodes share.
         ca_fingerprint: of the kit's CA, hexadecimal; with another's kit nothing starts.
         time: of a job, as sbatch has it.
         more: further options of sbatch, such as "--partition=low".
         port: the coordinator's; shards have those that follow.
-        copies: the URL that servers copy checkpoints to.
     """
 
     folder: Path
@@ -187,7 +186,6 @@ def _serving(parties: Mapping[str, Role]) -> list[str]:
 def _settings(
     plan: Plan, file: Path, batch: Batch, name: str, role: Role, serving: Sequence[str]
 ) -> dict[str, object]:
-    """A server's file."""
     made: dict[str, object] = {"name": name, "kit": str(batch.kit)}
     made["state"] = str(batch.folder / "state" / name)
     made["ca_fingerprint"] = batch.ca_fingerprint
@@ -222,7 +220,6 @@ def _aggregator(batch: Batch, serving: Sequence[str], needs: Needs) -> str:
 
 
 def _holder(batch: Batch, name: str, needs: Needs) -> str:
-    """A key holder, until its run is over."""
     own = f"config/{name}.toml"
     begin = (
         f'(sed "s|{_THERE}|$server|" {own}.in > {own}; '
@@ -236,7 +233,6 @@ def _holder(batch: Batch, name: str, needs: Needs) -> str:
 
 
 def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs: Needs) -> str:
-    """A client, which ends by itself."""
     words = ["secureps", "join", str(script), "--name", name, "--kit", str(batch.kit)]
     words += ["--state", str(batch.folder / "state" / name), *options]
     words.append(f"--ca-fingerprint={batch.ca_fingerprint}")
@@ -246,7 +242,6 @@ def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs
 
 
 def _job(batch: Batch, name: str, cores: int, memory: int | None, body: str) -> str:
-    """A batch file: what is asked of Slurm, and what runs."""
     asked = [
         f"--job-name={name}",
         "--ntasks=1",

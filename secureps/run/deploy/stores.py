@@ -30,15 +30,13 @@ class Store:
     """A store that servers reach.
 
     Args:
-        secret: of their namespace: its entries are variables of the servers' environment, in which
-            the store's library finds its keys.
+        secret: of their namespace; the store's library finds keys in its entries, as variables.
         copies: the URL that checkpoints are copied to; None: none are.
         endpoint: the URL of a server that speaks S3; None: Amazon's, or whatever `copies` says.
         networks: its addresses, as 10.1.0.0/16; none: anywhere outside the cluster.
 
     Raises:
-        ConfigError: one of them cannot be; or `copies` would tell a key, or is nothing that can be
-            opened.
+        ConfigError: one of them cannot be, cannot be opened, or would tell a key.
     """
 
     secret: str
@@ -62,7 +60,6 @@ class Store:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that are no secret."""
         return {} if self.endpoint is None else {"AWS_ENDPOINT_URL": self.endpoint}
 
     def way(self) -> Manifest:
@@ -94,13 +91,7 @@ def store_of(
 
 
 def refuse_meaningless(key: str, url: str) -> None:
-    """Refuses a URL that means nothing in a pod, or that would tell whoever reads a manifest a key.
-
-    Args:
-        key: what of the command or the plan it is.
-    Raises:
-        ConfigError: as it says.
-    """
+    """Refuses (ConfigError) a URL of `key` that a pod has no use for, or that tells a key."""
     if shown(url) != url:
         raise ConfigError(
             f"{key}: {shown(url)}: a user, a password or a query would be in a ConfigMap, for all "
@@ -111,11 +102,7 @@ def refuse_meaningless(key: str, url: str) -> None:
 
 
 def refuse_unreachable(key: str, url: str) -> None:
-    """Refuses a URL of a store that nothing here can open; some stores are dialled for that.
-
-    Raises:
-        ConfigError: as `ObjectStore`.
-    """
+    """Refuses (ConfigError) a URL that nothing here can open; some stores are dialled for it."""
     with naming(key, ConfigError):
         ObjectStore(url)  # refused now, and not by every pod
 

@@ -42,7 +42,6 @@ class SignalGate:
 
     @property
     def knocked(self) -> bool:
-        """Whether a signal waits."""
         return bool(self._held)
 
     def install(self) -> None:

@@ -1,26 +1,60 @@
-"""Starts single processes, each of which waits until somebody watches over it."""
+"""Starts single processes, each of which waits until somebody watches over it.
+
+A process starts from its beginning (`Subprocesses`), or as a fork of one that has imported what it
+needs (`ForkServers`): a dozen parties on one machine would each import the same packages, for
+seconds. A fork has a session, an environment, a folder, stdout, stderr and random numbers of its
+own.
+
+`multiprocessing` has one fork server a process. The pools of whoever calls `ps.up` would be its
+forks as well, it would stay after `ps.up`, and each of its forks would run the caller's script.
+"""
 
 from __future__ import annotations
 
+import gc
+import json
+import logging
 import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import struct
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Protocol
+
+from setproctitle import setproctitle
 
 ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
 """Before a command: it runs when a line comes, and never if this process has ended before."""
 
+MODULE = (sys.executable, "-P", "-m")
+"""How the arguments of a program begin that can be a fork; a module's name follows."""
+
+_TASKS = Path("/proc/self/task")
+_TICK = 0.005
+_NUMBER = struct.Struct("<q")
+"""A fork's number, which the fork says, and its exit status, which its server says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The command of a process. One that `may_finish` ends by itself, with exit status 0, or
-    `UNFINISHED`, and so does one whose log has the words `done`, if there are such.
+    """The command of a process.
 
-    Without an environment it has this process's own. One that is `preloaded` starts when all that
-    it is likely to import is there, if anything imports for it. The others go on without one that
-    `may_fail`: it runs a data holder's script. An open file that it `inherits` keeps its number.
+    Args:
+        environment: None: this process's own.
+        may_finish: it ends by itself, with exit status 0 or `UNFINISHED`.
+        preloaded: it starts when all that it is likely to import is there, if a server imports it.
+        done: words of its log after which it may finish too.
+        may_fail: it runs a data holder's script, and the others go on without it.
+        inherits: an open file that keeps its number.
     """
 
     name: str
@@ -57,11 +91,7 @@ class Spawner(Protocol):
         """Whether `spawn` would start it at once."""
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        """Starts a process that waits for `begin`; stdout and stderr go to an open file.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Starts a process that waits for `begin`, or OSError; its output goes to an open file."""
 
 
 class Subprocess:
@@ -87,11 +117,9 @@ class Subprocess:
         self._process.stdin.close()
 
     def poll(self) -> int | None:
-        """As `subprocess.Popen.poll`."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """As `subprocess.Popen.wait`."""
         return self._process.wait()
 
 
@@ -99,9 +127,238 @@ class Subprocesses:
     """Starts each process from its beginning."""
 
     def ready(self, program: Program) -> bool:
-        """Always."""
         return True
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        """As `Spawner.spawn`."""
         return Subprocess(program, log)
+
+
+# --- forks ------------------------------------------------------------------------
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Whether forks behave as processes that began anew would, in this environment.
+
+    On Linux alone (since 5.3), as libraries of macOS break in forks; and with one thread a process,
+    the default: the number of threads is settled when NumPy and torch are imported.
+    """
+    if sys.platform != "linux" or environment.get("OMP_NUM_THREADS") != "1":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+class ForkServers:
+    """A `Spawner` of forks, in a `with` that outlives them. One thread may use it at a time.
+
+    There are two servers: servers of a run need not wait for torch, which the second one imports
+    meanwhile, as a fork of the first.
+
+    Args:
+        always: modules, or MODULE:FUNCTION to call, that are imported before any fork; those that
+            fail are left to the programs, which say why.
+        preloads: those that are imported besides for programs that are `preloaded`.
+        environment: of the servers.
+    """
+
+    def __init__(
+        self, always: Sequence[str], preloads: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self._plain, plain = socket.socketpair()
+        self._full, full = socket.socketpair()
+        with plain, full:
+            files = (plain.fileno(), full.fileno())
+            self._process = subprocess.Popen(
+                (*MODULE, __name__, *map(str, files), " ".join(always), " ".join(preloads)),
+                env={**environment, "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=files,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> ForkServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for line in (self._plain, self._full):
+            with line, suppress(ConnectionError):
+                while line.recv(1):  # until the server is gone
+                    pass
+
+    def ready(self, program: Program) -> bool:
+        """Whether all is imported that the program waits for."""
+        return _readable(self._line(program))
+
+    def spawn(self, program: Program, log: IO[bytes]) -> Process:
+        """Forks a module of this interpreter; any other program begins anew, or OSError."""
+        if program.arguments[:3] == MODULE and program.environment is not None:
+            with suppress(OSError, EOFError):  # the server has ended
+                return Fork(self._line(program), program, log)
+        return Subprocess(program, log)
+
+    def _line(self, program: Program) -> socket.socket:
+        return self._full if program.preloaded else self._plain
+
+
+class Fork:
+    """A process of a fork server; EOFError or OSError if the server has ended."""
+
+    def __init__(self, server: socket.socket, program: Program, log: IO[bytes]) -> None:
+        self._code: int | None = None
+        order = {
+            "arguments": program.arguments[3:],
+            "environment": dict(program.environment or {}),
+            "folder": os.getcwd(),
+            "inherits": program.inherits,
+        }
+        self._order = json.dumps(order).encode() + b"\n"
+        with ExitStack() as failing:
+            self._line, theirs = socket.socketpair()
+            failing.enter_context(self._line)  # a fork that is there all the same ends
+            with theirs:
+                files = [theirs.fileno(), log.fileno()]
+                files += [] if program.inherits is None else [program.inherits]
+                socket.send_fds(server, [b"\n"], files)
+            self.pid = self._said()
+            self._handle = os.pidfd_open(self.pid)
+            failing.pop_all()
+
+    def begin(self) -> None:
+        """Sends the order for which it waits, unless it has ended."""
+        with suppress(ConnectionError):
+            self._line.sendall(self._order)
+
+    def poll(self) -> int | None:
+        """As `Process.poll`; if its server is lost, a fork counts as killed once it ended."""
+        if self._code is None and _readable(self._line):
+            try:
+                self._code = self._said()
+            except (EOFError, ConnectionError):
+                if not _readable(self._handle):
+                    return None
+                self._code = -signal.SIGKILL
+            self._line.close()
+            os.close(self._handle)
+        return self._code
+
+    def wait(self) -> int:
+        while (code := self.poll()) is None:
+            time.sleep(_TICK)
+        return code
+
+    def _said(self) -> int:
+        data = self._line.recv(_NUMBER.size, socket.MSG_WAITALL)
+        if len(data) < _NUMBER.size:
+            raise EOFError
+        number: int = _NUMBER.unpack(data)[0]
+        return number
+
+
+def _readable(file: int | socket.socket) -> bool:
+    """Whether a file can be read: a pidfd once its process has ended."""
+    watched = select.poll()
+    watched.register(file, select.POLLIN)
+    return bool(watched.poll(0))
+
+
+# --- the process of the servers -------------------------------------------------
+
+
+def main(plain: str, full: str, always: str, preloads: str) -> None:
+    """Imports, serves on two open sockets, and in each fork runs its program."""
+    _preload(always)
+    lines = [socket.socket(fileno=int(number)) for number in (plain, full)]
+    own, other = lines if os.fork() else lines[::-1]
+    other.close()
+    if own is lines[1]:
+        _preload(preloads)
+    runpy.run_module(_become(*_serve(own)), run_name="__main__", alter_sys=True)
+
+
+def _preload(names: str) -> None:
+    """Imports what is named; ends the process if that started a thread.
+
+    Another thread may hold a lock, and would be missing in a fork.
+    """
+    for name in names.split():
+        with suppress(Exception):  # whoever needs it fails at it, and says so
+            found = pkgutil.resolve_name(name)
+            if ":" in name:
+                found()
+    logging.getLogger().handlers.clear()  # opacus sets a format of its own, which is no fork's
+    if len(list(_TASKS.iterdir())) > 1:
+        os._exit(1)
+    gc.collect()
+    gc.freeze()  # forks share what is not touched
+
+
+def _serve(line: socket.socket) -> tuple[socket.socket, list[int]]:
+    """Forks when it is asked; returns in a fork alone, with its files. Ends with whoever asks."""
+    forks: dict[int, tuple[int, socket.socket]] = {}
+    line.send(b"\n")
+    while True:
+        watched: list[int | socket.socket] = [*forks, line]
+        readable, _, _ = select.select(watched, [], [])
+        for handle in forks.keys() & readable:
+            pid, asker = forks.pop(handle)
+            os.close(handle)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            with asker, suppress(OSError):
+                asker.send(_NUMBER.pack(code))
+        if line not in readable:
+            continue
+        _, files, _, _ = socket.recv_fds(line, 1, 3)
+        if not files:
+            os._exit(0)
+        asker, rest = socket.socket(fileno=files[0]), files[1:]
+        if pid := os.fork():
+            forks[os.pidfd_open(pid)] = pid, asker
+            for file in rest:
+                os.close(file)
+            continue
+        for handle, (_, other) in forks.items():
+            os.close(handle)
+            other.close()
+        line.close()
+        return asker, rest
+
+
+def _become(asker: socket.socket, files: list[int]) -> str:
+    """Makes this fork a process like any other; returns the module that it is to run."""
+    os.setsid()
+    with asker, asker.makefile() as orders:
+        asker.send(_NUMBER.pack(os.getpid()))
+        line = orders.readline()
+    if not line:  # whoever asked for it has ended
+        sys.exit(1)
+    order = json.loads(line)
+    log, *inherited = files
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    for file in inherited:
+        if file != order["inherits"]:
+            os.dup2(file, order["inherits"])
+            os.close(file)
+    os.chdir(order["folder"])
+    setproctitle(" ".join((*MODULE, *order["arguments"])))  # which needs environ
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    if "numpy.random" in sys.modules:  # Python's own generator sees to this by itself
+        import numpy as np
+
+        np.random.seed()
+    module: str = order["arguments"][0]
+    sys.argv = order["arguments"]
+    return module
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

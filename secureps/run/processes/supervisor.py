@@ -17,7 +17,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from secureps.errors import (
     MISCONFIGURED,
@@ -115,12 +114,7 @@ class Supervisor:
         self._signals.install()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.stop()
         finally:
@@ -130,11 +124,7 @@ class Supervisor:
             self._signals.remove()
 
     def start(self, program: Program) -> None:
-        """Starts a process.
-
-        Raises:
-            OperatorError: it cannot be started.
-        """
+        """Starts a process; OperatorError if it cannot be started."""
         running = _Running(program, None)
         self._running[program.name] = running
         self._launch(running)
@@ -170,7 +160,6 @@ class Supervisor:
         return any(e.process is None and not e.restarts for e in self._running.values())
 
     def running(self) -> tuple[str, ...]:
-        """The names of processes that run, or are about to be restarted."""
         return tuple(self._running)
 
     def tail(self, name: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
@@ -299,7 +288,6 @@ class Supervisor:
                 os.write(self._reaper.stdin.fileno(), f"{line}\n".encode())
 
     def _dismiss(self) -> None:
-        """Ends the reaper, when no process is left."""
         if self._reaper is not None:
             _signal(self._reaper, signal.SIGKILL)
             assert self._reaper.stdin is not None
@@ -308,7 +296,6 @@ class Supervisor:
             self._reaper = None
 
     def _drop_empty(self, name: str) -> None:
-        """Removes the log of a process that has written nothing."""
         with suppress(OSError):
             if not self._log(name).stat().st_size:
                 self._log(name).unlink()

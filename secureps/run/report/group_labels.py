@@ -115,7 +115,6 @@ def _span(versions: Sequence[int]) -> str:
 
 
 def _follows(last: str, name: str) -> bool:
-    """Whether NAME.K + 1 comes after NAME.K."""
     one, other = _BLOCK.fullmatch(last), _BLOCK.fullmatch(name)
     if one is None or other is None or one[1] != other[1]:
         return False
@@ -138,7 +137,6 @@ def _row(run: list[GroupStatus]) -> Row:
 
 
 def _steps(run: list[GroupStatus]) -> str:
-    """The step that all groups are in, or how many are in each."""
     count = Counter(group.step for group in run)
     if len(count) == 1:
         return run[0].step

@@ -41,9 +41,7 @@ class Sheet:
     """The texts and settings of a run's pictures.
 
     Args:
-        name: of the run.
         clock: which time is elapsed: "time" or "virtual time".
-        unsafe: the run has an unsafe seed; every picture says so.
         groups: of the plan, in its order; empty: as they come.
         budget, delta: of each client; None without privacy. `adjacency`: what epsilon is of.
         references: scores by whoever has them, to be drawn as lines; `measure` is theirs.
@@ -102,7 +100,6 @@ def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
 
 
 def _measure(lines: Sequence[Line]) -> str:
-    """The score that is drawn beside the loss: accuracy, or the first that there is."""
     names = {name for line in lines for name in (*line.scores, *line.federated)} - {"loss"}
     return "accuracy" if "accuracy" in names else min(names, default="loss")
 
@@ -323,9 +320,7 @@ def draw_study(
     target: float,
     folder: Path,
 ) -> None:
-    """Writes `study.png`: a line for every seed of a variant, to where it ended.
-
-    Nothing where `undrawable`.
+    """Writes `study.png`, a line for every seed of a variant; nothing where `undrawable`.
 
     Args:
         curves: by variant and seed: (virtual seconds above 0, score).
@@ -363,7 +358,6 @@ def _figure(title: str, sheet: Sheet, width: float, height: float) -> Any:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Saves a figure as a PNG, whose metadata have the title too."""
     figure.savefig(path, metadata={"Title": figure.get_suptitle()})
 
 
@@ -374,17 +368,14 @@ def _name(axes: Any, left: str, right: str) -> None:
 
 
 def _marker(shape: str, points: Sequence[float]) -> str | None:
-    """The marker of points, or None if there are too many to tell apart."""
     return shape if len(points) <= 60 else None
 
 
 def _whole(axes: Any) -> None:
-    """Labels only whole numbers on the axis of versions."""
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def _instead(axes: Any, text: str) -> None:
-    """Writes in the picture why it is empty."""
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=GREY)
     axes.set(xticks=[], yticks=[])
 

@@ -29,9 +29,9 @@ from secureps.messages.run import STANDBY
 from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import accusations
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
-from secureps.run.report.bar import move_text
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.tables import filled
+from secureps.run.report.terminal import move_text
 from secureps.wording import finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
@@ -133,11 +133,7 @@ def _printable(value: Any) -> Any:
 
 
 def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
-    """Tables of groups, clients and servers; before there is a run, of servers alone.
-
-    Args:
-        clients: of how many there is a row at most; None: of all.
-    """
+    """Tables of groups, at most so many `clients`, and servers; of servers alone before a run."""
     used = memory_used(status.telemetry)
     status = _printable(replace(status, telemetry=()))  # a hostile coordinator's, perhaps
     if not status.run:
@@ -195,7 +191,6 @@ def _clients(
 
 
 def _standing(member: MemberStatus) -> str:
-    """Its state, without the reason."""
     return member.state.partition(":")[0]
 
 

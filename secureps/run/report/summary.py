@@ -28,17 +28,15 @@ class Summary:
     """The summary of a finished run.
 
     Args:
-        name, finished, wall_seconds: of the plan; why it ended; from start to end.
-        versions: of every group.
+        finished: why it ended.
         score: of the federation's model; baselines: of the others.
         delta: None without privacy; budget: the epsilon at which each client stops; adjacency: what
             every epsilon is of, empty without privacy.
-        members: what every client spent; updates: how many of each arrived, be they part of a
-            version or not; counted: of how many the costs are.
+        updates: how many of each client arrived, be they part of a version or not; counted: of how
+            many the costs are.
         bytes_up, bytes_down: of all clients together; the ratios are per update, to the
             same values as plain fp32; None if there was no update.
         seconds: by stage, summed over parties.
-        evaluation: the federation's own, of held-out records of its members.
         failure: names the error that it ended with; empty if the plan foresees this end.
     """
 

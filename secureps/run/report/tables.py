@@ -18,11 +18,7 @@ _BORDER, _AROUND = 1, 3
 
 
 class WholeTable(Table):
-    """A table whose words are whole at every width, numbers above all.
-
-    Args:
-        heading: above it; may be wider than the table.
-    """
+    """A table whose words are whole at every width; the heading may be wider than it."""
 
     def __init__(self, heading: str) -> None:
         super().__init__()
@@ -69,7 +65,6 @@ def _shared(needs: Sequence[Measurement], room: int) -> list[int]:
 
 
 def _text(cell: RenderableType, console: Console) -> Text:
-    """A cell as it is shown; no other kinds are in a table here."""
     assert isinstance(cell, str | Text)
     return console.render_str(cell) if isinstance(cell, str) else cell
 

@@ -1,23 +1,26 @@
-"""Shows the progress of a run: a live panel on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run, or of other long work: live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages.requests import GroupStatus
+from secureps.messages.requests import GroupStatus, Move
 from secureps.run.report.group_labels import BESIDE, folded, line, table
-from secureps.wording import size
+from secureps.wording import printable, size
 
 if TYPE_CHECKING:
     from secureps.run.script.scoring import Score
@@ -31,7 +34,6 @@ class View:
     """The state of a run at one moment.
 
     Args:
-        elapsed: seconds since the start.
         wanted: versions that are made of each group.
         groups: version, step, reason and who is late; empty before the coordinator answers.
         score, scored: of the newest version that was judged, and which that was.
@@ -56,7 +58,6 @@ class View:
 
     @property
     def versions(self) -> dict[str, int]:
-        """The version of every group, by name."""
         return {group.name: group.version for group in self.groups}
 
 
@@ -78,19 +79,13 @@ class Progress:
             self.say(NO_PRIVACY, "bold red")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._live is not None:
             if kind is None:
                 self._live.update(Text())
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """Prints a line that stays."""
         self._console.print(Text(text, style), soft_wrap=True)
 
     def doing(self, text: str) -> None:
@@ -101,7 +96,6 @@ class Progress:
             self._live.update(Text(f"{text} ...", "cyan"), refresh=True)
 
     def show(self, view: View) -> None:
-        """Shows the run's present state."""
         if self._live is not None:
             self._live.update(self._panel(view), refresh=True)
         elif view.versions != self._told or view.elapsed - self._told_at >= QUIET:
@@ -146,3 +140,57 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
         yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g}, {view.adjacency})"
     yield "bytes", f"{size(view.bytes_up)} up, {size(view.bytes_down)} down"
     yield "clients", clients
+
+
+# --- long work --------------------------------------------------------------------
+
+QUIET_BAR = 10.0
+"""Seconds after which a plain line is said again, if nothing has moved."""
+
+Show = Callable[[str, int, int], None]
+"""Hears how far it is in words, what is done, and of how much."""
+
+
+@contextmanager
+def bar_or_lines(console: Console, begins: str) -> Iterator[Show]:
+    """Shows in a `with` what it is given; a bar says `begins` first, below all other lines."""
+    if not console.is_terminal:
+        yield _Lines(console).show
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(begins, total=None)
+
+        def show(text: str, done: int, of: int) -> None:
+            bar.update(task, completed=done, total=of, description=text, refresh=True)
+
+        yield show
+
+
+class _Lines:
+    """Says how far it is whenever it has come further, and now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last, self._at = "", 0.0
+
+    def show(self, text: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if text != self._last or now - self._at >= QUIET_BAR:
+            self._last, self._at = text, now
+            self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def move_text(move: Move) -> str:
+    """How far a move is, in a line: "drain-shard shard-1: 3 of 12 blocks, 0.9 MB of 3.1 MB"."""
+    what = f"{move.what} {move.shard}".strip() or "copies that were lost"
+    blocks = f"{move.moved} of {move.blocks} blocks"
+    text = f"{what}: {blocks}, {size(move.moved_bytes)} of {size(move.bytes)}"
+    return printable(f"{text}; {move.reason}" if move.reason else text)
+
+
+@contextmanager
+def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
+    """Shows each move that it is given, in a `with`."""
+    with bar_or_lines(console, "asks the coordinator") as show:
+        yield lambda move: show(move_text(move), move.moved, move.blocks)

@@ -36,7 +36,6 @@ class Extras:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The same sinks as options of a command."""
         given = (("--tensorboard", self.tensorboard), ("--mlflow", self.mlflow))
         return tuple(word for name, at in given if at is not None for word in (name, str(at)))
 
@@ -70,7 +69,6 @@ class Heading:
         name: of the plan or scenario; run: of this one among its runs.
         settings: what was chosen before it began, nested as in its file.
         groups: how many the plan has.
-        unsafe: it has an unsafe seed.
     """
 
     name: str
@@ -81,7 +79,6 @@ class Heading:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Every setting by its dotted name."""
         mark = {"privacy": NO_PRIVACY} if self.unsafe else {}
         return dict(leaves(self.settings)) | mark
 
@@ -124,12 +121,9 @@ def _events(heading: Heading, folder: Path) -> Path:
 
 
 class TensorBoard:
-    """Scalars over versions, and the settings for its HParams tab, as event files.
+    """Scalars over versions, and the settings for its HParams tab, as event files in `folder`.
 
     Its wall clock is the run's: under virtual time, "relative" is virtual seconds.
-
-    Args:
-        folder: of all runs, for `tensorboard --logdir`.
     """
 
     def __init__(self, heading: Heading, folder: Path) -> None:
@@ -146,11 +140,9 @@ class TensorBoard:
         self._write(0.0, 0, hparams_pb(heading.parameters, run.name, self._began))
 
     def add(self, line: Line) -> None:
-        """Writes the new scalars of a line."""
         self._scalars(line.elapsed, line.version, self._charts.new(line))
 
     def close(self, summary: Record | None) -> None:
-        """Writes the summary's numbers, and closes."""
         if summary is not None:
             self._scalars(*self._charts.end, _numbers(summary))
         self._file.close()
@@ -195,11 +187,9 @@ class MLflow:
         return made
 
     def add(self, line: Line) -> None:
-        """Writes the new scalars of a line."""
         self._scalars(line.elapsed, line.version, self._charts.new(line))
 
     def close(self, summary: Record | None) -> None:
-        """Writes the summary's numbers, and closes."""
         if summary is not None:
             self._scalars(*self._charts.end, _numbers(summary))
         self._client.set_terminated(self._run, "FAILED" if summary is None else "FINISHED")
@@ -212,10 +202,7 @@ class MLflow:
 
 
 class _Charts:
-    """Picks the new scalars of a line: a chart takes each of them once.
-
-    Names have the group in front where there are several.
-    """
+    """Picks the scalars of a line that are new; of several groups their names come first."""
 
     def __init__(self, groups: int) -> None:
         self._groups = groups
@@ -245,7 +232,6 @@ def leaves(record: Record) -> Iterator[tuple[str, Any]]:
 
 
 def _numbers(summary: Record) -> dict[str, float]:
-    """A summary's finite numbers, apart from those of versions."""
     return {
         f"summary/{name}": float(value)
         for name, value in leaves(summary)

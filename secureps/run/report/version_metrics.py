@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from secureps.crypto.sampling import NO_PRIVACY
@@ -63,7 +62,6 @@ class Totals:
             self._said[(group, version), party] += 1
 
     def figures(self) -> tuple[Known, ...]:
-        """The figures from which other totals can continue."""
         return tuple(
             (*at, *key, value)
             for at, figures in self._figures.items()
@@ -71,11 +69,7 @@ class Totals:
         )
 
     def add(self, reports: Iterable[Telemetry]) -> set[At]:
-        """Takes a status' window of reports; known ones change nothing.
-
-        Returns:
-            the versions that have new figures.
-        """
+        """Takes a status' window of reports; returns the versions that have new figures."""
         changed: set[At] = set()
         for report in reports:
             at = (report.group, report.version)
@@ -92,7 +86,6 @@ class Totals:
         return changed
 
     def total(self, name: str) -> float:
-        """One figure, summed over all parties, groups and versions."""
         return math.fsum(
             value
             for figures in self._figures.values()
@@ -101,24 +94,15 @@ class Totals:
         )
 
     def of_version(self, group: str, version: int) -> dict[str, float]:
-        """Seconds and bytes of one version of a group, summed over the parties."""
         sums: dict[str, float] = {}
         for (_, _, name), value in sorted(self._figures.get((group, version), {}).items()):
             if name in FIGURES:
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
-    def published(self, group: str, version: int) -> float | None:
-        """Seconds of the run's clock when a version was published; None if it is not known."""
-        return self._figures.get((group, version), {}).get((COORDINATOR, 0, PUBLISHED))
-
-    def clip(self, group: str, version: int) -> float | None:
-        """The adaptive clip of a version; None if it stays, or a restarted coordinator forgot."""
-        return self._figures.get((group, version), {}).get((COORDINATOR, 0, CLIP))
-
-    def spent(self, group: str, version: int) -> float | None:
-        """The largest epsilon when a version was published; None if there is no such figure."""
-        return self._figures.get((group, version), {}).get((COORDINATOR, 0, SPENT))
+    def coordinators(self, name: str, group: str, version: int) -> float | None:
+        """The coordinator's figure of a version; None if it has none, or forgot it by a restart."""
+        return self._figures.get((group, version), {}).get((COORDINATOR, 0, name))
 
     def waits(self, group: str, version: int) -> dict[str, Wait]:
         """The waits of a version's round for each client that it invited, by name.
@@ -133,22 +117,17 @@ class Totals:
         }
 
     def updates(self) -> Counter[str]:
-        """How many updates of the model arrived, by group."""
-        return Counter(
-            group
-            for (group, _), figures in self._figures.items()
-            for _, _, name in figures
-            if name == UP and group != EVALUATION
-        )
+        return Counter(group for group, _ in self._arrived())
 
     def updates_by_party(self) -> Counter[str]:
-        """How many updates of the model arrived, by client."""
-        return Counter(
-            party
-            for (group, _), figures in self._figures.items()
-            for party, _, name in figures
-            if name == UP and group != EVALUATION
-        )
+        return Counter(party for _, party in self._arrived())
+
+    def _arrived(self) -> Iterator[tuple[str, str]]:
+        """The group and the client of each update of the model that arrived."""
+        for (group, _), figures in self._figures.items():
+            for party, _, name in figures:
+                if name == UP and group != EVALUATION:
+                    yield group, party
 
     def ratio(self, name: str, sizes: Mapping[str, int]) -> float | None:
         """Bytes per update against the same values as plain fp32; None before any update.
@@ -183,7 +162,6 @@ class Line:
         figures: seconds and bytes, summed over the parties, by name; and the clip, if adaptive.
         waits: how long its round waited for each client.
         federated: metrics of the model of this version by the federation's own evaluation.
-        unsafe: the run has an unsafe seed.
     """
 
     group: str
@@ -198,12 +176,10 @@ class Line:
 
     @property
     def at(self) -> At:
-        """The group and the version."""
         return self.group, self.version
 
     @property
     def longest(self) -> str | None:
-        """The client for whom the round waited longest."""
         return max(self.waits, key=lambda client: self.waits[client].seconds, default=None)
 
     def record(self) -> dict[str, Any]:
@@ -279,7 +255,6 @@ class Metrics:
 
     Args:
         tell: hears a line when it is known, and again when more is.
-        unsafe: the run has an unsafe seed.
         figures: those of totals that lines have.
         before: of an earlier play of the same run; its lines are told first, all of them.
     """
@@ -307,7 +282,6 @@ class Metrics:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The lines of all versions so far, in the order in which they were published."""
         return tuple(self._complete(line) for line in self._lines.values())
 
     @property
@@ -320,7 +294,6 @@ class Metrics:
         )
 
     def take(self, reports: Iterable[Telemetry]) -> None:
-        """Takes a window of reports."""
         self._due |= dict.fromkeys(sorted(self.totals.add(reports) & self._lines.keys()))
 
     def settle(self) -> None:
@@ -344,8 +317,7 @@ class Metrics:
         """Adds a version that was published; a known one stays as it is.
 
         Args:
-            elapsed: when it was seen; what the coordinator reports is nearer to the truth.
-            epsilon: where the coordinator reports none.
+            elapsed, epsilon: as seen from here; what the coordinator reports goes before it.
             figures: known besides those that are reported.
         """
         if (group, version) in self._lines:
@@ -375,8 +347,9 @@ class Metrics:
     def _complete(self, line: Line) -> Line:
         sums = self.totals.of_version(*line.at)
         reported = {name: sums[name] for name in self._figures if name in sums}
-        published, clip = self.totals.published(*line.at), self.totals.clip(*line.at)
-        spent = self.totals.spent(*line.at)
+        published, clip, spent = (
+            self.totals.coordinators(name, *line.at) for name in (PUBLISHED, CLIP, SPENT)
+        )
         adaptive = {} if clip is None else {CLIP: clip}
         return replace(
             line,
@@ -433,11 +406,7 @@ class JsonLines:
 
 
 class Sinks:
-    """The sinks of a run, in a `with`; one that fails is left out, and the run goes on.
-
-    Args:
-        warn: hears which one broke, and why.
-    """
+    """The sinks of a run, in a `with`; one that fails is left out, and `warn` hears why."""
 
     def __init__(self, sinks: tuple[Sink, ...], warn: Callable[[str], None]) -> None:
         self._open = list(sinks)
@@ -446,20 +415,13 @@ class Sinks:
     def __enter__(self) -> Sinks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close(None)
 
     def add(self, line: Line) -> None:
-        """Adds a line to all sinks."""
         self._each(lambda sink: sink.add(line))
 
     def close(self, summary: Record | None) -> None:
-        """Closes the sinks that are open."""
         self._each(lambda sink: sink.close(summary))
         self._open.clear()
 

@@ -98,12 +98,10 @@ class Race:
     """The common start of the baselines.
 
     Args:
-        plan, script: of the federation; versions: how many it made.
-        holders: the settings of every data holder, by name.
-        pooled: the settings of nobody in particular.
+        versions: how many the federation made.
+        holders: the settings of every data holder, by name; pooled: of nobody in particular.
         records: the public number that a holder counts by, by its name; empty for the plan's.
         start: version 0; empty if it is not known.
-        seed: of the holders' trainings.
     """
 
     plan: Plan
@@ -132,7 +130,7 @@ class HoldersAlone:
         self._steps = self._trained()
 
     def step(self) -> bool:
-        """Takes a step; whether there was one to take."""
+        """Trains one step; returns whether there was one left."""
         return next(self._steps, None) is not None
 
     def finish(self, say: Say) -> None:
@@ -198,7 +196,6 @@ def run_baselines(
 
 
 def _central(race: Race, say: Say) -> tuple[Score | None, str]:
-    """The score of central training, or why there is none."""
     if why := race.script.not_central:
         return None, f", {why}"
     say("for comparison, trains centrally, without privacy")

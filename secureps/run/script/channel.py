@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from secureps.errors import ScriptFailed
+from secureps.errors import InternalError, ScriptFailed, SecurepsError, from_wire
+from secureps.tracebacks import is_foreign, told, where
 
 Tensors = Mapping[str, NDArray[Any]]
 Record = dict[str, Any]
@@ -26,6 +27,21 @@ Record = dict[str, Any]
 _HEAD = struct.Struct(">QQ")
 """The header of a record: bytes of the JSON object, and of the safetensors file after it."""
 _PIECE = 1 << 20
+
+
+def failure(error: Exception) -> Record:
+    """The record that says an error: the script's, ours, or one of `errors`."""
+    if isinstance(error, SecurepsError):
+        return {"failed": [type(error).__name__, str(error)]}
+    kind = ScriptFailed if is_foreign(error) else InternalError
+    return {"failed": [kind.__name__, f"{told(error)} ({where(error)})"]}
+
+
+def refuse_failure(record: Record) -> None:
+    """Raises the error that a record says, if it says one."""
+    match record:
+        case {"failed": [str(kind), str(text)]}:
+            raise from_wire(kind, text, None)
 
 
 class Channel:
@@ -45,11 +61,7 @@ class Channel:
         self._file.flush()
 
     def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
-        """Waits for the next record; None if the other end is gone.
-
-        Raises:
-            ScriptFailed: what came is no record.
-        """
+        """Waits for a record (ScriptFailed if it is none); None if the other end is gone."""
         try:
             head = self._file.read(_HEAD.size)
             if len(head) < _HEAD.size:
@@ -86,7 +98,6 @@ class Channel:
         return not readable and bool(writable)
 
     def close(self) -> None:
-        """Closes the connection."""
         with suppress(OSError):  # what was not sent never will be
             self._file.close()
         self._connection.close()

@@ -30,8 +30,8 @@ from secureps.client.trainer import (
     Setting,
     Trainer,
 )
-from secureps.errors import ConfigError, ScriptFailed, from_wire
-from secureps.run.script.channel import Channel, Record, Tensors
+from secureps.errors import ConfigError, ScriptFailed
+from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
 
 OPTIONAL = (
     "examples",
@@ -104,14 +104,10 @@ class Calls:
             return self.receive()
 
     def receive(self) -> tuple[Record, Arrays]:
-        """The next answer."""
-        match self._channel.receive():
-            case None:
-                raise ScriptFailed("the script's process, which has no network, ended")
-            case ({"failed": [str(kind), str(text)]}, _):
-                raise from_wire(kind, text, None)
-            case (dict(record), tensors):
-                return record, ordered(record, tensors)
+        if (got := self._channel.receive()) is None:
+            raise ScriptFailed("the script's process, which has no network, ended")
+        refuse_failure(got[0])
+        return got[0], ordered(*got)
 
 
 class Asked(Protocol):
@@ -139,16 +135,13 @@ class CutOffTrainer:
             setattr(self, name, optional[name])
 
     def parameters(self, seed: int) -> Arrays:
-        """As `Trainer.parameters`."""
         return self._calls.ask({"do": "parameters", "seed": seed})[1]
 
     def fit(self, parameters: Arrays, config: FitConfig) -> FitResult:
-        """As `Trainer.fit`."""
         record, tensors = self._calls.ask(fit_call(config), parameters)
         return FitResult(tensors, *_of(record, "examples", "metrics", "steps"))
 
     def evaluate(self, parameters: Arrays) -> EvaluateResult:
-        """As `Trainer.evaluate`."""
         record, _ = self._calls.ask({"do": "evaluate"}, parameters)
         return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
 

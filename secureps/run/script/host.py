@@ -26,14 +26,14 @@ from secureps.client.script import Script
 from secureps.client.script_errors import blamed, entering
 from secureps.client.trainer import RecordPrivacy, Setting, Trainer, record_privacy
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
-from secureps.errors import InternalError, ScriptFailed, SecurepsError
+from secureps.errors import InternalError, SecurepsError
 from secureps.policy.plan import Plan
 from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
-from secureps.run.script.channel import Channel, Record, Tensors
+from secureps.run.script.channel import Channel, Record, Tensors, failure
 from secureps.run.script.rehearsal import Rehearsal, rehearse
 from secureps.run.script.scoring import Judge, Look
 from secureps.service.logs import ignore_output_errors
-from secureps.tracebacks import dump_crashes, is_foreign, told, where
+from secureps.tracebacks import dump_crashes
 
 Answer = tuple[Record, Tensors]
 
@@ -62,11 +62,7 @@ class ScriptHost:
         self.may_step = False
 
     def do(self, record: Record, tensors: Tensors) -> Answer:
-        """Does what a record asks for, and returns the answer.
-
-        Raises:
-            SecurepsError: whatever was wrong, the script's failure first of all.
-        """
+        """Answers a record; SecurepsError for whatever was wrong, the script's failure first."""
         match record["do"]:
             case "look":
                 return self._answer_look()
@@ -110,7 +106,6 @@ class ScriptHost:
 
     @property
     def _privacy(self) -> RecordPrivacy | None:
-        """The record-level mechanism of the first holder."""
         return record_privacy(self._plan, self._records.get(next(iter(self._holders))))
 
     def _answer_look(self) -> Answer:
@@ -191,12 +186,10 @@ def host(channel: Channel) -> None:
         try:
             record, tensors = made.do(*asked)
             channel.send({"done": record}, tensors)
-        except SecurepsError as error:
-            channel.send({"failed": [type(error).__name__, str(error)]})
         except Exception as error:
-            kind = ScriptFailed if is_foreign(error) else InternalError
-            channel.send({"failed": [kind.__name__, f"{told(error)} ({where(error)})"]})
-            raise
+            channel.send(failure(error))
+            if not isinstance(error, SecurepsError):
+                raise
 
 
 def main(arguments: list[str]) -> None:

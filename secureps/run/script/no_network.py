@@ -44,9 +44,8 @@ def serve(channel: Channel) -> None:
     """Makes the trainer, and answers until the other end is gone."""
     from secureps.client.script import Script
     from secureps.client.script_errors import blamed
-    from secureps.errors import InternalError, ScriptFailed, SecurepsError
+    from secureps.run.script.channel import failure
     from secureps.run.script.cut_off import OPTIONAL, answer
-    from secureps.tracebacks import is_foreign, told, where
 
     trainer = None
     while (asked := channel.receive()) is not None:
@@ -62,11 +61,8 @@ def serve(channel: Channel) -> None:
             with blamed(record["do"]):
                 replied, given = answer(trainer, record, tensors)
             channel.send(replied, given)
-        except SecurepsError as error:
-            channel.send({"failed": [type(error).__name__, str(error)]})
         except Exception as error:
-            kind = ScriptFailed if is_foreign(error) else InternalError
-            channel.send({"failed": [kind.__name__, f"{told(error)} ({where(error)})"]})
+            channel.send(failure(error))
 
 
 def main(arguments: list[str]) -> None:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.client.trainer import Setting
-from secureps.errors import ScriptFailed, SecurepsError, from_wire
+from secureps.errors import ScriptFailed, SecurepsError
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.run.processes.spawning import Program, Spawner
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.baselines import Baselines
-from secureps.run.script.channel import Channel, Record
+from secureps.run.script.channel import Channel, Record, refuse_failure
 from secureps.run.script.rehearsal import Rehearsal
 from secureps.run.script.scoring import Score, Tensors
 from secureps.tracebacks import crashed
@@ -43,7 +43,6 @@ class Assignment:
     """A script, and the settings that it is given.
 
     Args:
-        script, plan: of the federation.
         holders: the settings of every data holder, by name; pooled: of nobody in particular.
         local: the folders of the clients' local tensors, by name.
         unsafe_seed: of the holders' trainings, or None.
@@ -61,7 +60,6 @@ class Assignment:
     records: Mapping[str, int] = field(default_factory=dict)
 
     def record(self) -> Record:
-        """The assignment as plain values for JSON."""
         return {
             "script": str(self.script.absolute()),
             "plan": self.plan.text,
@@ -115,23 +113,15 @@ class ScriptProcess:
         self.failed = ""
 
     def look(self) -> tuple[Schema, dict[str, Kind]]:
-        """Asks for the model's schema and the kinds of its tensors.
-
-        Raises:
-            ScriptFailed, ConfigError, PlanRefused: it cannot be used, or not under this plan.
-        """
+        """Asks for schema and kinds of tensors; ScriptFailed, ConfigError or PlanRefused."""
         answer = self._ask({"do": "look"})
         specs = (TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in answer["schema"])
         return Schema(tuple(specs)), answer["kinds"]
 
     def count(self) -> tuple[tuple[int, ...], dict[str, int]]:
-        """Asks for the number of records of each holder; empty if one cannot tell.
+        """Asks for each holder's number of records, and how many that train touch each row-block.
 
-        Returns:
-            these, and how many holders that train touch each row-block, if there are any.
-
-        Raises:
-            ScriptFailed: as `look`.
+        The numbers are empty if one holder cannot tell; ScriptFailed as `look`.
         """
         answer = self._ask({"do": "count"})
         found = answer["examples"]
@@ -200,13 +190,12 @@ class ScriptProcess:
             self._send(self._assignment.record())
         self._send(record, tensors)
         while (got := self._channel.receive()) is not None:
+            refuse_failure(got[0])
             match got[0]:
                 case {"at": str(what)}:
                     self._at = what
                 case {"say": str(text)}:
                     say(text)
-                case {"failed": [str(kind), str(text)]}:
-                    raise from_wire(kind, text, None)
                 case {"done": dict(answer)}:
                     return answer
         raise self._ended()

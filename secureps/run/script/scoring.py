@@ -96,11 +96,7 @@ class Score:
 
     @classmethod
     def of(cls, result: EvaluateResult, plan: Plan | None = None) -> Score:
-        """Picks the score from an evaluation's result.
-
-        Raises:
-            WrongShape: it has neither a loss nor a metric.
-        """
+        """Picks the score of a result; WrongShape if that has neither a loss nor a metric."""
         loss = None if result.loss is None else float(result.loss)
         metrics = dict(result.metrics) | ({} if loss is None else {"loss": loss})
         if not metrics:
@@ -118,7 +114,6 @@ class Score:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All that was measured, by name."""
         loss = {} if self.loss is None else {"loss": self.loss}
         return {self.measure: self.value, **self.others, **loss}
 
@@ -138,11 +133,7 @@ class Look:
 
     @classmethod
     def at(cls, trainer: Trainer) -> Look:
-        """Asks a trainer.
-
-        Raises:
-            ScriptFailed: it raised, or its model is none.
-        """
+        """Asks a trainer; ScriptFailed if it raises, or its model is none."""
         with blamed("what make(settings) returned"):
             if not callable(getattr(trainer, "parameters", None)):
                 raise WrongShape(f"a {type(trainer).__name__} is no trainer: no parameters(seed)")
@@ -193,7 +184,6 @@ class Judge:
     own held-out records; else the script's evaluator does. What fails is noted once (`failed`).
 
     Args:
-        plan, script: of the federation.
         holders: the settings of every data holder, by name; pooled: of nobody in particular.
         look: of the first holder's trainer.
         own: the clients' local tensors.
@@ -237,35 +227,22 @@ class Judge:
         return tuple(each for each in (self.note, remark, self.failed) if each)
 
     def evaluate(self, tensors: Tensors) -> EvaluateResult:
-        """Evaluates a model that lacks its local tensors.
-
-        Raises:
-            ScriptFailed: the script's evaluation raised, or its loss or score is no number.
-        """
+        """Evaluates a model that lacks its local tensors; ScriptFailed if the script fails."""
         assert self._evaluator is not None
         return self._evaluated(self._evaluator, self._whole(tensors))
 
-    def result(self, tensors: Tensors) -> EvaluateResult | None:
-        """Evaluates; None without an evaluator, or if the script failed (`failed` says so once)."""
+    def score(self, tensors: Tensors) -> Score | None:
+        """Scores; None without an evaluator, or if the script failed (`failed` says so once)."""
         if self._evaluator is None:
             return None
         try:
-            return self.evaluate(tensors)
+            return Score.of(self.evaluate(tensors), self._plan)
         except SecurepsError as error:
             self.failed = self.failed or f"a version has no held-out score: {error}"
             return None
 
-    def score(self, tensors: Tensors) -> Score | None:
-        """The score of `result`."""
-        result = self.result(tensors)
-        return None if result is None else Score.of(result, self._plan)
-
     def alone(self, trainer: Trainer, model: Tensors) -> Score:
-        """The score of a holder's own, whole model, by the federation's evaluator.
-
-        Raises:
-            ScriptFailed: as `evaluate`.
-        """
+        """Scores a holder's own, whole model by the federation's evaluator (ScriptFailed)."""
         assert self._evaluator is not None
         judge = trainer if self._personal else self._evaluator
         return Score.of(self._evaluated(judge, dict(model)), self._plan)
@@ -295,11 +272,7 @@ class _WithItsOwn:
 
 
 def checked(what: str, result: object, plan: Plan) -> EvaluateResult:
-    """What a function of the script returned, named `what`, in plain numbers, if it can be scored.
-
-    Raises:
-        ScriptFailed: it is no EvaluateResult, or its loss or score is no number.
-    """
+    """Takes what a function of the script returned; ScriptFailed if that cannot be scored."""
     with blamed(f"what {what} returned"):
         taken = taken_evaluation(result)
         score = Score.of(taken, plan)

@@ -1,7 +1,6 @@
 """How seldom Python looks for cycles of objects while a simulation plays.
 
-What clients keep goes into the millions of objects, all of it in use, and nearly everything else
-goes when its last reference does: to look for cycles as often as by default is time for nothing.
+Clients keep millions of objects, and nearly every other one goes with its last reference.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A simulated client that has a machine only once something was asked of it.
 
-Of very many clients few train. One that was asked for nothing yet is what it has heard: a few
-messages, which it shares with all others. As soon as anything more happens to it than that a
-version is published, that it is told of key holders, or that the run ends, its machine is made,
-hears all of that again, at the times at which it came, and comes to the same decisions, for a
-machine is a function of its events.
+Of very many clients few train. A client that was asked for nothing keeps the few messages that it
+has heard, which all others share. Its machine is made when anything else happens to it than a
+published version, news of key holders or the end of the run. The machine hears those messages
+again, with their times, and decides as it would have, for it is a function of its events.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class IdleClient(Worker):
     Args:
         make: makes both, as they are before anything has happened.
         cost: as of `ClientWorker`.
-        clock: the run's; told: shared by all clients.
+        told: shared by all clients.
     """
 
     def __init__(
@@ -105,7 +104,6 @@ class IdleClient(Worker):
 
     @property
     def awake(self) -> bool:
-        """Whether it has a machine now."""
         return self._made is not None
 
     @property
@@ -115,18 +113,16 @@ class IdleClient(Worker):
 
     @property
     def member(self) -> Member:
-        """Its machine."""
         return self._wake()[0]
 
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
-        """As `Machine`: a client that has a journal already keeps its machine."""
+        """Applies a record: a client that has a journal already keeps its machine."""
         self.member.apply(at, record)
         self._heard = None
 
     def resume(self, now: float) -> Step:
-        """As `Machine`."""
         member = self.member
         self._hear(now, "", None)
         step = member.resume(now)
@@ -146,7 +142,7 @@ class IdleClient(Worker):
         return False
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """As `Machine`; without one only where it would do the same."""
+        """Handles an event, without a machine only where that would do the same."""
         if sender == COORDINATOR and not isinstance(event, Answered | Failed):
             self._coming -= 1
             if self._asleep and (short := self._without_machine(now, event)) is not None:
@@ -160,7 +156,7 @@ class IdleClient(Worker):
         return step
 
     def _without_machine(self, now: float, order: Event) -> Step | None:
-        """What comes of an order, where no machine is needed to tell."""
+        """Answers an order for which no machine is needed; None if one is."""
         if isinstance(order, Finish):
             return Step(effects=[Halt(order.reason)])
         if isinstance(order, Published) and self._counted() < MOST_HEARD:
@@ -176,26 +172,22 @@ class IdleClient(Worker):
         return Step(records=list(records))
 
     def _note(self, event: Event, step: Step) -> None:
-        """What others need no machine for, now that this one's has handled it."""
+        """Notes an answer for which other clients then need no machine."""
         if isinstance(event, SealFor | HolderKeys) and self._holders is not None and self._run:
             self._holders = self._told.note(self._run, self._holders, event, step)
         elif not isinstance(event, Published | Answered | Tick):
             self._holders = None
 
     def inspect(self, sender: str, message: Request) -> bool:
-        """As `Machine`."""
         return self.member.inspect(sender, message)
 
     def troubled(self, reason: str) -> list[Effect]:
-        """As `Machine`."""
         return self.member.troubled(reason)
 
     def wake(self) -> float | None:
-        """As `Machine`."""
         return self._wakes_at if self._made is None else self._made[0].wake()
 
     def subscription(self) -> Subscribe:
-        """As `Machine`."""
         member = self.member
         said = member.subscription()
         self._rest(member)
@@ -204,25 +196,21 @@ class IdleClient(Worker):
     # --- Worker -------------------------------------------------------------------
 
     def work(self, task: Task) -> TaskResult | None:
-        """As `Worker`; whoever has sealed nothing has nothing to sweep."""
+        """Does a task; a client that has sealed nothing has nothing to sweep."""
         if self._made is None and isinstance(task, Sweep):
             return None
         return self._wake()[1].work(task)
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """As `Worker`."""
         return self._wake()[1].take(request, payload)
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
-        """As `Worker`."""
         return self._wake()[1].keep(request, payload, digest)
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """As `Worker`."""
         return self._wake()[1].fetch(key)
 
     def seconds(self, task: Task) -> float:
-        """As `Worker`."""
         return self._cost(task) if self._made is None else self._made[1].seconds(task)
 
     # --- how it comes and goes ----------------------------------------------------
@@ -240,7 +228,7 @@ class IdleClient(Worker):
         heard.append((now, sender, event))
 
     def _counted(self) -> int:
-        """Of MOST_HEARD."""
+        """How many events count towards MOST_HEARD."""
         return sum(not isinstance(e, SealFor | HolderKeys) for _, _, e in self._heard or ())
 
     def _rest(self, member: Member) -> None:
@@ -254,7 +242,7 @@ class IdleClient(Worker):
         self._made = None
 
     def _wake(self) -> Made:
-        """Makes the machine, and has it hear what happened, of which everything is done already."""
+        """Makes the machine, which hears again what happened; all of that is done already."""
         if self._made is None:
             self._made = member, _ = self._make()
             for now, sender, event in self._heard or ():
@@ -286,13 +274,12 @@ class Hearing:
         self._way, self._client = way, client
 
     def call(self, to: str, message: Request) -> Future[Any]:
-        """As `Transport`; so are the others."""
         return self._way.call(to, message)
 
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """As `Transport`: the client is asked first."""
+        """Watches; the client hears each order before its executor."""
 
         def heard(order: object) -> None:
             if not self._client.hears(order):
@@ -301,15 +288,12 @@ class Hearing:
         return self._way.watch(message, heard, lost)
 
     def locate(self, party: str, address: str) -> None:
-        """As `Transport`."""
         self._way.locate(party, address)
 
     def belong(self, run: bytes) -> None:
-        """As `Transport`."""
         self._way.belong(run)
 
     def close(self) -> None:
-        """As `Transport`."""
         self._way.close()
 
 
@@ -321,7 +305,6 @@ class Alike:
         self._values: dict[Hashable, Mapping[str, str]] = {}
 
     def settings(self, own: MemberSettings) -> MemberSettings:
-        """The same settings."""
         values = self._values.setdefault(tuple(own.values.items()), own.values)
         schema, rows = self._schemas.setdefault(own.schema, own.schema), own.rows or _NO_ROWS
         return replace(own, schema=schema, values=values, rows=rows)

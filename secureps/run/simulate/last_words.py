@@ -1,10 +1,9 @@
 """Names the client whose code killed a simulation's process.
 
-A simulation runs all clients' scripts in its own process. A native abort in one of them runs no
-handler here, so what is called is written, before it is, into memory of a file that a small process
-beside it has too, and says when this one has gone without a word. Nobody wakes for it meanwhile: a
-run has some calls for each client and update. That process is started by the path of this file,
-without the package: what must not live here is any import but the standard library's, at the top.
+A simulation runs all clients' scripts in its own process, where a native abort runs no handler. So
+each call is written first, into the memory of a file that a small process beside it shares, which
+says what was called if this one goes without a word. That process is started by the path of this
+file, without the package: at its top it imports the standard library alone.
 """
 
 from __future__ import annotations

@@ -51,10 +51,9 @@ OFTEN = 1000
 class CoordinatorWatch(Meter):
     """Observes one coordinator, or those that follow each other.
 
-    Most events of a simulation are its clients': a play that looked at the run after each of them,
-    as it must after each of the coordinator's, would look at the same millions of times.
-    `changed`: it has handled something; `requests`: how many came, of which none brings more than
-    two reports. Whoever looks sets both back.
+    Most events of a simulation are its clients': to look at the run after each of them would be to
+    look at the same millions of times. `changed`: the coordinator has handled something;
+    `requests`: how many came, each with two reports at most. Whoever looks sets both back.
     """
 
     def __init__(self) -> None:
@@ -62,11 +61,9 @@ class CoordinatorWatch(Meter):
         self.requests = 0
 
     def asked(self, message: Request, answer: Future[Reply]) -> None:
-        """Counts a request."""
         self.requests += 1
 
     def stands(self, machine: Machine, now: float) -> None:
-        """Something was handled and journalled."""
         self.changed = True
 
 
@@ -149,7 +146,6 @@ class Play:
                 self.simulation.loop.call_later(stay.leaves, partial(self._leave, name))
 
     def run(self, say: Say) -> None:
-        """Plays to the end."""
         for remark in self._remarks:
             say(remark)
 
@@ -194,7 +190,6 @@ class Play:
         return max(spent(plan, ledger.tally(name)) for name in self.scenario.clients)
 
     def summary(self) -> dict[str, Any]:
-        """The summary as plain values."""
         totals, clients = self.metrics.totals, self.scenario.clients
         updates = totals.updates_by_party()
         federation = self.simulation.coordinator.federation

@@ -1,10 +1,9 @@
 """Trains a simulation's clients on a Ray cluster, while its clock and its parties stay here.
 
-A training begins as its virtual time does, on whichever core of the cluster is free, and is waited
-for when its virtual time is over: who trains meanwhile trains beside it. What is sent is bytes: the
-script's path, settings, what is asked, tensors. A worker makes the trainer from them, so script and
-data lie at the same paths on every node. Trainings are functions of what they are given, to the
-last bit: one whose worker died is done again.
+A training begins when its virtual time does, on any free core of the cluster, and is waited for
+when that time is over. Only bytes are sent: the script's path, settings, what is asked, tensors. A
+worker makes the trainer from them, so script and data lie at the same paths on every node. A
+training whose worker died is done again, with the same bits.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from safetensors.numpy import load, save
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import FitConfig, Setting, Trainer
-from secureps.errors import ConfigError, InternalError, ScriptFailed, SecurepsError, from_wire
+from secureps.errors import ConfigError, ScriptFailed
 from secureps.extras import from_extras
 from secureps.messages.encoding import payload_digest
 from secureps.run.options import ENVIRONMENT
-from secureps.run.script.channel import Record, Tensors
+from secureps.run.script.channel import Record, Tensors, failure, refuse_failure
 from secureps.run.script.cut_off import (
     OPTIONAL,
     Arrays,
@@ -37,7 +36,6 @@ from secureps.run.script.cut_off import (
     fit_call,
     ordered,
 )
-from secureps.tracebacks import is_foreign, told, where
 
 RETRIES = 3
 """Times that a call is made again whose worker died."""
@@ -145,18 +143,12 @@ class RayCalls:
         """What a call answers, which may have begun long ago; the error that it says."""
         name = self.begin(record, tensors)
         replied, made = _unpacked(self._cluster.end(self._begun.pop(name)))
-        match replied:
-            case {"failed": [str(kind), str(text)]}:
-                raise from_wire(kind, text, None)
+        refuse_failure(replied)
         return replied, ordered(replied, made)
 
 
 class SpreadTrainer(CutOffTrainer):
-    """Trains and evaluates on a cluster; all else is the same trainer's here.
-
-    Args:
-        own: the same trainer, in this process.
-    """
+    """Trains and evaluates on a cluster; all else is done by `own`, the same trainer here."""
 
     def __init__(self, own: Trainer, calls: RayCalls) -> None:
         super().__init__(calls, [each for each in OPTIONAL if hasattr(own, each)])
@@ -166,15 +158,12 @@ class SpreadTrainer(CutOffTrainer):
                 setattr(self, name, getattr(own, name))
 
     def parameters(self, seed: int) -> Arrays:
-        """As `Trainer.parameters`."""
         return self._own.parameters(seed)
 
     def begin_fit(self, parameters: Arrays, config: FitConfig) -> None:
-        """As `AheadTrainer.begin_fit`."""
         self._begin(fit_call(config), parameters)
 
     def begin_evaluate(self, parameters: Arrays, versions: Mapping[str, int]) -> None:
-        """As `AheadTrainer.begin_evaluate`."""
         at = versions if hasattr(self._own, "evaluate_at") else None
         self._begin({"do": "evaluate"} if at is None else evaluate_call(at), parameters)
 
@@ -192,11 +181,8 @@ def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
         trainer = _made(told_of["script"], settings, told_of["state"])
         with blamed(told_of["call"]["do"]):
             record, made = answer(trainer, told_of["call"], _loaded(tensors))
-    except SecurepsError as error:
-        record, made = {"failed": [type(error).__name__, str(error)]}, {}
     except Exception as error:
-        kind = ScriptFailed if is_foreign(error) else InternalError
-        record, made = {"failed": [kind.__name__, f"{told(error)} ({where(error)})"]}, {}
+        record, made = failure(error), {}
     return _packed(record, made), b""
 
 

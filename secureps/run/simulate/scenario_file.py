@@ -38,7 +38,6 @@ class Scenario:
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
-        """The clients' names."""
         return client_names(self.section.clients)
 
     @property
@@ -53,7 +52,6 @@ class Scenario:
         return dict(zip(self.clients, _records(self.plan), strict=False))
 
     def settings(self, partition: int) -> dict[str, Setting]:
-        """The settings of a client's script."""
         own: dict[str, Setting] = {"partition": partition, "partitions": self.section.clients}
         initial = self.plan.section.initial
         if initial is not None and self.script().takes_initial:
@@ -66,7 +64,6 @@ class Scenario:
         return found(plan, self.source, own.settings, own.clients, UnsafeSeed(seed))
 
     def heading(self, folder: Path) -> Heading:
-        """The heading of its charts."""
         settings = {
             "scenario": self.section.model_dump(mode="json"),
             "plan": self.plan.section.model_dump(mode="json", exclude={"federation"}),

@@ -51,19 +51,14 @@ def simulate(
     engine: Engine = "here",
     copies: str | None = None,
 ) -> Path:
-    """Plays a scenario and writes its report.
+    """Plays a scenario and writes its report, into a folder that it returns.
 
     Args:
-        path: the scenario file.
         out: the report folder (default: runs/NAME); it must not hold anything.
         say: hears one line per version.
         extras: where else its figures are written.
-        engine: where clients train: in this process, or on a Ray cluster.
         copies: the URL of an object store below which checkpoints are copied, in a place that is
             called as the report's folder.
-
-    Returns:
-        the report folder.
 
     Raises:
         ConfigError: the folder holds something, or the scenario is not right.
@@ -103,7 +98,6 @@ def _simulated(
     around: tuple[Spread, CheckpointCopies | None],
     say: Say,
 ) -> Path:
-    """Plays a scenario that can be played; see `simulate`."""
     new_folder(folder)
     spread, copies = around
     say(

@@ -164,7 +164,6 @@ class Simulation:
     # --- processes ----------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Starts a party, or restarts it from its journal."""
         executor = self._make(name)
         self.parties[name] = executor
         self._failed.discard(name)
@@ -201,9 +200,8 @@ class Simulation:
 
         Raises:
             SecurepsError: whatever ended a party that should not have ended.
-            Refused: a server halted for a reason to complain of.
-            InternalError: nothing is left to happen, and `until()` is not true; where a client
-                left for a reason to complain of, its error instead.
+            InternalError: nothing is left to happen, and `until()` is not true; if a client left by
+                an error, that error instead.
         """
         if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
             self.refuse_failed()
@@ -260,18 +258,16 @@ class Simulation:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator's machine, read-only."""
+        """The coordinator's machine, to be read only."""
         machine = self.parties[self.ruler].machine
         assert isinstance(machine, Coordinator)
         return machine
 
     def reasons(self) -> str:
-        """Why every group waits, in words."""
         groups = self.coordinator.federation.groups.values()
         return "; ".join(self.plan.head(group.name) + group.reason for group in groups)
 
     def versions(self) -> dict[str, int]:
-        """The committed version of every group of the model."""
         groups = self.coordinator.federation.model_groups
         return {group.name: group.version for group in groups}
 

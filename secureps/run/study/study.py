@@ -36,8 +36,8 @@ from secureps.compiled import keep_in
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.run.processes.signals import Terminated, terminable
-from secureps.run.report.bar import bar_or_lines
 from secureps.run.report.plots import draw_study, undrawable
+from secureps.run.report.terminal import bar_or_lines
 from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.script.scoring import Look
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
@@ -85,15 +85,12 @@ class _Running(NamedTuple):
 
 @terminable(Terminated)
 def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
-    """Plays the trials that are not played yet, and writes the table and the picture.
+    """Plays the trials that are not played yet, writes table and picture, and returns the rows.
 
     Args:
         path: a scenario with a study.
         out: the study's folder (default: runs/NAME-study); one of the same study goes on.
         workers: trials that are played at once.
-
-    Returns:
-        the table's rows.
 
     Raises:
         ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
@@ -167,11 +164,7 @@ def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
 
 
 def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
-    """Prints the outcomes of the ServerApp's settings once; every trial runs it under its seed.
-
-    Raises:
-        ConfigError, PlanRefused: it asks a plan for what cannot be had.
-    """
+    """Prints once what the ServerApp settles (or ConfigError, PlanRefused)."""
     told = dict[str, None]()
     for plan in scenario.plans.values():
         founding = scenario.founding(plan, own.tuning)
@@ -223,10 +216,7 @@ class _Workers:
         self._count = 0
 
     def run(self, courses: Mapping[str, Course], workers: int, kernels: Path) -> None:
-        """Runs all courses to their ends, at most one job of each at a time.
-
-        `kernels` is where workers find theirs.
-        """
+        """Runs all courses, one job of each at a time; workers find kernels in `kernels`."""
         context = get_context("spawn")  # a fork would copy torch's threads
         workers = min(workers, len(courses))
         places = context.RawArray("d", 2 * workers)
@@ -314,7 +304,6 @@ class _Workers:
 
 
 def _result(job: Job, future: Future[Result]) -> Result:
-    """The result of a job; of a run that failed, an error that names the variant."""
     try:
         return future.result()
     except (RuleFailed, TooFew) as error:

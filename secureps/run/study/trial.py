@@ -1,9 +1,9 @@
-"""Plays trials of a study, each a scenario under one rule until its model is good enough, and sums
-them up.
+"""Plays trials of a study, and sums them up.
 
-Trials are played in the clear: under a cipher they come to the same models at the same virtual
-times, which a `Comparison` checks on the first versions. Where bytes take time, those of the plan's
-own cipher do; and unless versions are compared, that cipher is played.
+A trial is a scenario under one rule until its model is good enough. It is played in the clear:
+under a cipher it comes to the same models at the same virtual times, which a `Comparison` checks on
+the first versions. Where bytes take time, those of the plan's own cipher do; and unless versions
+are compared, that cipher is played.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class Point:
     """The score of the newest model at a time of the virtual clock.
 
     Args:
-        seconds: since the first model was there: who had to send it is drawn, and rules have no
-            part in it.
+        seconds: since the first model was there, whose sender no rule chooses.
         version: of the group that has made most.
     """
 
@@ -95,7 +94,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
         return f"{self.candidate.name}-seed-{self.seed}"
 
 
@@ -120,7 +118,6 @@ class Outcome:
 
     @property
     def best(self) -> float:
-        """The best score of the trial."""
         return max((point.score for point in self.points), default=0.0)
 
 
@@ -133,7 +130,6 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
         return f"{self.candidate.name}-sealed"
 
 
@@ -167,13 +163,10 @@ def section_of(scenario: Scenario) -> StudySection:
 def altered(
     scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
 ) -> Plan:
-    """The plan of a candidate; without its evaluation, where none of the versions has one.
+    """Makes a candidate's plan (PlanRefused), without an evaluation that none of its versions has.
 
     Args:
         sealed: under the plan's cipher; else in the clear (default: as trials are).
-
-    Raises:
-        PlanRefused: such a plan is unsound.
     """
     study, plan = section_of(scenario), scenario.plans[candidate.variant]
     rule, own = rule_of(study, candidate), plan.section.cipher
@@ -352,8 +345,7 @@ class Row:
         seconds: virtual, to the target, of every seed that reached it; sorted.
         median: over all seeds, one that did not reach it counting as for ever; None: for ever.
         times: how many times sooner than the baseline, by medians; None if either is for ever.
-        versions: made until then, the median.
-        best: the best score of a seed, the median.
+        versions, best: made until then, and the best score of a seed; medians.
         sealed: whether its encrypted self is the same; None: not compared.
     """
 
@@ -392,12 +384,11 @@ class StudyResults:
         return f"{goal} after {result.reached:g} s, {result.versions} versions"
 
     def rows(self) -> tuple[Row, ...]:
-        """A row for every variant, in the study's order."""
         base = _median(self._outcomes(self.study.baseline))
         return tuple(self._row(variant.name, base) for variant in self.study.variant)
 
     def curves(self) -> dict[str, list[list[tuple[float, float]]]]:
-        """The curves by variant and seed: (virtual seconds, score)."""
+        """(Virtual seconds, score), by variant and seed."""
         return {
             variant.name: [
                 [(point.seconds, point.score) for point in outcome.points]

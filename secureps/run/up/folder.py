@@ -57,11 +57,9 @@ class RunFolder:
         self.model, self.best = root / "model.safetensors", root / "best.safetensors"
 
     def state(self, name: str) -> Path:
-        """The state folder of a party."""
         return self.root / "state" / name
 
     def config(self, name: str) -> Path:
-        """The configuration file of a server."""
         return self.root / "config" / f"{name}.toml"
 
     def address(self, name: str) -> str | None:
@@ -72,12 +70,9 @@ class RunFolder:
             return None
 
     def further(self, cast: Cast, known: Iterable[str] = ()) -> tuple[str, ...]:
-        """Shards that were added while the run trained: they have a file, and the plan has none.
+        """Finds shards added while the run trained: the CA and a file name them, the plan does not.
 
-        And the CA says that they are shards. Whoever is `known` is not among them.
-
-        Raises:
-            KitError: the kit does not say who is.
+        Those that are `known` are left out; KitError if the kit does not say who is a shard.
         """
         others = {*RESERVED, *cast.shards, *cast.holders, *known}
         names = {file.stem for file in (self.root / "config").glob("*.toml")} - others
@@ -89,7 +84,7 @@ class RunFolder:
 
     @property
     def server(self) -> str:
-        """Where whoever rules answers: the coordinator's address, and its standby's; or empty."""
+        """The coordinator's address, and after a comma its standby's; empty if neither listens."""
         return ",".join(filter(None, map(self.address, (COORDINATOR, STANDBY))))
 
     @property
@@ -127,11 +122,9 @@ class Origin:
         standby: bool = False,
         pin: str = "off",
     ) -> Origin:
-        """The origin of a run that begins now."""
         return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies, standby, pin)
 
     def write(self, folder: RunFolder) -> None:
-        """Writes the file in a run's folder, which is then complete."""
         record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
         replace_text(folder.root / ORIGIN, json.dumps(record, indent=1) + "\n")
 
@@ -176,7 +169,6 @@ class Cast:
 
     @classmethod
     def of(cls, plan: Plan, clients: int) -> Cast:
-        """Names the parties of a plan."""
         return cls(
             shard_names(plan.section.most_shards),
             holder_names(plan.holders),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +45,6 @@ def bring(
     Said again, it goes on where it was. Of a run that is over no process is begun.
 
     Args:
-        root: the run's folder.
         pause: between two looks, for EVERY seconds.
         clock: seconds.
 
@@ -57,8 +57,8 @@ def bring(
     if name not in roster:
         issue(folder.kit, "shard", name)
     wait = partial(_await, pause=pause, clock=clock)
-    own = StatusClient(folder.kit, name, folder.server)  # who asks is on the coordinator's roster
-    try:
+    # who asks is on the coordinator's roster
+    with closing(StatusClient(folder.kit, name, folder.server)) as own:
         status = wait(own.status, lambda status: True, f"{name} is not on its roster yet")
         if status.finished:
             return status
@@ -69,8 +69,6 @@ def bring(
             write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
         log = folder.logs / f"{name}.log"
         return wait(own.status, lambda status: _here(status, name), f"it has not come; see {log}")
-    finally:
-        own.close()
 
 
 def _here(status: Status, name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -21,8 +20,14 @@ from secureps.errors import InternalError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.reports import IDLE
-from secureps.run.processes.fork_server import ForkServers, can_fork
-from secureps.run.processes.spawning import Program, Spawner, Subprocesses
+from secureps.run.processes.spawning import (
+    MODULE,
+    ForkServers,
+    Program,
+    Spawner,
+    Subprocesses,
+    can_fork,
+)
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.trackers import Extras
@@ -51,7 +56,7 @@ def nothing_beside(run: Path) -> AbstractContextManager[None]:
 
 _TICK = 0.02
 
-SECUREPS = (sys.executable, "-P", "-m", "secureps")
+SECUREPS = (*MODULE, "secureps")
 """The installed package, whatever a file of the current folder is called: `python -m` alone would
 take its modules from there."""
 
@@ -100,7 +105,6 @@ class Programs:
 
     @property
     def unsafe(self) -> bool:
-        """Whether the clients' seed is unsafe."""
         return self.order.unsafe_seed is not None
 
     @property
@@ -122,24 +126,20 @@ class Programs:
 
     @property
     def flower(self) -> bool:
-        """Whether the clients are a Flower app, which `secureps join` runs."""
         return speaks_flower(self.script)
 
     @property
     def copies(self) -> str | None:
-        """The URL that this run's checkpoints are copied to; None if they are not."""
         below = self.order.copies or self.federation.checkpoint_copies
         if below is None:
             return None
         return f"{below.rstrip('/')}/{self.folder.root.name}/checkpoints"
 
     def settings(self, partition: int) -> dict[str, Setting]:
-        """The settings of one data holder's script."""
         return {**self.pooled, "partition": partition}
 
     @property
     def assignment(self) -> Assignment:
-        """The assignment of the script's own process."""
         names = self.cast.clients
         return Assignment(
             self.script,
@@ -153,7 +153,6 @@ class Programs:
         )
 
     def supervisor(self) -> Supervisor:
-        """The supervisor of all processes but the script's."""
         return Supervisor(self.folder.logs, spawner=self.spawner)
 
     @contextmanager
@@ -171,11 +170,7 @@ class Programs:
             yield tuple(held.enter_context(settled(state, LISTEN)) for state in states)
 
     def start(self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...] = ()) -> str:
-        """Starts all processes; returns the coordinator's address, which the others need.
-
-        Args:
-            pair: as `pair` gives it.
-        """
+        """Starts all processes; returns the address of the coordinator, or of those of `pair`."""
         progress.doing("starts the coordinator")
         address = self._start_coordinator(supervisor, progress, pair)
         cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.further(self.cast)))
@@ -272,7 +267,6 @@ class Deaths:
         self._told: dict[tuple[str, ...], str] = {}
 
     def tell(self, news: Iterable[Finished | Died]) -> None:
-        """Tells of those who are started again."""
         alike: dict[str, list[Died]] = {}
         for each in news:
             if not isinstance(each, Died):
@@ -328,10 +322,7 @@ def spawner(
     """
     if not can_fork(environment):
         return nullcontext(Subprocesses())
-    try:
-        return ForkServers(tuple(of_all(plan)), tuple(of_script(plan, script)), environment)
-    except OSError:  # the path of its socket is too long under this TMPDIR
-        return nullcontext(Subprocesses())
+    return ForkServers(tuple(of_all(plan)), tuple(of_script(plan, script)), environment)
 
 
 def of_all(plan: Plan) -> Iterator[str]:

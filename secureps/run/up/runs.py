@@ -57,11 +57,7 @@ class Run:
 
 
 def find_runs(root: Path) -> tuple[Run, ...]:
-    """Finds all runs below a folder, the oldest first.
-
-    Raises:
-        ConfigError: there is no such folder.
-    """
+    """Finds all runs below a folder, the oldest first; ConfigError if there is no such folder."""
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder")
     found = [_run(RunFolder(p)) for p in sorted(root.iterdir()) if (p / ORIGIN).is_file()]
@@ -83,7 +79,6 @@ def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
 
 
 def _plan(folder: RunFolder) -> Plan:
-    """The run's copy of its plan; ConfigError or PlanRefused if it cannot be read."""
     from secureps.config.plan import PlanSection
     from secureps.config.sections import parse, read_toml
     from secureps.policy.plan import Plan
@@ -131,7 +126,6 @@ def _standing(folder: RunFolder, summary: dict[str, Any], all_made: Callable[[],
 
 
 def _all_made(folder: RunFolder) -> bool:
-    """Whether every group has its last version; False if the plan cannot be read."""
     try:
         plan = _plan(folder)
     except (ConfigError, PlanRefused):
@@ -144,7 +138,6 @@ def _all(plan: Plan, made: Mapping[str, int]) -> bool:
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
-    """The summary of a run that is over; empty before."""
     if not folder.summary.exists():
         return {}
     summary: dict[str, Any] = json.loads(folder.summary.read_text())
@@ -219,7 +212,6 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
 
 
 def _player(root: Path) -> int | None:
-    """The id of the process that plays the run; None if it has ended meanwhile."""
     until = time.monotonic() + PATIENCE
     while is_claimed(root):
         if (process := player(root)) is not None:

@@ -178,7 +178,6 @@ def _resumable(folder: RunFolder, console: Console) -> Iterator[None]:
 
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
-    """Plays a run, from the start of its processes to the final tables."""
     folder, plan, extras = programs.folder, programs.plan, programs.order.extras
     before = ResumeState.read(folder)
     began = time.monotonic() - before.seconds
@@ -225,10 +224,7 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
 def _federate(
     programs: Programs, metrics: Metrics, before: float, console: Console
 ) -> tuple[Outcome, Baselines]:
-    """Runs the federation to its last process, and trains the baselines.
-
-    `before` is how many seconds of it an earlier play has had.
-    """
+    """Runs the federation, and trains the baselines; it has run for `before` seconds already."""
     began = time.monotonic() - before
     plan, folder, cast, unsafe = programs.plan, programs.folder, programs.cast, programs.unsafe
     with (
@@ -264,10 +260,7 @@ def _federate(
 
 
 def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[None]:
-    """Draws without baselines, while processes end and baselines are trained.
-
-    Whoever interrupts these, because they take long, has curves too.
-    """
+    """Draws without baselines, so that a run that is interrupted in them has curves too."""
     pool = ThreadPoolExecutor(1)
     drawing = pool.submit(draw, lines, sheet, report)
     pool.shutdown(wait=False)
@@ -283,11 +276,7 @@ def _try(drawing: Callable[[], object], warn: Callable[[str], None]) -> None:
 
 
 def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None:
-    """Looks at the script's model, and refuses one that this plan may not train.
-
-    Raises:
-        ScriptFailed, ConfigError, PlanRefused: it may not, or the script cannot be used.
-    """
+    """Looks at the script's model; ScriptFailed, ConfigError or PlanRefused if it will not do."""
     path = programs.order.plan
     with naming(path), naming(path, ConfigError, programs.script.absolute()):
         made, kinds = script.look()
@@ -321,11 +310,7 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
 def _judged(
     outcome: Outcome, judge: ScriptProcess, folder: RunFolder, progress: Progress
 ) -> Outcome:
-    """Writes model.safetensors, and best.safetensors if there is a best version.
-
-    Returns:
-        the outcome with what the newest model adds. Where no version was made there is none.
-    """
+    """Writes the last and the best model; returns the outcome with what the last one adds."""
     if not any(outcome.versions.values()):
         return outcome
     try:

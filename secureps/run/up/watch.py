@@ -27,7 +27,7 @@ from secureps.messages.requests import FAILED, GroupStatus, MemberStatus, Status
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
-from secureps.roles.coordinator.status import UP
+from secureps.roles.coordinator.status import SPENT, UP
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
@@ -108,11 +108,7 @@ class _Cuts:
 
 
 class ClientWarnings:
-    """Follows the logs of clients, finds the first far cut of each kind, and counts them.
-
-    Args:
-        logs: the folder; that of client NAME is NAME.log.
-    """
+    """Finds in the logs of clients (NAME.log) the first far cut of each kind, and counts them."""
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
@@ -294,7 +290,6 @@ class Watch:
         self._keep()
 
     def _keep(self) -> None:
-        """Writes down the state that `secureps resume` needs."""
         seconds = time.monotonic() - self._began
         try:
             ResumeState(seconds, self._metrics.gathered).write(self._watched.folder)
@@ -337,7 +332,6 @@ class Watch:
     # --- one look -----------------------------------------------------------------
 
     def _hear(self) -> None:
-        """Takes the ends of processes."""
         news = self._supervisor.poll()
         self._deaths.tell(news)
         for line in self._echo.news():
@@ -346,7 +340,6 @@ class Watch:
         self._tell_failed()
 
     def _look(self) -> float:
-        """Reads the status once; returns the seconds until the next time."""
         self._hear()
         asked = time.monotonic()
         try:
@@ -467,8 +460,9 @@ class Watch:
 
     def _spent(self, status: Status) -> float:
         """The largest epsilon of a client, for the newest versions."""
-        newest = [self._metrics.totals.spent(group.name, group.version) for group in status.groups]
-        known = [spent for spent in newest if spent is not None]
+        spent = self._metrics.totals.coordinators
+        newest = [spent(SPENT, group.name, group.version) for group in status.groups]
+        known = [epsilon for epsilon in newest if epsilon is not None]
         return max(known or [member.epsilon for member in status.members], default=0.0)
 
     # --- the end ------------------------------------------------------------------
@@ -508,7 +502,6 @@ class Watch:
         )
 
     def _clients(self) -> tuple[str, ...]:
-        """Clients whose processes are there."""
         return tuple(n for n in self._supervisor.running() if n in self._watched.clients)
 
 

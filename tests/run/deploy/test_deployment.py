@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from secureps.errors import ConfigError
 from secureps.run.check import PROGRAM_BYTES, check
-from secureps.run.deploy.deployment import Request, kubernetes_files, notes
-from secureps.run.deploy.kubernetes import Cluster
+from secureps.run.deploy.deployment import Request, kubernetes_files, notes, yaml_text
 from secureps.store.keyring import load_public
 from tests.run.deploy.kits import deployed
-
-CLUSTER = Cluster("registry.example/secureps:1", "trial", "", "ps.example", "fast", "monitoring")
+from tests.run.deploy.test_kubernetes import CLUSTER, asked_memory
 
 
 def test_what_a_site_allows_goes_with_its_client_and_the_kits_ca_is_pinned(tmp_path: Path) -> None:
@@ -49,10 +49,7 @@ def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_lea
     found = kubernetes_files(
         Request(scaled, home / "kit", ("shard-0",), values=1_000_000), CLUSTER, None, None
     )
-    objects = [e for f in found.values() for t in f.values() for e in yaml.safe_load_all(t) if e]
-    (shard,) = (each for each in objects if each["kind"] == "StatefulSet")
-    resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
-    asked = int(resources["requests"]["memory"].removesuffix("Mi")) << 20
+    asked = asked_memory(found["servers"]["shard-0.yaml"]) << 20
     assert 0 <= asked - fewest.memory - PROGRAM_BYTES < 1 << 20
 
 
@@ -63,11 +60,8 @@ def test_a_shard_with_a_limit_gets_room_for_pages_of_its_files(tmp_path: Path) -
         own = f'[federation]\nscript = "client.py"\nclients = 5\nmemory = "{memory}"\n'
         (tmp_path / "plan.toml").write_text((home / "plan.toml").read_text() + own)
         request = Request(tmp_path / "plan.toml", home / "kit", ("shard-0",), values=10**8)
-        (parts,) = kubernetes_files(request, CLUSTER, None, None).values()
-        objects = [e for text in parts.values() for e in yaml.safe_load_all(text) if e]
-        (shard,) = (each for each in objects if each["kind"] == "StatefulSet")
-        resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
-        asked[memory] = int(resources["requests"]["memory"].removesuffix("Mi"))
+        parts = kubernetes_files(request, CLUSTER, None, None)["servers"]
+        asked[memory] = asked_memory(parts["shard-0.yaml"])
     assert asked["100 MB"] - asked["50 MB"] in (47, 48)
     assert asked["100 MB"] < asked["900 MB"] == asked["1 GB"], "no more than a version has"
 
@@ -88,3 +82,51 @@ def test_a_file_of_this_machine_is_in_no_pod(
     ]
     (tmp_path / "south.csv").unlink()
     assert not [line for line in notes(request, shared=False) if "--set" in line]
+
+
+# --- YAML -------------------------------------------------------------------------
+
+
+texts = st.text(st.characters(codec="utf-8").filter(lambda c: c.isprintable() or c in "\n\t"))
+scalars = texts | st.integers(-(1 << 53), 1 << 53) | st.booleans()
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=20
+)
+
+
+@given(st.lists(values, min_size=1, max_size=3))
+def test_a_parser_reads_what_was_written(documents: list[object]) -> None:
+    assert list(yaml.safe_load_all(yaml_text(documents))) == documents
+
+
+def test_a_text_of_several_lines_stands_as_it_is() -> None:
+    script = "set -e\n\n  indented $x\nlast\n"
+    assert yaml_text([{"run": ["sh", "-c", script]}]) == (
+        "---\nrun:\n- sh\n- -c\n- |\n  set -e\n\n    indented $x\n  last\n"
+    )
+
+
+def test_words_that_are_something_else_to_a_parser_stay_words() -> None:
+    words = ["y", "No", "ON", "true", "null", "1e3", "0o7", "1_000", "0x1", "2026-11-24", "~", ""]
+    others = [
+        "a: b",
+        "a #b",
+        "-",
+        ".inf",
+        "=",
+        "<<",
+        "1:30",
+        "+.5",
+        "name",
+        "app.kubernetes.io/name",
+    ]
+    value = {word: [word] for word in (*words, *others)}
+    text = yaml_text([value])
+    assert yaml.safe_load(text) == value
+    assert all(f'- "{word}"\n' in text for word in words), "1.2 readers know other words than 1.1"
+    assert "- name\n" in text
+
+
+def test_what_is_there_twice_is_written_twice() -> None:
+    same = {"cpu": "1"}
+    assert yaml_text([{"limits": same, "requests": same}]).count('cpu: "1"') == 2

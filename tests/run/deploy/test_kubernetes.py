@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import shutil
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
@@ -24,8 +25,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster, Federation, manifests
-from secureps.run.deploy.monitoring import alerts
+from secureps.run.deploy.kubernetes import Cluster, Federation, alerts, manifests
 from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import Needs
 from tests.kits.command import said
@@ -65,6 +65,13 @@ def of_kind(kind: str) -> list[dict[str, Any]]:
 def pods() -> list[dict[str, Any]]:
     found = [*of_kind("StatefulSet"), *of_kind("Job")]
     return [each["spec"]["template"]["spec"] for each in found]
+
+
+def asked_memory(text: str) -> int:
+    """MiB that the StatefulSet of a file asks for."""
+    (runs,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "StatefulSet")
+    resources = runs["spec"]["template"]["spec"]["containers"][0]["resources"]
+    return int(resources["requests"]["memory"].removesuffix("Mi"))
 
 
 def complaint(each: dict[str, Any]) -> str:
@@ -497,3 +504,49 @@ def test_no_key_is_in_a_text_about_a_party() -> None:
     (kit,) = party_kits(home / "kit", load_plan(home / "plan.toml"), ("south",))
     assert "private" not in repr(kit)
     assert {f.name for f in fields(PartyKit) if not f.repr} == {"private", "public"}
+
+
+# --- a standby --------------------------------------------------------------------
+
+
+def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
+    files = written(replace(CLUSTER, standby=True))
+    made = list(yaml.safe_load_all(files["servers"]["standby.yaml"]))
+    (runs,) = (each for each in made if each["kind"] == "StatefulSet")
+    assert runs["metadata"]["name"] == "standby"
+    command = runs["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert "--standby" in command
+    keys = [
+        yaml.safe_load(files["servers"][f"{name}-keys.yaml"]) for name in ("standby", "coordinator")
+    ]
+    assert keys[0]["data"] == keys[1]["data"]
+    own = settings_in(files["servers"]["standby.yaml"], "coordinator.toml")
+    assert own["coordinator"] == "coordinator.trial.svc:7600"
+    assert settings_in(files["servers"]["coordinator.yaml"], "coordinator.toml")["standby"] == (
+        "standby.trial.svc:7600"
+    )
+    inside = "coordinator.trial.svc:7600,standby.trial.svc:7600"
+    assert settings_in(files["servers"]["shard-0.yaml"], "shard-0.toml")["coordinator"] == inside
+    outside = "coordinator.ps.example:7600,standby.ps.example:7600"
+    assert (
+        settings_in(files["holder-0"]["holder-0.yaml"], "holder-0.toml")["coordinator"] == outside
+    )
+    assert outside in files["south"]["south.yaml"]
+    (policy,) = (each for each in made if each["kind"] == "NetworkPolicy")
+    assert policy["spec"]["egress"][1]["to"] == [
+        {
+            "podSelector": {
+                "matchLabels": {
+                    "app.kubernetes.io/name": "secureps",
+                    "app.kubernetes.io/instance": "coordinator",
+                }
+            }
+        }
+    ]
+
+
+def settings_in(text: str, file: str) -> dict[str, Any]:
+    """A server's file, as its ConfigMap has it."""
+    maps = (each for each in yaml.safe_load_all(text) if each["kind"] == "ConfigMap")
+    (found,) = (each["data"][file] for each in maps if file in each.get("data", {}))
+    return tomllib.loads(found)

@@ -16,11 +16,11 @@ from safetensors.numpy import save_file
 from secureps.errors import ConfigError
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
+from secureps.run.deploy.kubernetes import Cluster
 from secureps.run.deploy.stores import Store
 from tests.kits.command import said
 from tests.run.deploy.kits import deployed
-from tests.run.deploy.test_kubernetes import CLUSTER, complaint, written
-from tests.run.deploy.test_kubernetes_standby import settings_in
+from tests.run.deploy.test_kubernetes import CLUSTER, asked_memory, complaint, settings_in, written
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: no store can be named")
 
@@ -159,14 +159,8 @@ def test_the_command_says_which_secret_is_needed(tmp_path: Path) -> None:
 
 
 def test_memory_is_asked_for_what_is_on_its_way() -> None:
-    def asked(cluster: Any, name: str) -> int:
-        (runs,) = (
-            each
-            for each in yaml.safe_load_all(written(cluster)["servers"][f"{name}.yaml"])
-            if each["kind"] == "StatefulSet"
-        )
-        resources = runs["spec"]["template"]["spec"]["containers"][0]["resources"]
-        return int(resources["requests"]["memory"].removesuffix("Mi"))
+    def asked(cluster: Cluster, name: str) -> int:
+        return asked_memory(written(cluster)["servers"][f"{name}.yaml"])
 
     without = replace(COPYING, store=None)
     assert asked(COPYING, "coordinator") - asked(without, "coordinator") == 64

@@ -63,16 +63,24 @@ STATUS = Status(
 )
 
 
-def console() -> tuple[Console, io.StringIO]:
+def displayed(*parts: Any) -> str:
+    """A status as it is shown, or parts of one."""
     told = io.StringIO()
-    return Console(file=told, width=200), told
+    screen = Console(file=told, width=200)
+    for part in parts:
+        show(part, screen) if isinstance(part, Status) else screen.print(part)
+    return told.getvalue()
+
+
+def rows(text: str) -> list[list[str]]:
+    """The words of each line, without what is drawn between columns."""
+    return [line.split() for line in text.replace("\u2502", " ").splitlines()]
 
 
 def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
-    screen, told = console()
-    show(STATUS, screen)
-    assert "waits for 1 of 6" in told.getvalue()
-    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    told = displayed(STATUS)
+    assert "waits for 1 of 6" in told
+    lines = rows(told)
     assert ["shard-0", "here:1", "1", "3", "768", "B"] in lines
     assert ["shard-1", "here:2", "0.5", "0", "0", "B"] in lines
 
@@ -87,32 +95,28 @@ def test_a_coordinator_moves_no_cursor() -> None:
         shards=(ShardAddress("\x1b[A", "here:1\x1b[2J", 1.0),),
     )
     for each in (hostile, dataclasses.replace(hostile, run=b"")):
-        screen, told = console()
-        show(each, screen)
-        assert "[2J" in told.getvalue(), "it is told"
-        assert all(line.isprintable() for line in told.getvalue().split("\n"))
+        told = displayed(each)
+        assert "[2J" in told, "it is told"
+        assert all(line.isprintable() for line in told.split("\n"))
 
 
 def test_an_adaptive_clip_is_a_column_of_the_groups() -> None:
-    screen, told = console()
-    show(STATUS, screen)
-    assert "clip" not in told.getvalue()
+    told = displayed(STATUS)
+    assert "clip" not in told
     groups = (
         GroupStatus("all", 3, "collecting", "waits", (), 0.123456),
         GroupStatus("still", 3, "collecting", "waits", ()),
     )
-    show(dataclasses.replace(STATUS, groups=groups), screen)
-    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    lines = rows(displayed(dataclasses.replace(STATUS, groups=groups)))
     assert ["all", "3", "collecting", "waits", "0.1235"] in lines
     assert ["still", "3", "collecting", "waits", "-"] in lines
 
 
 def test_without_privacy_there_is_no_epsilon() -> None:
     members = (MemberStatus("client-00", True, "waits", 3, 0, math.inf, False),)
-    screen, told = console()
-    show(dataclasses.replace(STATUS, members=members), screen)
-    assert "no privacy" in told.getvalue()
-    assert "inf" not in told.getvalue()
+    told = displayed(dataclasses.replace(STATUS, members=members))
+    assert "no privacy" in told
+    assert "inf" not in told
 
 
 def test_what_follows_the_load_is_told_with_the_figures_that_it_goes_by() -> None:
@@ -129,8 +133,8 @@ def test_what_follows_the_load_is_told_with_the_figures_that_it_goes_by() -> Non
 
 
 def test_json_says_the_same_in_one_line() -> None:
-    screen, told = console()
-    show_json(STATUS, screen)
+    told = io.StringIO()
+    show_json(STATUS, Console(file=told, width=200))
     (line,) = told.getvalue().splitlines()
     told_record = json.loads(line)
     assert told_record["groups"][0]["late"] == ["client-05"]
@@ -145,9 +149,8 @@ def test_shards_with_a_limit_say_how_full_it_is() -> None:
     names = (MEMORY, RESIDENT, HITS, WAITS, WAIT_SECONDS)
     figures = tuple(Figure(name, value) for name, value in zip(names, values, strict=True))
     status = dataclasses.replace(STATUS, telemetry=(Telemetry("shard-0", "all", 3, figures),))
-    screen, told = console()
-    show(status, screen)
-    assert "48.0 MB of 64.0 MB; 90% hits; 1 wait, 2.0 ms each" in told.getvalue()
+    told = displayed(status)
+    assert "48.0 MB of 64.0 MB; 90% hits; 1 wait, 2.0 ms each" in told
     assert [shard["memory"] for shard in record(status)["shards"]] == [
         {
             "memory": 64_000_000,
@@ -222,18 +225,16 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
         "trouble": "",
         "state": "away",
     }
-    screen, told = console()
-    show(status, screen)
-    lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
+    told = displayed(status)
+    lines = rows(told)
     assert ["shard-1", "shard", "away"] in lines
     assert ["holder-0", "key", "holder", "live"] in lines
 
 
 def test_a_move_of_blocks_is_shown() -> None:
     move = Move("drain-shard", "shard-1", 1, 4, 256, 1024)
-    screen, told = console()
-    show(dataclasses.replace(STATUS, move=move), screen)
-    assert "drain-shard shard-1: 1 of 4 blocks, 256 B of 1.0 kB" in told.getvalue().splitlines()
+    told = displayed(dataclasses.replace(STATUS, move=move))
+    assert "drain-shard shard-1: 1 of 4 blocks, 256 B of 1.0 kB" in told.splitlines()
     assert record(dataclasses.replace(STATUS, move=move))["move"]["moved"] == 1
     assert record(STATUS)["move"] is None
 
@@ -267,9 +268,7 @@ def test_before_there_is_a_run_it_says_who_is_missing() -> None:
     awaited = [s.name for s in world.coordinator.servers if not s.registered]
     assert "shard-a" not in awaited
     whole = status.status(world.coordinator._tx(0.0), (), world.coordinator.servers)
-    screen, told = console()
-    show(whole, screen)
-    shown = " ".join(told.getvalue().split())
+    shown = " ".join(displayed(whole).split())
     missing = ", ".join(awaited)
     expected = f"not founded: waits for {missing} and a first client (registered: shard-a)"
     assert shown.startswith(expected)
@@ -310,14 +309,11 @@ def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) ->
 def test_a_metric_has_no_more_digits_than_its_noise_leaves() -> None:
     result = VersionEvaluated(2, (Metric("accuracy", 3.3412), Metric("loss", -24.31)))
     own = EvaluationStatus("waiting", "", (), (result,), 0, ())
-    screen, told = console()
-    screen.print(*evaluations(own))
-    assert "3.3412" in told.getvalue()
+    assert "3.3412" in displayed(*evaluations(own))
     noisy = dataclasses.replace(own, noise=(Metric("accuracy", 0.034), Metric("loss", 19.0)))
-    screen, told = console()
-    screen.print(*evaluations(noisy))
-    assert "3.341 +- 0.034" in told.getvalue()
-    assert "-24 +- 19" in told.getvalue()
+    told = displayed(*evaluations(noisy))
+    assert "3.341 +- 0.034" in told
+    assert "-24 +- 19" in told
 
 
 def skips(*reasons: str) -> EvaluationStatus:
@@ -328,9 +324,8 @@ def skips(*reasons: str) -> EvaluationStatus:
 
 def test_evaluations_that_were_all_skipped_are_told_with_the_reasons() -> None:
     own = skips("client-06 is not there", "client-06 is not there", "given up: too few")
-    screen, told = console()
-    show(dataclasses.replace(STATUS, evaluation=own), screen)
-    lines = told.getvalue().splitlines()
+    told = displayed(dataclasses.replace(STATUS, evaluation=own))
+    lines = told.splitlines()
     assert "the federation's own evaluation, 0 versions" in lines
     assert "skipped: version 2, 4: client-06 is not there" in lines
     assert "skipped: version 6: given up: too few" in lines
@@ -343,16 +338,12 @@ def test_evaluations_that_were_all_skipped_are_told_with_the_reasons() -> None:
 
 
 def test_reasons_of_skipped_evaluations_take_little_room() -> None:
-    screen, told = console()
-    for part in evaluations(skips(*["away"] * 40, *(f"reason {i}" for i in range(10)))):
-        screen.print(part)
-    lines = told.getvalue().splitlines()
+    own = skips(*["away"] * 40, *(f"reason {i}" for i in range(10)))
+    lines = displayed(*evaluations(own)).splitlines()
     assert lines[1:3] == ["skipped: 44 versions before these", "skipped: version 90: reason 4"]
     assert len(lines) == 8
-    screen, told = console()
-    for part in evaluations(skips(*["away"] * 40)):
-        screen.print(part)
-    assert "skipped: version 2, 4, 6, 8, 10, 12 and 34 more: away" in told.getvalue()
+    told = displayed(*evaluations(skips(*["away"] * 40)))
+    assert "skipped: version 2, 4, 6, 8, 10, 12 and 34 more: away" in told
 
 
 def test_a_status_tells_the_newest_reasons_and_not_the_whole_of_a_long_one() -> None:

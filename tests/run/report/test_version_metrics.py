@@ -1,13 +1,28 @@
-"""A line for every version: told when it is known, told again when more is."""
+"""What is kept of every version: figures counted once, a line told again when more is known."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from secureps.messages.requests import Figure, Telemetry
-from secureps.run.report.version_metrics import Line, Metrics, Wait
+from secureps.roles.coordinator.status import PUBLISHED, UP
+from secureps.run.report.version_metrics import (
+    DOWN,
+    MOST_FIGURES,
+    JsonLines,
+    Line,
+    Metrics,
+    Record,
+    Sinks,
+    Totals,
+    Wait,
+)
 
 
 def report(party: str, version: int, group: str = "all", **figures: float) -> Telemetry:
@@ -165,3 +180,176 @@ def test_a_later_play_tells_all_that_an_earlier_one_knew() -> None:
     second.publish("all", 2, 4.0, 1.0)
     second.settle()
     assert [line.version for line in later] == [0, 1, 2]
+
+
+# --- totals -----------------------------------------------------------------------
+
+
+def test_windows_that_overlap() -> None:
+    reports = [report("a", v, bytes_up=10.0 * v) for v in range(1, 6)]
+    totals = Totals()
+    for first in range(4):
+        totals.add(reports[first : first + 2])
+        totals.add(reports[first : first + 2])
+    assert totals.total(UP) == 150
+    assert totals.updates() == {"all": 5}
+    assert totals.updates_by_party() == {"a": 5}
+
+
+def test_two_reports_of_one_party_add_up_and_a_repeated_one_replaces() -> None:
+    totals = Totals()
+    totals.add([report("a", 1, training_seconds=2.0), report("a", 1, bytes_up=8.0)])
+    totals.add([report("a", 1, training_seconds=3.0), report("b", 1, training_seconds=0.5)])
+    assert totals.of_version("all", 1) == {"training_seconds": 3.5, "bytes_up": 8.0}
+    assert totals.of_version("all", 2) == {}
+
+
+def test_updates_from_the_same_base_are_several() -> None:
+    totals = Totals()
+    first = report("a", 1, bytes_up=8.0, training_seconds=2.0)
+    totals.add(
+        [first, replace(first, step=1), replace(first, step=1), report("b", 1, bytes_up=8.0)]
+    )
+    assert totals.of_version("all", 1) == {"training_seconds": 4.0, "bytes_up": 24.0}
+    assert totals.updates_by_party() == {"a": 2, "b": 1}
+    assert totals.updates() == {"all": 3}
+    assert Totals(totals.figures()).figures() == totals.figures()
+
+
+def test_a_party_fills_no_memory() -> None:
+    totals, honest = Totals(), report("b", 1, bytes_up=8.0)
+    for step in range(MOST_FIGURES):
+        totals.add([replace(report("a", 1, bytes_up=8.0, bytes_down=1.0), step=step)])
+    totals.add([honest, report("a", 1, bytes_up=9.0)])
+    assert len(totals.figures()) == MOST_FIGURES + 1
+    assert totals.of_version("all", 1)["bytes_up"] == 8.0 * (MOST_FIGURES // 2 + 1) + 1.0
+    assert not Totals(totals.figures()).add([replace(report("a", 1, bytes_up=1.0), step=9999)])
+
+
+def test_the_ratio_is_to_fp32_of_each_groups_updates() -> None:
+    totals = Totals()
+    assert totals.ratio(UP, {"all": 10}) is None
+    totals.add([report("a", 1, "big", bytes_up=800, bytes_down=400)])
+    totals.add([report("a", 1, "small", bytes_up=80), report("b", 1, "small", bytes_up=80)])
+    assert totals.ratio(UP, {"big": 100, "small": 10}) == pytest.approx(960 / (400 + 2 * 40))
+    assert totals.ratio(DOWN, {"big": 100, "small": 10}) == pytest.approx(400 / 480)
+
+
+def test_it_says_of_which_versions_something_is_new() -> None:
+    totals = Totals()
+    window = [report("a", 1, bytes_up=8.0), report("b", 2, bytes_up=8.0)]
+    assert totals.add(window) == {("all", 1), ("all", 2)}
+    assert totals.add(window) == set()
+    assert totals.add([*window, report("b", 2, bytes_up=9.0)]) == {("all", 2)}
+
+
+def test_how_long_each_client_was_waited_for_is_no_sum() -> None:
+    totals = Totals()
+    totals.add([report("b", 1, waited_seconds=9.0, arrived=0.0)])
+    totals.add([report("a", 1, waited_seconds=2.0, arrived=1.0), report("a", 1, bytes_up=8.0)])
+    totals.add([report("a", 1, "head", waited_seconds=1.0, arrived=1.0)])
+    assert totals.waits("all", 1) == {"a": Wait(2.0, True), "b": Wait(9.0, False)}
+    assert list(totals.waits("all", 1)) == ["a", "b"]
+    assert totals.waits("all", 2) == {}
+    assert totals.of_version("all", 1) == {"bytes_up": 8.0}
+    totals.add([report("b", 1, waited_seconds=12.0, arrived=1.0)])
+    assert totals.waits("all", 1)["b"] == Wait(12.0, True), "the round went on without it, then not"
+
+
+def test_when_a_version_was_published_is_the_coordinators_to_say() -> None:
+    totals = Totals()
+    totals.add([report("a", 1, published_seconds=3.0)])
+    assert totals.coordinators(PUBLISHED, "all", 1) is None
+    totals.add([report("coordinator", 1, published_seconds=5.0)])
+    assert totals.coordinators(PUBLISHED, "all", 1) == 5.0
+    assert totals.of_version("all", 1) == {}
+
+
+# --- JSON lines, and sinks that break ---------------------------------------------
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+def test_a_line_comes_in_the_order_of_publishing_and_is_replaced_in_its_place(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonLines(path)
+    sink.add(line(version=1))
+    assert records(path) == [line(version=1).record()]
+    sink.add(line(version=2))
+    sink.add(line(version=1, epsilon=9.0))
+    sink.add(line(group="head", version=1))
+    sink.close(None)
+    assert records(path) == [
+        line(version=1, epsilon=9.0).record(),
+        line(version=2).record(),
+        line(group="head", version=1).record(),
+    ]
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_file_of_an_earlier_play_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(line(version=1).record()) + "\n{half a li")
+    sink = JsonLines(path)
+    assert path.exists(), "until its lines come again"
+    sink.add(line(version=1))
+    sink.add(line(version=2))
+    assert records(path) == [line(version=1).record(), line(version=2).record()]
+
+
+class Brittle:
+    """Breaks at the second line."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def add(self, line: Line) -> None:
+        if self.heard:
+            raise RuntimeError("the server is gone")
+        self.heard.append(line.version)
+
+    def close(self, summary: Record | None) -> None:
+        self.heard.append(summary)
+
+
+class Sound(Brittle):
+    """Does not."""
+
+    def add(self, line: Line) -> None:
+        self.heard.append(line.version)
+
+
+def test_a_sink_that_breaks_is_left_out_and_told_of_once() -> None:
+    brittle, sound, said = Brittle(), Sound(), list[str]()
+    with Sinks((brittle, sound), said.append) as sinks:
+        for version in range(4):
+            sinks.add(line(version=version))
+        sinks.close({"score": 1})
+    assert sound.heard == [0, 1, 2, 3, {"score": 1}]
+    assert brittle.heard == [0]
+    assert said == ["Brittle gets no more lines of this run: RuntimeError: the server is gone"]
+
+
+def test_a_run_that_breaks_off_has_no_summary() -> None:
+    sound = Sound()
+
+    def interrupted() -> None:
+        with Sinks((sound,), print) as sinks:
+            sinks.add(line())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert sound.heard == [3, None]
+
+
+def test_a_disk_that_is_full_does_not_end_a_run(tmp_path: Path) -> None:
+    said: list[str] = []
+    with Sinks((JsonLines(tmp_path / "gone" / "metrics.jsonl"),), said.append) as sinks:
+        sinks.add(line())
+    (text,) = said
+    assert text.startswith("JsonLines gets no more lines of this run: FileNotFoundError")

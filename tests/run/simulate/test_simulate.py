@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -18,7 +15,7 @@ from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.requests import Submit
 from secureps.run.api import RunResult
 from secureps.run.report.trackers import Extras
-from secureps.run.simulate.play import CoordinatorWatch, Play
+from secureps.run.simulate.play import Play
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
 from secureps.store.checkpoint import read_state
@@ -244,31 +241,6 @@ def test_the_extras_have_the_same_numbers(tmp_path: Path, monkeypatch: pytest.Mo
     assert file.closed
 
 
-def test_an_extra_that_is_not_installed_is_refused_before_the_folder_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extras_kit.remove(monkeypatch, "tensorboard")
-    with pytest.raises(ConfigError, match=r"pip install 'secureps\[tensorboard\]'"):
-        simulate(scenario(tmp_path), tmp_path / "out", extras=Extras(tmp_path / "tb"))
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("file", "held"),
-    [
-        ("metrics.jsonl", "holds a report of `secureps simulate` already"),
-        ("origin.json", "holds a run of `secureps up`"),
-        ("study.json", "holds a study"),
-    ],
-)
-def test_a_report_mixes_with_nothing(file: str, held: str, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / file).write_text("{}\n")
-    with pytest.raises(ConfigError, match=f"{held}.*name a folder of its own by --out"):
-        simulate(scenario(tmp_path), tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [file]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -303,41 +275,6 @@ def test_a_scenario_that_cannot_be_played_is_refused(
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ConfigError, match=reason):
         load_scenario(path)
-
-
-def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A row-block that nobody trains stays where it is: the rest of the run is not kept for it."""
-    frozen: list[dict[str, int]] = []
-    versions = {"table": 0, "network": -1}
-
-    class Simulation:
-        coordinator = SimpleNamespace(federation=SimpleNamespace(finished=""))
-
-        def versions(self) -> dict[str, int]:
-            return dict(versions)
-
-        def run(self, until: Callable[[], bool]) -> None:
-            for _ in range(20):
-                versions["network"] += 1
-                fake._watch.changed = True
-                until()
-
-    def nothing(*_: object) -> Any:
-        return ""
-
-    fake = SimpleNamespace(
-        simulation=Simulation(), _seen={"table": -1, "network": -1}, copies=None, metrics=None
-    )
-    fake._gather = fake._publish = nothing
-    fake._remarks = ()
-    fake._watch = CoordinatorWatch()
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(dict(versions)))
-    monkeypatch.setattr(gc, "unfreeze", lambda: None)
-    Play.run(cast(Play, fake), nothing)
-    assert len(frozen) == 3, "at the beginning, the first model and the first version"
 
 
 class Said(Exception):

@@ -27,14 +27,11 @@ from tests.kits.federations import (
     Tensors,
     Walker,
     finished,
-    killed_at,
     same,
     small_federation,
     small_plan,
     unharmed,
 )
-
-PARTIES = ("coordinator", "shard-0", "shard-1", "holder-0", "client-00", "client-03")
 
 
 def play(plan: Plan, folder: Path, conditions: Conditions | None = None) -> Tensors:
@@ -212,23 +209,23 @@ ORDERS = [
     ("coordinator", "holder-0", "Open"),
     ("coordinator", "client-00", "Finish"),
 ]
-
-
-COMMITTEE = [
+REQUESTS_OF_A_COMMITTEE = [
     ("holder-0", "coordinator", "Examined"),
     ("holder-1", "coordinator", "KeyShare"),
     ("holder-2", "coordinator", "Register"),
 ]
-COMMITTEE_ORDERS = [
+ORDERS_OF_A_COMMITTEE = [
     ("coordinator", "holder-0", "Examine"),
     ("coordinator", "holder-1", "Open"),
     ("coordinator", "shard-0", "Prepare"),
 ]
 
 
-def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: str = "bfv") -> None:
+def survive(message: tuple[str, str, str], fault: Fault, folder: Path) -> None:
     """The same model as if nothing had happened to the first two of these messages."""
     table, versions = {(*message, count): fault for count in (1, 2)}, 3
+    committee = message in (*REQUESTS_OF_A_COMMITTEE, *ORDERS_OF_A_COMMITTEE)
+    cipher = "rlwe" if committee else "bfv"
     plan, network = small_plan(cipher, clients=FEWER, versions=versions), faulty(table)
     simulation = small_federation(plan, folder, Conditions(network=network), clients=FEWER)
     simulation.run()
@@ -237,7 +234,7 @@ def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: s
 
 
 @to_requests
-@pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
+@pytest.mark.parametrize("request_", [*REQUESTS, *REQUESTS_OF_A_COMMITTEE], ids="-".join)
 def test_lost_repeated_and_late_requests_change_nothing(
     request_: tuple[str, str, str], fault: Fault, tmp_path: Path
 ) -> None:
@@ -245,27 +242,11 @@ def test_lost_repeated_and_late_requests_change_nothing(
 
 
 @to_orders
-@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+@pytest.mark.parametrize("order", [*ORDERS, *ORDERS_OF_A_COMMITTEE], ids="-".join)
 def test_lost_repeated_and_late_orders_change_nothing(
     order: tuple[str, str, str], fault: Fault, tmp_path: Path
 ) -> None:
     survive(order, fault, tmp_path)
-
-
-@to_requests
-@pytest.mark.parametrize("request_", COMMITTEE, ids="-".join)
-def test_lost_answers_of_a_committee_change_nothing(
-    request_: tuple[str, str, str], fault: Fault, tmp_path: Path
-) -> None:
-    survive(request_, fault, tmp_path, "rlwe")
-
-
-@to_orders
-@pytest.mark.parametrize("order", COMMITTEE_ORDERS, ids="-".join)
-def test_lost_orders_to_a_committee_change_nothing(
-    order: tuple[str, str, str], fault: Fault, tmp_path: Path
-) -> None:
-    survive(order, fault, tmp_path, "rlwe")
 
 
 def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
@@ -293,36 +274,6 @@ def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
 
 
 # --- kills ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cipher", ["plain", "bfv"])
-@pytest.mark.parametrize("party", PARTIES)
-def test_killed_at_any_event_ends_in_the_same_model(
-    party: str, cipher: str, tmp_path: Path
-) -> None:
-    if party.startswith("holder") and cipher == "plain":
-        return
-    versions = 3  # it takes so many for a checkpoint to be left behind
-    expected, events = unharmed(cipher, versions, clients=FEWER)
-    kills = {"plain": 8, "bfv": 3}[cipher]
-    for moment in range(1, events, events // kills):
-        plan = small_plan(cipher, clients=FEWER, versions=versions)
-        simulation = small_federation(plan, tmp_path / str(moment), clients=FEWER)
-        killed_at(simulation, party, moment)
-        assert same(simulation.model(), expected), f"killed {party} at event {moment}"
-
-
-@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
-def test_everybody_killed_at_once(cipher: str, tmp_path: Path) -> None:
-    conditions = Conditions(spool=lambda name: DiskSpool(tmp_path / "spool" / name))
-    simulation = small_federation(small_plan(cipher), tmp_path, conditions)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    for party in list(simulation.parties):
-        simulation.kill(party)
-    for party in list(simulation.parties):
-        simulation.start(party)
-    simulation.run()
-    assert same(simulation.model(), unharmed("plain")[0])
 
 
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import ScriptFailed
+from secureps.errors import ConfigError, ScriptFailed
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
-from secureps.run.report.version_metrics import Totals
+from secureps.run.report.version_metrics import Gathered, Totals
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.watch import STUCK_SECONDS, Watch, Watched
+from secureps.run.up.watch import STUCK_SECONDS, ResumeState, Watch, Watched
 from tests.kits.federations import small_plan
 from tests.kits.shoppers import BUFFERED, sparse_plan
 
@@ -150,3 +151,27 @@ def test_clients_that_failed_alike_are_named_together_and_once(
         ("c2", "failed: died: b at 0x2f"),
     ]
     assert said == [f"{each}; the run goes on while it can" for each in told]
+
+
+# --- sofar.json -------------------------------------------------------------------
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.report.mkdir()
+    assert ResumeState.read(folder) == ResumeState(), "nothing so far"
+    gathered = Gathered(
+        lines=(("all", 0, 0.5, None), ("all", 1, 1.5, math.inf)),
+        scores=(("all", 1, {"accuracy": 0.1, "loss": 2.0}),),
+        figures=(("all", 1, "client-00", 0, "bytes_up", 7.0),),
+    )
+    ResumeState(12.25, gathered).write(folder)
+    assert ResumeState.read(folder) == ResumeState(12.25, gathered)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.report.mkdir()
+    (folder.report / "sofar.json").write_text('{"seconds": 1}')
+    with pytest.raises(ConfigError, match=r"sofar\.json: cannot be read"):
+        ResumeState.read(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from secureps.run.processes.fork_server import MODULE, Fork, ForkServers, can_fork
-from secureps.run.processes.spawning import Process, Program, Subprocess
+from secureps.run.processes.spawning import (
+    MODULE,
+    Fork,
+    ForkServers,
+    Process,
+    Program,
+    Subprocess,
+    can_fork,
+)
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from tests.kits.nursery import ROOT
 from tests.kits.polling import until
@@ -147,7 +155,7 @@ def test_a_fork_runs_when_somebody_knows_of_it(
     assert isinstance(waiting, Fork)
     assert waiting.poll() is None
     assert os.getpgid(waiting.pid) == waiting.pid
-    waiting._line.close()  # as where whoever asked for it has been killed
+    waiting._line.shutdown(socket.SHUT_WR)  # as where whoever asked for it has been killed
     assert waiting.wait() == 1
     assert log.read_text() == ""
 
@@ -217,10 +225,9 @@ def test_programs_begin_anew_once_it_is_lost(
         before.begin()
         until((tmp_path / "before").read_text)
         if not preloads:
-            os.kill(server._full._pid, signal.SIGKILL)
-        after = spawned(
-            server, program(environment, "ends", "exit", "7", preloaded=True), tmp_path / "after"
-        )
+            psutil.Process(before.pid).parent().kill()
+        given = program(environment, "ends", "exit", "7", preloaded=bool(preloads))
+        after = spawned(server, given, tmp_path / "after")
         assert isinstance(after, Subprocess)
         after.begin()
         assert after.wait() == 7
@@ -251,8 +258,10 @@ def test_a_supervisor_restarts_forks_and_leaves_none(
             until(lambda: supervisor.poll() == () and supervisor._running["ends"].process)
             (second,) = (each.process for each in supervisor._running.values())
             assert isinstance(second, Fork)
+            host = psutil.Process(second.pid).parent()
+            assert host is not None
         assert not psutil.pid_exists(second.pid)
-    assert not psutil.pid_exists(server._full._pid)
+    until(lambda: not host.is_running())
 
 
 @pytest.mark.parametrize(("changed", "can"), [({}, True), ({"OMP_NUM_THREADS": "4"}, False)])
