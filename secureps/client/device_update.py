@@ -27,11 +27,13 @@ from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid
 from secureps.codec.moving_range import MovingRange
 from secureps.crypto.sampling import Stream
-from secureps.device import bits
 from secureps.device.encoding import (
     TOGETHER,
+    DeviceRounding,
+    DeviceSkellam,
     clip_factor,
     decode,
+    difference,
     divisor,
     encode,
     furthest,
@@ -40,7 +42,6 @@ from secureps.device.encoding import (
     shrink,
     words,
 )
-from secureps.device.noise import DeviceRounding, DeviceSkellam
 from secureps.errors import NotFinite
 from secureps.messages.encoding import payload_hasher
 from secureps.messages.schema import TensorSpec
@@ -65,7 +66,7 @@ def device_update(made: Trained, device: torch.device) -> Update | None:
         NotFinite: a value is not finite.
     """
     try:
-        if other := bits.difference(device):
+        if other := difference(device):
             text = f"{device} makes other bits than the host ({other})"
             tell(made.party, "Note", f"{text}: updates are made on the host")
             return None

@@ -1,13 +1,13 @@
-"""What changed between two versions of a block, in few bits: what clients pull in place of it.
+"""Encodes the change of a block between two versions in few bits: clients pull it instead.
 
     first     one byte for each PIECE values: the power of two 2^e that they share, e + 128
     then      `bits` bytes for each eight values: signed integers q, eight of `bits` bits
     value     before + float32(q * 2^e): one addition of float32, rounded to nearest
 
-The product is exact, so that all machines make the same bytes of the same codes. What rounding
-leaves over stays with whoever encodes: the next difference is taken from the published value.
-Power-of-two blocks: Drumond et al. 2018, "Training DNNs with Hybrid Block Floating Point"; error
-feedback of a server: Tang et al. 2019, "DoubleSqueeze".
+The product is exact, so all machines make the same bytes of the same codes. The encoder keeps what
+rounding leaves over: it takes the next difference from the published value. Power-of-two blocks:
+Drumond et al. 2018, "Training DNNs with Hybrid Block Floating Point"; error feedback of a server:
+Tang et al. 2019, "DoubleSqueeze".
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PIECE = 512
 
 
 def length(values: int, bits: int) -> int:
-    """Bytes of the codes of so many values."""
+    """How many bytes the codes of so many values take."""
     return -(-values // PIECE) + -(-values // 8) * bits
 
 
 def encode(
     exact: NDArray[np.float32], published: NDArray[np.float32], bits: int
 ) -> NDArray[np.uint8]:
-    """The codes that bring what is published as near to what is exact as they can.
+    """Makes the codes that bring the published values as near to the exact ones as they can.
 
     The power of two is the smallest by which the largest difference of its piece fits, at least
     2^-127, at most what keeps every product finite. A difference that is not finite, or whose sum
@@ -40,7 +40,7 @@ def encode(
     Returns:
         uint8 (length(n, bits),).
     """
-    from secureps.codec.kernels import kernels  # compiled: not for who pulls nothing
+    from secureps.codec.kernels import kernels  # numba takes half a second: only if needed
 
     out = np.empty(length(exact.size, bits), np.uint8)
     kernels().code(exact, published, bits, PIECE, out)
@@ -57,5 +57,5 @@ def add(values: NDArray[np.float32], codes: NDArray[np.uint8], bits: int) -> Non
         raise Malformed(f"{codes.size} bytes are no difference of {values.size} values")
     from secureps.codec.kernels import kernels
 
-    own = np.array(codes)  # a kernel would be compiled anew for those that nobody may write to
+    own = np.array(codes)  # for a read-only array numba would compile the kernel once more
     kernels().add_codes(values, own, bits, PIECE)

@@ -1,7 +1,6 @@
 """Encodes floats as the integers that every cipher carries, and decodes their sums.
 
-A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding; the words that
-decide are an argument.
+A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 LEAST_BITS = 2
 MOST_BITS = 24
 """The most bits of a grid: a float32 has no more precision."""
-BEYOND = "the mean of a cohort does not fit into float32"
-"""Said of a mean that is not finite."""
 
 
 def levels(bits: int) -> int:
@@ -74,16 +71,16 @@ class Grid:
         Computed in float64, as y / range * Z, so that +-range falls on +-Z exactly.
 
         Args:
-            x: float32 or float64 of shape (n,).
-            words: uint32 of shape (n,), uniform and independent of everything.
-            share: finite, what part of its values a client sends.
+            x: float32 or float64 (n,).
+            words: uint32 (n,), uniform and independent of everything.
+            share: finite, the part of its values that a client sends.
         Returns:
-            int32 of shape (n,), in [0, 2Z].
+            int32 (n,), in [0, 2Z].
         Raises:
             WrongShape: x and words do not fit.
             NotFinite: x has a NaN or an infinity.
         """
-        from secureps.codec.kernels import kernels  # compiled: not for who sends nothing
+        from secureps.codec.kernels import kernels  # numba takes half a second: only if needed
 
         if x.ndim != 1 or words.shape != x.shape or words.dtype != np.uint32:
             raise WrongShape(
@@ -99,10 +96,10 @@ class Grid:
         """Decodes a weighted sum of the values: (sum of w_i u_i - total_weight * Z) * step.
 
         Args:
-            total: int64 of shape (n,), the sums of w_i u_i.
-            total_weight: sum of the cohort's integer weights w_i.
+            total: int64 (n,), the sums of w_i u_i.
+            total_weight: the sum of the cohort's integer weights w_i.
         Returns:
-            float64 of shape (n,); the integers are exact until the one multiplication.
+            float64 (n,); the integers are exact until the one multiplication.
         Raises:
             WrongShape: total is not int64.
             Malformed: as of `zero`.
@@ -129,11 +126,10 @@ class Grid:
         Each client sent x_i = s_i * delta_i on the grid, where s_i is its public share.
 
         Args:
-            sum_u: int64 of shape (n,), the sums of w_i u_i over the cohort.
+            sum_u: int64 (n,), the sums of w_i u_i over the cohort.
             shares: the sum of w_i s_i, > 0 (`policy.counting.shares_in`).
-            total_weight: the sum of the cohort's integer weights w_i.
         Returns:
-            float32 of shape (n,).
+            float32 (n,).
         Raises:
             Malformed: as of `zero`.
             NotFinite: a mean is too large for float32.
@@ -141,5 +137,5 @@ class Grid:
         with np.errstate(over="ignore"):
             mean = (self.decode_sum(sum_u, total_weight) / float(shares)).astype(np.float32)
         if not np.isfinite(mean).all():
-            raise NotFinite(BEYOND)
+            raise NotFinite("the mean of a cohort does not fit into float32")
         return mean

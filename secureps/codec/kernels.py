@@ -1,8 +1,8 @@
-"""The kernels of codecs: compiled by numba here, or plain NumPy, with the same bits.
+"""The kernels of codecs, compiled by numba and in plain NumPy, with the same bits.
 
-`round_to_grid` works on a client's own values, before they are encrypted: it has no branch on a
-value, and its division takes longer for some operands on some processors; no promise is made about
-what its timing tells somebody on the same machine.
+`round_to_grid` works on a client's own values, before they are encrypted, so it has no branch on a
+value. But some processors divide some operands more slowly: nothing is promised about what its
+timing tells somebody on the same machine.
 """
 
 from __future__ import annotations
@@ -15,9 +15,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.codec import numpy_kernels
-from secureps.codec.numpy_kernels import BIAS
 from secureps.compiled import compiles, kernel
+
+F32 = NDArray[np.float32]
+Values = F32 | NDArray[np.float64]
+U8 = NDArray[np.uint8]
+
+BIAS = 128
+"""Added to an exponent, -127 or more, to make its byte."""
+
+TOGETHER = 64
+"""Pieces of a difference that are worked on at a time, so that they stay in the cache."""
+
+_GROUP = 8
+"""Codes that fill whole bytes together, and the bytes of the integer that holds them."""
+
+
+# --- compiled ----------------------------------------------------------------------
 
 
 @kernel
@@ -28,7 +42,7 @@ def code(
     length: int,
     out: NDArray[np.uint8],
 ) -> None:
-    """What is exact less what is published, in pieces of one length; see `codec.delta.encode`."""
+    """Encodes exact - published in pieces of one length, as `codec.delta.encode` says."""
     most, at = (1 << (bits - 1)) - 1, -(-exact.size // length)
     codes = np.zeros(length, np.int64)
     for piece in range(at):
@@ -62,7 +76,7 @@ def code(
 def add_codes(
     values: NDArray[np.float32], codes: NDArray[np.uint8], bits: int, length: int
 ) -> None:
-    """values += q 2^e, see `codec.delta.add`."""
+    """values += q 2^e, as `codec.delta` says."""
     middle, mask = 1 << (bits - 1), (1 << bits) - 1
     at = -(-values.size // length)
     for piece in range(at):
@@ -109,13 +123,95 @@ def round_to_grid(
     return wrong == 0
 
 
-F32 = NDArray[np.float32]
-Values = F32 | NDArray[np.float64]
-U8 = NDArray[np.uint8]
+# --- plain NumPy: the same bits ------------------------------------------------------
+
+
+def _numpy_round_to_grid(
+    x: NDArray[np.float32] | NDArray[np.float64],
+    share: float,
+    words: NDArray[np.uint32],
+    reach: float,
+    most: float,
+    out: NDArray[np.int32],
+) -> bool:
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = x.astype(np.float64) * share
+    if not np.isfinite(value).all():
+        return False
+    np.clip(value, -reach, reach, out=value)
+    value /= reach
+    value *= most
+    floor = np.floor(value)
+    value -= floor
+    value *= 2.0**32
+    floor += words < value
+    np.clip(floor, -most, most, out=floor)
+    floor += most
+    out[:] = floor
+    return True
+
+
+def _numpy_code(exact: F32, published: F32, bits: int, length: int, out: U8) -> None:
+    at, step = -(-exact.size // length), TOGETHER * length
+    with np.errstate(all="ignore"):
+        for start in range(0, exact.size, step):
+            here = slice(start, start + step)
+            exponents, codes = _coded(exact[here], published[here], bits, length)
+            first = start // length
+            out[first : first + exponents.size] = exponents
+            out[at : at + codes.size] = codes
+            at += codes.size
+
+
+def _coded(exact: F32, published: F32, bits: int, length: int) -> tuple[U8, U8]:
+    most, size, pieces = (1 << (bits - 1)) - 1, exact.size, -(-exact.size // length)
+    apart = np.zeros(pieces * length)
+    apart[:size] = exact.astype(np.float64) - published
+    rows = apart.reshape(pieces, length)
+    sizes = np.abs(rows)
+    top = np.where(sizes < np.inf, sizes, 0.0).max(axis=1)
+    exponent = np.frexp(top)[1] - (bits - 1)
+    exponent += top > most * np.ldexp(1.0, exponent)
+    exponent = np.clip(exponent, 1 - BIAS, 129 - bits)
+    unit, per = np.ldexp(1.0, exponent)[:, None], np.ldexp(1.0, -exponent)[:, None]
+    near = np.clip(np.rint(rows * per), -most, most)
+    step = (near * unit).astype(np.float32).reshape(-1)[:size]
+    good = (np.abs(exact) < np.inf) & (np.abs(published + step) < np.inf)
+    groups = np.zeros(-(-size // _GROUP) * _GROUP, np.uint64)
+    groups[:size] = np.where(good, near.reshape(-1)[:size], 0.0).astype(np.int64) + (most + 1)
+    word = np.bitwise_or.reduce(groups.reshape(-1, _GROUP) << _shifts(bits), axis=1)
+    codes = word.astype("<u8").view(np.uint8).reshape(-1, _GROUP)[:, :bits]
+    return (exponent + BIAS).astype(np.uint8), codes.reshape(-1)
+
+
+def _numpy_add_codes(values: F32, codes: U8, bits: int, length: int) -> None:
+    middle, mask = 1 << (bits - 1), np.uint64((1 << bits) - 1)
+    at, step = -(-values.size // length), TOGETHER * length
+    units = np.ldexp(1.0, codes[:at].astype(np.int64) - BIAS)
+    for start in range(0, values.size, step):
+        here = values[start : start + step]
+        groups = -(-here.size // _GROUP)
+        packed = np.zeros((groups, _GROUP), np.uint8)
+        packed[:, :bits] = codes[at : at + groups * bits].reshape(groups, bits)
+        at += groups * bits
+        word = packed.view("<u8").astype(np.uint64)
+        q = ((word >> _shifts(bits)) & mask).astype(np.int64).reshape(-1)[: here.size] - middle
+        first = start // length
+        unit = np.repeat(units[first : first + TOGETHER], length)[: here.size]
+        with np.errstate(over="ignore", invalid="ignore"):
+            here += (q * unit).astype(np.float32)
+
+
+def _shifts(bits: int) -> NDArray[np.uint64]:
+    """The lowest bit of each code of a group."""
+    return np.arange(_GROUP, dtype=np.uint64) * np.uint64(bits)
+
+
+# --- this process's -----------------------------------------------------------------
 
 
 class Kernels(NamedTuple):
-    """The kernels of one kind; the functions above say what each does."""
+    """The kernels of one kind; the compiled functions say what each does."""
 
     round_to_grid: Callable[
         [Values, float, NDArray[np.uint32], float, float, NDArray[np.int32]], bool
@@ -125,21 +221,25 @@ class Kernels(NamedTuple):
 
 
 def kernels() -> Kernels:
-    """This process's; raises as `crypto.kernels.kernels`."""
+    """The kernels of this process.
+
+    Raises:
+        ConfigError: compiled kernels cannot be kept in their folder.
+    """
     return by_numba() if compiles() else by_numpy()
 
 
 @cache
 def by_numba() -> Kernels:
-    """Compiled ones, where they are compiled."""
+    """Kernels that numba compiles."""
     return Kernels(round_to_grid=round_to_grid, code=code, add_codes=add_codes)
 
 
 @cache
 def by_numpy() -> Kernels:
-    """Those that need nothing but NumPy."""
+    """Kernels that need nothing but NumPy."""
     return Kernels(
-        round_to_grid=numpy_kernels.round_to_grid,
-        code=numpy_kernels.code,
-        add_codes=numpy_kernels.add_codes,
+        round_to_grid=_numpy_round_to_grid,
+        code=_numpy_code,
+        add_codes=_numpy_add_codes,
     )

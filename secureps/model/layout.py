@@ -54,7 +54,7 @@ class GroupLayout:
         size: how many values they have together.
         block_values: values per block; the last block may have fewer.
         rows: of every tensor, which rows [first, last) are the group's; None for all of it.
-        one_in: of how many values of a block one is sent (`codec.support`); None: all are.
+        one_in: of how many values of a block one is sent (`codec.chain`); None: all are.
         cipher_slots: integers of a block, for which the cipher is fitted, alike in all groups; None
             if the plan says how large blocks are.
     """

@@ -26,7 +26,7 @@ from secureps.client.trainer import HeldTensor
 from secureps.client.update import Trained, Update
 from secureps.client.worker import ClientWorker, trained_update
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.device import bits, encoding
+from secureps.device import encoding
 from secureps.errors import NotFinite
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
@@ -285,7 +285,7 @@ def test_an_update_is_few_operations() -> None:
     layout = plan.layout(schema).group("all")
     blocks, tensors = model(layout, 1)
     made = Trained("c0", plan, layout, blocks, held(tensors))
-    assert bits.difference(DEVICE) == ""
+    assert encoding.difference(DEVICE) == ""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         assert trained_update(made).device is not None
     assert 0 < sum(each.count for each in seen.key_averages()) < 1000

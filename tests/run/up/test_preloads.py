@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def test_servers_wait_for_what_every_party_imports() -> None:
     bare = list(of_all(small_plan()))
     assert "secureps.privacy.accountant" not in bare
     assert not any("crypto" in each for each in bare)
+
+
+def test_every_module_that_is_preloaded_is_there(tmp_path: Path) -> None:
+    """A fork server passes over what it cannot import, so that a module's old name goes unseen."""
+    script = tmp_path / "client.py"
+    script.write_text("import torch, sklearn")
+    for path in (ROOT / "policies").glob("*.toml"):
+        given = load_plan(path)
+        for name in (*of_all(given), *of_script(given, script)):
+            assert find_spec(name.partition(":")[0]) is not None, name
 
 
 def test_a_script_is_read_and_not_run(tmp_path: Path) -> None:
