@@ -221,7 +221,6 @@ class Evaluator(Protocol):
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss is NaN or infinite.
         """
-        ...
 
 
 class Trainer(Evaluator, Protocol):
@@ -290,7 +289,6 @@ class Trainer(Evaluator, Protocol):
 
         The names, shapes and dtypes are those of every later model of the run.
         """
-        ...
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Trains from `parameters` on this holder's own data.
@@ -303,7 +301,6 @@ class Trainer(Evaluator, Protocol):
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss or a parameter became NaN or infinite.
         """
-        ...
 
 
 class HoldingTrainer(Trainer, Protocol):
@@ -311,7 +308,6 @@ class HoldingTrainer(Trainer, Protocol):
 
     def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Trains as `fit`; tensors may be `client.trainer.HeldTensor`s."""
-        ...
 
 
 class AheadTrainer(Protocol):

@@ -30,7 +30,6 @@ from secureps.client.initial_model import (
     refuse_other_start,
     with_ties,
 )
-from secureps.client.integers import BlockIntegers, UpdateIntegers
 from secureps.client.local_tensors import LocalTensors, refuse_changed, take_frozen
 from secureps.client.returned import LOOK, taken_fit
 from secureps.client.script_errors import blamed
@@ -48,10 +47,13 @@ from secureps.client.trainer import (
     ties_of,
 )
 from secureps.client.update import (
+    BlockIntegers,
     Trained,
     Update,
+    UpdateIntegers,
     add_kept,
     clip_update,
+    difference,
     keep,
     load_kept,
     magnitude,
@@ -81,7 +83,6 @@ from secureps.messages.submission import (
     SubmissionId,
     model_digest,
 )
-from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.counting import (

@@ -1,8 +1,8 @@
 """Clips, encodes, rounds and noises an update where it lies, to the bits of `privacy` and `codec`.
 
 Support, rotation and rounding are gathers, additions and single operations of float64 in the order
-that the host has them; places and signs are the `codec.chain.BlockCode`'s. `difference` tries a
-device before an update is left to it: one may lack float64 (MPS), or round otherwise than IEEE 754
+that the host has them; places and signs are the `codec.chain.BlockCode`'s. `first_difference` tries
+a device before an update is left to it: it may lack float64 (MPS), or round otherwise than IEEE 754
 says.
 
 **Words.** The words of a stream, ChaCha20 (RFC 8439), are made on the device that uses them, by
@@ -397,7 +397,7 @@ _VARIANCE = 1000.0
 
 
 @cache
-def difference(device: torch.device) -> str:
+def first_difference(device: torch.device) -> str:
     """Names the first step of an update in which a device's bits are not the host's.
 
     Or says why the device cannot take the step. Empty: all bits are the same.

@@ -285,7 +285,7 @@ def test_an_update_is_few_operations() -> None:
     layout = plan.layout(schema).group("all")
     blocks, tensors = model(layout, 1)
     made = Trained("c0", plan, layout, blocks, held(tensors))
-    assert encoding.difference(DEVICE) == ""
+    assert encoding.first_difference(DEVICE) == ""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         assert trained_update(made).device is not None
     assert 0 < sum(each.count for each in seen.key_averages()) < 1000
@@ -321,7 +321,7 @@ def test_a_device_of_other_bits_makes_no_update(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="secureps")
-    monkeypatch.setattr(bits, "difference", lambda device: "rounding")
+    monkeypatch.setattr(device_update, "first_difference", lambda device: "rounding")
     plan = plan_of({})
     layout = plan.layout(SCHEMA).group("all")
     blocks, tensors = model(layout, 1)
@@ -350,7 +350,7 @@ def full_after(calls: int, action: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("module", "part"),
     [
-        (bits, "difference"),
+        (device_update, "first_difference"),
         (device_update, "clip_factor"),
         (device_update, "_digest"),
         (device_update, "shrink"),

@@ -13,10 +13,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from secureps.client.integers import UpdateIntegers
 from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.trainer import FitResult
-from secureps.client.update import clip_update, magnitude
+from secureps.client.update import UpdateIntegers, clip_update, magnitude
 from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import DiskFailed, Malformed, Refused

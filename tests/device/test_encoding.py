@@ -283,14 +283,14 @@ def test_an_update_that_was_not_clipped_is_never_short_enough(
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
-    encoding.difference.cache_clear()
+    encoding.first_difference.cache_clear()
     yield
-    encoding.difference.cache_clear()
+    encoding.first_difference.cache_clear()
 
 
 @pytest.mark.usefixtures("forgotten")
 def test_the_device_has_the_hosts_bits() -> None:
-    assert encoding.difference(DEVICE) == ""
+    assert encoding.first_difference(DEVICE) == ""
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -306,7 +306,7 @@ def test_what_divides_by_an_inverse_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(encoding, "divisor", lambda value, like, dtype: Inverse(value))
     monkeypatch.setattr(torch.Tensor, "__truediv__", lambda self, other: NotImplemented)
-    assert encoding.difference(DEVICE) == "quotients"
+    assert encoding.first_difference(DEVICE) == "quotients"
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -322,7 +322,7 @@ def test_a_device_without_float64_says_so(
         raise TypeError(text)
 
     monkeypatch.setattr(encoding, "clip_factor", refuse)
-    assert encoding.difference(DEVICE) == told
+    assert encoding.first_difference(DEVICE) == told
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -332,6 +332,6 @@ def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(encoding, "clip_factor", full)
     with pytest.raises(torch.OutOfMemoryError):
-        encoding.difference(DEVICE)
+        encoding.first_difference(DEVICE)
     monkeypatch.undo()
-    assert encoding.difference(DEVICE) == ""
+    assert encoding.first_difference(DEVICE) == ""
