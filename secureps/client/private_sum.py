@@ -1,8 +1,8 @@
 """The private sum: clipped gradients of a sample's records, each of which the model sees alone.
 
-The model is called through `torch.func.vmap`, under which its code sees one record at a time, so
-that no record changes what another one adds, in batches of any size. A model that vmap cannot take
-is called for one record after the other.
+The model is called through `torch.func.vmap`, under which its code sees one record at a time, so no
+record changes what another one adds, in batches of any size. A model that vmap cannot take is
+called for one record after the other.
 
 A record adds nothing if its loss or its gradient is not finite, or if the model or the loss fails
 for it. A training that ended there would tell everybody of this record, without any noise.
@@ -55,7 +55,7 @@ from secureps.wording import one_line
 log = logging.getLogger("secureps")
 
 MICROBATCH = 1024
-"""The most records whose gradients are computed at a time: memory does not grow with a sample."""
+"""The most records whose gradients are computed together, so that memory has a bound."""
 
 MADE = 16
 """Made records on which a model and a loss are tried before the first step."""
@@ -70,8 +70,8 @@ Parts = Mapping[nn.Parameter, Sequence[Part]]
 def made_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tensor]:
     """Makes records of the same shapes and dtypes that no data holder has.
 
-    Floats lie in [0, 1), whole numbers are 0 and 1. What is tried on a model before the first step
-    is tried on these, because the outcome of a trial must not depend on a record.
+    Floats lie in [0, 1), whole numbers are 0 and 1. Models are tried on these before the first
+    step, because the outcome of a trial must not depend on a record.
 
     Returns:
         x and y of `count` records, on the CPU.
@@ -91,8 +91,8 @@ def made_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tenso
 class Together:
     """Gradients of many records in one pass: each layer's output has a zero added by record.
 
-    The loss's gradients by these zeros, `taps`, and what went into the layers give the records'
-    gradients (`ghost_clipping`).
+    The loss's gradients by these zeros, `taps`, and the layers' inputs give the records' gradients
+    (`ghost_clipping`).
 
     Args:
         uses: of the layers in a pass of one record.
@@ -117,18 +117,18 @@ class Together:
         return losses.detach(), by_parameter(seen)
 
     def outputs(self, x: Tensor) -> Any:
-        """What the model gives for these records; records come first."""
+        """The model's outputs for these records; records come first."""
         return self._passed(x)[0]
 
     def _passed(self, x: Tensor) -> tuple[Any, Sequence[Tensor], Sequence[Tensor]]:
-        """What came out by record, what went into each layer [records, 1, ...], and the taps."""
+        """Outputs by record, each layer's input [records, 1, ...], and the taps."""
         taps = tuple(
             torch.zeros((), dtype=use.dtype, device=x.device)
             .expand(len(x), *use.shape)
             .requires_grad_(use.edge is not None)
             for use in self.uses
         )
-        # vmap takes the fused attention of a CPU record by record, and that of CUDA not at all.
+        # vmap runs a CPU's fused attention record by record, and refuses that of CUDA.
         try:
             with sdpa_kernel(SDPBackend.MATH):
                 outputs, inputs = torch.func.vmap(self._one, randomness="different")(x, taps)
@@ -159,7 +159,7 @@ class Alone:
         own = [each for each in self.module.parameters() if each.requires_grad]
         try:
             losses = record_losses(self.loss, self.module(x), y)
-        except PlanRefused as error:  # what this model gives may follow from the record's values
+        except PlanRefused as error:  # the outputs may depend on the record's values
             raise ValueError(str(error)) from error
         grads = torch.autograd.grad(losses.sum(), own, allow_unused=True)
         made = {
@@ -170,19 +170,19 @@ class Alone:
         return losses.detach(), made
 
     def outputs(self, x: Tensor) -> Any:
-        """What the model gives for these records; records come first."""
+        """The model's outputs for these records; records come first."""
         apart = [self.module(each[None]) for each in x]
         columns = zip(*(tensors_in(each) for each in apart), strict=True)
         return of_tensors(apart[0], lambda _: torch.cat(next(columns)))
 
 
 RAISES = ("cpu",)
-"""Devices that raise an error for an index out of range. CUDA ends all that the process does there,
-and one record with a wrong label would end its client."""
+"""Devices that raise an error for an index out of range. On CUDA the process cannot go on after it:
+one record with a wrong label would end its client."""
 
 
 class IndicesChecked(TorchFunctionMode):
-    """Raises IndexError where a loss or a table is given what is out of its range, on any device.
+    """Raises IndexError where a loss or a table is given a value out of its range, on any device.
 
     It sees torch's own losses and `embedding`, whoever calls them, and no other indexing.
     """
@@ -238,7 +238,7 @@ class PrivateSum:
         gradients: of records, each of which the model sees alone.
         most: records that `gradients` takes at a time.
         bound: on each record's gradient, L2.
-        left_out: how often a record that was drawn added nothing.
+        left_out: how often a drawn record added nothing.
     """
 
     gradients: Together | Alone
@@ -254,10 +254,10 @@ class PrivateSum:
             self.left_out += len(part) - self._add_usable(batch, part, sums)
 
     def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: Sums) -> int:
-        """Adds records that are taken together, without those that cannot be; returns how many.
+        """Adds records that are taken together, without unusable ones; returns how many.
 
-        The rest is passed again, with the same random draws: the sum is that of a part that never
-        had the records which are left out, bit for bit.
+        The rest is passed again, with the same random draws: the sum is bit for bit that of a part
+        that never had the records which are left out.
         """
         rewind = _rewinding(self.device)
         while len(part):
@@ -364,7 +364,7 @@ def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alo
 
 
 def _rewinding(device: torch.device) -> Callable[[], None]:
-    """Returns what sets torch's generators back to where they are now."""
+    """Returns a function that sets torch's generators back to where they are now."""
     host = torch.get_rng_state()
     own = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 

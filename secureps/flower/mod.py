@@ -2,9 +2,9 @@
 
     app = ClientApp(mods=[secureps_mod])
 
-It comes first of an app's mods, and answers train messages of `SecureFedAvg` alone: any other would
-have the app answer in the clear. Messages to evaluate and queries pass as they are, but for those
-that the node's site keeps from the app.
+It comes first of an app's mods, and answers only train messages of `SecureFedAvg`: to any other
+train message the app would answer in the clear. Messages to evaluate and queries pass as they are,
+unless the node's site keeps them from the app.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from secureps.wire.waves.batch import MOST_BYTES
 log = logging.getLogger("secureps")
 
 APP = "the app's own code failed; the node's log says where"
-"""Its words may quote records: they go no further than the node."""
+"""Said in place of the app's words, which may quote records and so stay at the node."""
 OURS = "the node failed (our own fault); its log says how"
 
 
@@ -55,7 +55,12 @@ def secureps_mod(
 ) -> Message:
     """Answers a train message with a sealed update, made of what the app answers to it.
 
-    What goes wrong is told to the server in the answer, in one line; nothing of the app's is.
+    Any error is told to the server in the answer, in one line; the app's own words are not.
+
+    Args:
+        message: of Flower's server.
+        context: of the node; its node_config has the node's settings (docs/flower.md).
+        call_next: the app, and any mods after this one.
     """
     if message.metadata.message_type.partition(".")[0] != "train":
         if HOLDER in context.node_config:
@@ -86,7 +91,7 @@ def _allowed(message: Message, context: Context) -> None:
 
 
 def _told(error: SecurepsError) -> str:
-    """Logs an error here; what the server hears of it."""
+    """Logs an error here; returns what the server may hear of it."""
     log.error("%s", one_line(error))
     if isinstance(error, ScriptFailed):
         return APP
@@ -145,7 +150,7 @@ class Node:
         self._seed = self._own_seed()
 
     def wave(self, data: bytes, payloads: Mapping[bytes, bytes], trainer: AppTrainer) -> Answer:
-        """Hears one batch of the servers', and answers it; raises as `OneWave.play`."""
+        """Takes one batch of the servers' messages, and answers it; raises as `OneWave.play`."""
         settings, policy = self._settings, self._policy
         ledger = policy.ledger_of(None) or default_ledger(settings.kit, settings.name)
         site = Site(
@@ -158,7 +163,7 @@ class Node:
             records=policy.records,
             ledger=BudgetLedger(ledger, policy.terms.budget, policy.terms.updates_per_hour),
         )
-        # Of the app's values the node knows nothing: no plan in Flower's engine freezes any.
+        # No digests of values: no plan in Flower's engine freezes a tensor.
         terms, records = policy.terms, policy.records
         member = MemberSettings(
             settings.name, self._kit.roster, trainer.schema, terms, records=records

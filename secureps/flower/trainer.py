@@ -41,10 +41,10 @@ from secureps.policy.tensor_kinds import Kind
 log = logging.getLogger("secureps")
 
 FORM = "model"
-"""What the marker says of the app's model."""
+"""The marker's key for the app's model."""
 
 OLD_RECORD = ("fitins.parameters",)
-"""What a ClientApp of Flower's old kind misses in a message."""
+"""The record that a ClientApp of Flower's old kind misses in a message."""
 OLD_KIND = (
     "the ClientApp is of Flower's old kind (client_fn), which hears other messages: write it with "
     "@app.train()"
@@ -55,10 +55,11 @@ Ask = Callable[[Message], Message]
 
 @dataclass(frozen=True, eq=False)
 class ModelForm:
-    """How the app's model looks, as its ServerApp says; version 0 comes from the servers.
+    """The form of the app's model, as its ServerApp says; version 0 comes from the servers.
 
     Args:
-        model: zeros; arrays, config: names of the records that the app takes.
+        model: zeros.
+        arrays, config: names of the records that the app takes.
         weighted_by: the metric that is a reply's weight.
         metrics: of training, by name, whose means are asked for: the largest magnitude of each.
     """
@@ -112,7 +113,7 @@ class AppTrainer:
     """A `Trainer` that asks a ClientApp.
 
     Args:
-        message: of the wave, whose records go on to the app, but for ours.
+        message: of the wave; the app gets its records, without ours.
         ask: calls the app, and any mods after ours.
         tells: whether the node's site lets metrics of its training go.
     """
@@ -130,12 +131,12 @@ class AppTrainer:
         return {name: array.copy() for name, array in self._form.tensors.items()}
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Sends the app one train message; its config is the ServerApp's, and the plan's over it.
+        """Sends the app one train message; the plan's settings override its ServerApp's.
 
         Raises:
-            TermsRefused: it is to tell metrics of its training, and its site lets none out.
-            ScriptFailed: the app failed, or answers what cannot be used: the words are the node's
-                alone, for they may quote the answer.
+            TermsRefused: metrics of its training are asked for, and its site lets none out.
+            ScriptFailed: the app failed, or its answer cannot be used. Only the node sees the
+                words, for they may quote the answer.
         """
         if self._form.metrics and not self._tells:
             raise TermsRefused(
