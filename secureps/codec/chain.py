@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import PlanRefused, WrongShape
+from secureps.errors import WrongShape
 
 Draw = Callable[[str, int], NDArray[np.uint32]]
 """draw(stage, count): the public words of one stage for one block, uint32 (count,)."""
@@ -176,11 +176,7 @@ def draw_places(values: int, one_in: int, words: NDArray[np.uint32]) -> NDArray[
         words: uint32 (sent,), uniform.
     Returns:
         int64 (sent,), ascending.
-    Raises:
-        PlanRefused: one_in is below 1.
     """
-    if one_in < 1:
-        raise PlanRefused(f"one in {one_in} values cannot be sent: 1 or more")
     lengths = runs(values, one_in)
     drawn = words.astype(np.uint64) * lengths.astype(np.uint64) >> np.uint64(32)
     drawn += np.arange(0, values, one_in, dtype=np.uint64)
@@ -211,30 +207,18 @@ def rotated(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]
     Args:
         x: float64 (n,).
         by: signs, int8 (n,).
-    Raises:
-        WrongShape: they do not fit.
     """
-    _demand(x, by)
     made = x * by
     _transform(made)
     return made
 
 
 def rotated_back(y: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
-    """S H y / 2^k, which undoes `rotated`; arguments and errors are the same."""
-    _demand(y, by)
+    """S H y / 2^k, which undoes `rotated`; the arguments are the same."""
     made = y.copy()
     _transform(made)
     made *= by
     return made
-
-
-def _demand(x: NDArray[np.float64], by: NDArray[np.int8]) -> None:
-    if x.ndim != 1 or x.dtype != np.float64 or by.shape != x.shape:
-        raise WrongShape(
-            f"a rotation takes as many float64 values as signs, not {x.dtype}{list(x.shape)} with "
-            f"{list(by.shape)}"
-        )
 
 
 def sections(values: int) -> Iterator[tuple[slice, int]]:

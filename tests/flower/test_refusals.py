@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from secureps.client.flower.records import FlowerModel
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, NotReady, ScriptFailed, TermsRefused, WrongRun
-from secureps.flower import SecureFedAvg, post, secureps_mod
+from secureps.flower import post, secureps_mod
 from secureps.flower.trainer import AppTrainer, ModelForm
 from secureps.messages.schema import TRAIN_METRICS
 from secureps.roles.machine import Halt
@@ -21,8 +21,8 @@ from secureps.roles.member.terms import NO_REASON
 from secureps.service.one_wave import OneWave
 from secureps.store.keyring import load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
-from tests.flower.test_strategy import CLIENTS, CONFIG, play, record_dict, same, tensors
-from tests.kits.engine_apps import initial, make_app, record, train, write_plan
+from tests.flower.test_strategy import CLIENTS, play, record_dict, same, tensors
+from tests.kits.engine_apps import initial, make_app, train
 from tests.kits.flower_grid import LocalGrid, Reply
 
 OTHER_RUN = bytes(range(32))
@@ -147,11 +147,8 @@ def test_what_cannot_be_a_number_of_examples_stays_at_the_node(
         return reply
 
     grid = LocalGrid.simulated(app, 2)
-    strategy = SecureFedAvg(
-        write_plan(tmp_path, clients=2), run=tmp_path / "run", fraction_evaluate=0.0
-    )
     with pytest.raises(NotReady):
-        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=1)
+        play(tmp_path, grid, 1, timeout=1)
     replies = [reply.content for node in grid.nodes.values() for reply in node.replies]
     assert any("the app's own code failed" in str(content[post.MARKER]) for content in replies)
     assert not any(word in str(content) for content in replies for word in ("31.25", "nan", "inf"))

@@ -208,13 +208,6 @@ def test_scaling_never_lengthens_an_update(clip: float, dimension: int) -> None:
     assert sum(int(z) ** 2 for z in u - mechanism.most) <= mechanism.calibration.limit
 
 
-def test_the_same_words_give_the_same_integers() -> None:
-    x = update("normal", 20_000, 1.0)
-    first, again, other = (privatized(made(), x, seed) for seed in (1, 1, 2))
-    assert first.tobytes() == again.tobytes()
-    assert first.tobytes() != other.tobytes()
-
-
 def test_rounding_does_not_depend_on_the_noise_nor_on_where_it_is_added() -> None:
     # The same step, once with noise and once without: what is left is the sampler's noise.
     x = update("normal", 20_000, 1.0)
