@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from secureps.client.update import (
     keep,
     load_kept,
     pieces,
+    tell_cuts,
 )
 from secureps.errors import NotFinite, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
@@ -27,7 +30,7 @@ from secureps.privacy.mechanism import PIECE, clip_l2
 from secureps.roles.member.tasks import Aim, kept_key
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.roles_kit import make_plan
-from tests.kits.sealed_blocks import parts_of
+from tests.kits.sealed_blocks import made_of, parts_of
 
 SIZE = 3 * PIECE + 5
 SPECS = (TensorSpec("mean", (PIECE,), "float32"), TensorSpec("weight", (SIZE - PIECE,), "float32"))
@@ -197,3 +200,111 @@ def test_another_model_is_refused() -> None:
     del trained["bias"]
     with pytest.raises(WrongShape, match="'bias' of group 'all' is missing"):
         difference(GROUP, [], trained)
+
+
+# --- what is told of a cut ----------------------------------------------------------
+
+
+CUT_PLAN = make_plan(group=[{"clip": 5.0, "rule": {"quorum": 3, "minimum": 2}}])
+PAIR = Schema((TensorSpec("mean", (2,), "float32"), TensorSpec("weight", (2,), "float32")))
+CUT_KINDS: dict[str, Kind] = {"mean": "statistics", "weight": "trained"}
+
+
+def group() -> GroupLayout:
+    return CUT_PLAN.layout(PAIR).group("all")
+
+
+def values(*of: float) -> Any:
+    return np.array(of, np.float32)
+
+
+@pytest.mark.parametrize(
+    "delta", [(0, 0, 0, 0), (0, 0, 1, 2), (0, 0, 3, 4), (900, -900, 3, 4)], ids=str
+)
+def test_an_update_that_passes_whole_is_not_told(
+    delta: tuple[float, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Up to the very length of the clip, however long its running statistics are."""
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    passed = clip_update(CUT_PLAN, group(), parts_of(values(*delta)), None, CUT_KINDS)
+    tell_cuts("c0", "", group(), passed, 1.0, max(map(abs, delta)))
+    assert passed.whole().tolist() == list(delta)
+    assert caplog.messages == []
+
+
+CLIPPED = "c0: update norm 10, clip 5: cut to 50 %"
+RANGED = (
+    "1 of the update's 4 values are beyond range 3.5: cut to it, 1 of them in weight; the largest "
+    "is 4: range = 4 in the plan's [[group]] holds it"
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "most", "told"),
+    [
+        (1.0, None, CLIPPED),
+        (1.0, 9.0, f"{CLIPPED}; clip = 10 in the plan's [[group]] would hold the whole update"),
+        (
+            1.0,
+            6.0,
+            f"{CLIPPED}; clip = 10 and range = 8 in the plan's [[group]] would hold the whole "
+            "update",
+        ),
+        (
+            1.0,
+            3.5,
+            f"{CLIPPED}; then {RANGED}; clip = 10 and range = 8 in the plan's [[group]] would hold "
+            "the whole update",
+        ),
+    ],
+)
+def test_what_clip_and_range_cut_is_one_line_that_does_not_contradict_itself(
+    share: float, most: float | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A range that holds the clipped update holds less than the range beside a longer clip."""
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    cut = clip_update(CUT_PLAN, group(), parts_of(values(0, 0, 6, 8)), None, CUT_KINDS)
+    tell_cuts("c0", "", group(), cut, share, most)
+    assert caplog.messages == [told]
+    wide = make_plan(group=[{"clip": 10.0, "range": 8.0, "rule": {"quorum": 3, "minimum": 2}}])
+    whole = clip_update(wide, group(), parts_of(values(0, 0, 6, 8)), None, CUT_KINDS)
+    tell_cuts("c0", "", group(), whole, share, 8.0)
+    assert caplog.messages == [told], "the plan that the line names cuts nothing"
+
+
+def test_no_clip_is_named_for_an_update_that_no_plan_should_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ids taken for inputs make updates of 1e12; the bits of so wide a grid say nothing."""
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    cut = clip_update(CUT_PLAN, group(), parts_of(values(0, 0, 6e11, 8e11)), None, CUT_KINDS)
+    tell_cuts("c0", "", group(), cut, 1.0, 2.0)
+    (told,) = caplog.messages
+    assert "clip =" not in told
+    assert told.endswith("its inputs are not scaled, or its learning rate is too high")
+
+
+def test_a_range_alone_is_named_with_what_holds_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    tell_cuts("c0", "", group(), made_of(values(0, 0, 6, -8)), 0.5, 3.5)
+    assert caplog.messages == [f"c0: {RANGED}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "range_"),
+    [(4.6, "5"), (1.02, "2"), (0.513, "0.6"), (96, "100"), (1.2e6, "2e+06"), (3e-5, "3e-05")],
+)
+def test_the_range_that_is_named_holds_the_largest_value_after_the_clip(
+    value: float, range_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    made = dataclasses.replace(made_of(values(0, 0, 0, -value)), largest=1e9)
+    tell_cuts("c0", "", group(), made, 1.0, 1e-6)
+    assert f"the largest is {value:.3g}: range = {range_} in the plan's" in caplog.text
+    assert float(range_) >= value
+
+
+def test_a_clip_counts_no_running_statistics() -> None:
+    delta = parts_of(values(900, -900, 3, 4))
+    assert clip_update(CUT_PLAN, group(), delta, None, CUT_KINDS).norm == 5
+    assert clip_update(CUT_PLAN, group(), delta, None, {}).whole()[2] < 0.02

@@ -53,7 +53,7 @@ from tests.kits.engine_apps import (
     train,
     write_plan,
 )
-from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
+from tests.kits.flower_grid import Fault, LocalGrid, Reply
 
 SEED, CLIENTS = 5, 3
 CONFIG = ConfigRecord({"lr": 0.25})
@@ -116,13 +116,6 @@ def same(one: Tensors, other: Tensors) -> None:
     for name, values in one.items():
         assert values.dtype == other[name].dtype
         assert values.tobytes() == other[name].tobytes(), name
-
-
-@pytest.fixture(scope="module")
-def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Tensors:
-    with a_task():
-        folder = tmp_path_factory.mktemp("unharmed")
-        return tensors(play(folder, LocalGrid.simulated(make_app(), CLIENTS)))
 
 
 def test_the_same_bits_as_in_our_own_simulation(tmp_path: Path, unharmed: Tensors) -> None:
