@@ -79,7 +79,7 @@ def device_update(made: Trained, device: torch.device) -> Update | None:
             return None
         values = _difference(made, device)
         if made.kept is not None:
-            for at, piece in _copied(made.kept):
+            for at, piece in _copy(made.kept):
                 values[at : at + piece.numel()] += piece.to(device)
         return _clipped(made, values)
     except torch.OutOfMemoryError:
@@ -136,9 +136,9 @@ class DeviceVector:
     ) -> Integers:
         stream, start = words_at
         encoded, made = encode(code, self._there[slice(*place)]), list[Integers]()
-        for at, piece in _placed(encoded):
+        for at, piece in _place(encoded):
             drawn = words(stream, start + at, piece.numel(), piece.device)
-            made.append(_small(round_to_grid(piece, drawn, grid, share), grid.levels))
+            made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
         return np.concatenate(made)
 
     def steps(
@@ -154,7 +154,7 @@ class DeviceVector:
         factor = 1.0
         if coded:
             every = partial(map, encoded, *zip(*blocks, strict=True))
-            factor, _ = clip_factor(lambda: _aligned(every()), mechanism.clip)
+            factor, _ = clip_factor(lambda: _align(every()), mechanism.clip)
 
         def block(code: BlockCode, place: tuple[int, int]) -> Tensor:
             if not coded:
@@ -201,7 +201,7 @@ class DeviceSteps:
         def made(z: Tensor) -> Integers:
             if mechanism.placement != "aggregator":
                 z = z + sampler(z.device).next(z.numel())
-            return _small(z.clamp(-most, most) + most, 2 * most)
+            return _to_host(z.clamp(-most, most) + most, 2 * most)
 
         return [
             np.concatenate([made(z) for z in self._rounding.steps(block)])
@@ -227,7 +227,7 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
         if held and spec.dtype in EXACT:
             for block, first, last in runs(ends, part.start, part.stop):
                 was = published[block][first - ends[block] : last - ends[block]]
-                for at, piece in _copied(was):
+                for at, piece in _copy(was):
                     values[first + at : first + at + piece.numel()].copy_(piece)
             there = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
             for before, after in zip(pieces(values[part]), pieces(there), strict=True):
@@ -235,12 +235,12 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
             continue
         array = np.asarray(now)
         flat = (array[rows] if spec.shape else array).reshape(-1)
-        for at, own in _subtracted(spec, flat, published, ends, part):
+        for at, own in _subtract(spec, flat, published, ends, part):
             values[at : at + own.size].copy_(torch.from_numpy(own))
     return values
 
 
-def _subtracted(
+def _subtract(
     spec: TensorSpec,
     now: NDArray[Any],
     published: Sequence[NDArray[np.float32]],
@@ -277,7 +277,7 @@ def _clipped(made: Trained, values: Tensor) -> Update:
     digest, far = _digest(values), furthest(values)
 
     def counted() -> Iterator[Tensor]:
-        for at, piece in _placed(values):
+        for at, piece in _place(values):
             found = list(within(statistics, at, at + piece.numel()))
             own = piece.clone() if found else piece
             for part in found:
@@ -311,17 +311,17 @@ def _digest(values: Tensor) -> bytes:
     return hasher.digest()
 
 
-def _copied(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
+def _copy(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
     """Copies an array, which may be read-only, a few values at a time with their place."""
     for start in range(0, array.size, TOGETHER):
         yield start, torch.from_numpy(np.array(array[start : start + TOGETHER], np.float32))
 
 
-def _placed(values: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _place(values: Tensor) -> Iterator[tuple[int, Tensor]]:
     return zip(itertools.count(0, TOGETHER), pieces(values), strict=False)
 
 
-def _aligned(parts: Iterator[Tensor]) -> Iterator[Tensor]:
+def _align(parts: Iterator[Tensor]) -> Iterator[Tensor]:
     """Cuts the same values into parts of a multiple of PIECE, but for the last."""
     left: Tensor | None = None
     for part in parts:
@@ -333,7 +333,7 @@ def _aligned(parts: Iterator[Tensor]) -> Iterator[Tensor]:
         yield left
 
 
-def _small(integers: Tensor, levels: int) -> Integers:
+def _to_host(integers: Tensor, levels: int) -> Integers:
     """Integers in [0, levels] on the host, of 16 bits where these suffice."""
     if levels < 1 << 16:
         return integers.to(torch.int16).cpu().numpy().view(np.uint16)

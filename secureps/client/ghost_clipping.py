@@ -119,7 +119,7 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
         room: values of whole gradients that may be kept for the sum; others are made again.
     """
     tensors = [each for each in parts if isinstance(each, Tensor)]
-    products = _joined([each for each in parts if isinstance(each, Products)])
+    products = _join([each for each in parts if isinstance(each, Products)])
     parts = [*products, *tensors]
     if not tensors and (squared := _ghost_norms(products)) is not None:
         return squared, lambda weights: total([each.weighted(weights) for each in products]), 0
@@ -133,7 +133,7 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
     return squared, lambda weights: total([_weighted(each, weights) for each in parts]), 0
 
 
-def _joined(products: Sequence[Products]) -> list[Products]:
+def _join(products: Sequence[Products]) -> list[Products]:
     """Joins the uses of a recurrent layer, one for each place, into one use of all places."""
     found = []
     for floats in (True, False):

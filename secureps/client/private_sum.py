@@ -105,7 +105,7 @@ class Together:
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
         """The losses of these records [records], and the parts of their gradients."""
-        outputs, inputs, taps = self._passed(x)
+        outputs, inputs, taps = self._pass(x)
         losses = record_losses(self.loss, outputs, y)
         of = [at for at, use in enumerate(self.uses) if use.edge is not None]
         grads = torch.autograd.grad(losses.sum(), [taps[at] for at in of], allow_unused=True)
@@ -118,9 +118,9 @@ class Together:
 
     def outputs(self, x: Tensor) -> Any:
         """The model's outputs for these records; records come first."""
-        return self._passed(x)[0]
+        return self._pass(x)[0]
 
-    def _passed(self, x: Tensor) -> tuple[Any, Sequence[Tensor], Sequence[Tensor]]:
+    def _pass(self, x: Tensor) -> tuple[Any, Sequence[Tensor], Sequence[Tensor]]:
         """Outputs by record, each layer's input [records, 1, ...], and the taps."""
         taps = tuple(
             torch.zeros((), dtype=use.dtype, device=x.device)
@@ -135,14 +135,14 @@ class Together:
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
-            raise _changed(one_line(error)) from error
+            raise _refuse_change(one_line(error)) from error
         return outputs, inputs, taps
 
     def _one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
         with watched(self.layers, taps) as uses:
             outputs = self.module(x[None])
         if len(uses) != len(taps):
-            raise _changed(f"it calls {len(uses)} layers in place of {len(taps)}")
+            raise _refuse_change(f"it calls {len(uses)} layers in place of {len(taps)}")
         refuse_other_rows(outputs, 1)
         return of_tensors(outputs, itemgetter(0)), tuple(use.x for use in uses)
 
@@ -259,15 +259,15 @@ class PrivateSum:
         The rest is passed again, with the same random draws: the sum is bit for bit that of a part
         that never had the records which are left out.
         """
-        rewind = _rewinding(self.device)
+        rewind = _make_rewind(self.device)
         while len(part):
             try:
-                losses, parts = self._tried(batch, part)
+                losses, parts = self._try(batch, part)
             except (torch.OutOfMemoryError, PlanRefused):
                 raise
             except Exception:
                 rewind()
-                usable = part[:0] if len(part) == 1 else self._passing(batch, part)
+                usable = part[:0] if len(part) == 1 else self._find_passing(batch, part)
                 if len(usable) == len(part):  # no record of these fails alone
                     raise
             else:
@@ -281,20 +281,20 @@ class PrivateSum:
             rewind()
         return 0
 
-    def _tried(self, batch: Batch, part: NDArray[np.int64]) -> tuple[Tensor, Parts]:
+    def _try(self, batch: Batch, part: NDArray[np.int64]) -> tuple[Tensor, Parts]:
         with nullcontext() if self.device.type in RAISES else IndicesChecked():
             return self.gradients(*batch(part))
 
-    def _passing(self, batch: Batch, part: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_passing(self, batch: Batch, part: NDArray[np.int64]) -> NDArray[np.int64]:
         try:
-            self._tried(batch, part)
+            self._try(batch, part)
         except (torch.OutOfMemoryError, PlanRefused):
             raise
         except Exception:
             if len(part) == 1:
                 return part[:0]
             half = len(part) // 2
-            both = (self._passing(batch, each) for each in (part[:half], part[half:]))
+            both = (self._find_passing(batch, each) for each in (part[:half], part[half:]))
             return np.concatenate(list(both))
         return part
 
@@ -313,7 +313,7 @@ def private_sum(
             where its gradient by record would not be seen; or the loss mixes records.
     """
     x, y = made
-    rewind = _rewinding(x.device)
+    rewind = _make_rewind(x.device)
     layers = ghost_layers(module)
     try:
         with watched(layers) as uses:
@@ -363,7 +363,7 @@ def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alo
         return alone
 
 
-def _rewinding(device: torch.device) -> Callable[[], None]:
+def _make_rewind(device: torch.device) -> Callable[[], None]:
     """Returns a function that sets torch's generators back to where they are now."""
     host = torch.get_rng_state()
     own = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -376,7 +376,7 @@ def _rewinding(device: torch.device) -> Callable[[], None]:
     return rewind
 
 
-def _changed(what: str) -> PlanRefused:
+def _refuse_change(what: str) -> PlanRefused:
     return PlanRefused(
         f"record privacy: the model is not what it was when it was tried before the first step: "
         f"{what}; its forward must do the same in every call"

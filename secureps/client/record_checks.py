@@ -39,17 +39,17 @@ def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
         PlanRefused: outputs do not have the records first, or the loss is no mean over records.
     """
     refuse_other_rows(outputs, len(targets))
-    own, whole = _undecided(loss)
+    own, whole = _leave_records_apart(loss)
     if _is_torchs(own):
         losses = own(outputs, targets)
         if losses.ndim == 0 or len(losses) != len(targets):
             raise _no_mean(f"gives {tuple(losses.shape)} for {len(targets)} records")
         rest = losses.reshape(len(targets), -1)
         return rest.sum(dim=1) if whole else rest.mean(dim=1)
-    return _alone(own, whole, outputs, targets)
+    return _losses_alone(own, whole, outputs, targets)
 
 
-def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
+def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
     """The loss of each record as if there were no other; [records]."""
 
     def one(outputs: Any, target: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
     return losses
 
 
-def _undecided(loss: Measure) -> tuple[Measure, bool]:
+def _leave_records_apart(loss: Measure) -> tuple[Measure, bool]:
     """A loss that keeps records apart if it can, and whether a record's values are added up."""
     if isinstance(loss, _Loss):
         kind: Any = loss.reduction
@@ -113,13 +113,13 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     refuse_other_rows(outputs, len(targets))
     apart = of_tensors(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
     inputs = [each for each in tensors_in(apart) if each.requires_grad]
-    own, whole = _undecided(loss)
+    own, whole = _leave_records_apart(loss)
     try:
         if own is loss:
             together = loss(apart, targets) * len(targets)
         else:
             together = record_losses(loss, apart, targets).sum()
-        alone = _alone(own, whole, apart, targets).sum()
+        alone = _losses_alone(own, whole, apart, targets).sum()
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:

@@ -316,7 +316,7 @@ class OutboxSealer:
             for block, pieces in blocks:
                 place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
                 header = BlockHeader(*place, length=0, digest=b"")
-                sealed = in_order(self._threads, _made, pieces)
+                sealed = in_order(self._threads, _run, pieces)
                 length, digest = self._outbox.keep(header.name, sealed)
                 header = dataclasses.replace(header, length=length, digest=digest)
                 put.append(header.key)
@@ -330,12 +330,12 @@ class OutboxSealer:
                 receipt, blocks=digests, root=ciphertext_root(digests), size=size
             )
             if key is not None:
-                receipt = self._shared(pinned, receipt, key)
+                receipt = self._share_key(pinned, receipt, key)
                 self._kept[headers[0].key] = key
             receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
             return Sealed(receipt, tuple(headers))
 
-    def _shared(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
+    def _share_key(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
         """Adds the shares of the one-time key to a receipt, which then lacks only its signature.
 
         Raises:
@@ -372,5 +372,5 @@ class OutboxSealer:
         return self._identity.sign(*signing_bytes(record))
 
 
-def _made(piece: Piece) -> Payload:
+def _run(piece: Piece) -> Payload:
     return piece()

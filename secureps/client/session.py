@@ -212,9 +212,9 @@ class Session:
         self._demand_inside()
         if self._pulled is None:
             raise ScriptFailed("push: there is no pulled model: call pull() before each push")
-        trained = _trained(self._pulled, self._frozen, delta, parameters)
-        count = _counted("examples", self._trainer.examples() if examples is None else examples)
-        result = FitResult(trained, count, _finite(metrics or {}), _counted("steps", steps))
+        trained = _make_model(self._pulled, self._frozen, delta, parameters)
+        count = _count("examples", self._trainer.examples() if examples is None else examples)
+        result = FitResult(trained, count, _demand_finite(metrics or {}), _count("steps", steps))
         if self._pulled.config.privacy is not None:
             _demand_private(self._pulled.config, result)
         self._pulled = None
@@ -380,7 +380,7 @@ def join(
 # --- what is pushed -----------------------------------------------------------------
 
 
-def _trained(
+def _make_model(
     model: PulledModel,
     frozen: Sequence[str],
     delta: Mapping[str, ArrayLike] | None,
@@ -414,7 +414,7 @@ def _trained(
     return trained
 
 
-def _counted(key: str, given: object) -> int:
+def _count(key: str, given: object) -> int:
     try:
         count = whole_number(key, given)
     except Malformed as error:
@@ -424,7 +424,7 @@ def _counted(key: str, given: object) -> int:
     return count
 
 
-def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _demand_finite(metrics: Mapping[str, Any]) -> dict[str, float]:
     found = dict[str, float]()
     for name, value in metrics.items():
         plain = number(value)

@@ -157,11 +157,13 @@ class TorchTrainer:
         self._device = _device(device)
         self._digest: bytes | None = None
         self._ranks = ranks.Ranks()
-        self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
+        self._touches = {
+            name: _demand_ascending(name, rows) for name, rows in (touches or {}).items()
+        }
         with self._reproducible(b"", "load"):
             # torch loads another second's worth of itself: now, not in the first round
-            module = self._made()
-            if reason := _lacking(_tensors_of(module), self._touches):
+            module = self._make_model()
+            if reason := _find_lacking(_tensors_of(module), self._touches):
                 raise ScriptFailed(f"touches: the model's {reason}")
             held = {"train": self._train, "held_out": self._held_out}
             self._no_classes = refuse_records(module, loss, held)
@@ -170,7 +172,7 @@ class TorchTrainer:
         self._tied_names = _ties(module)
         self._has_shards = ranks.shards_of(module) is not None
 
-    def _made(self) -> nn.Module:
+    def _make_model(self) -> nn.Module:
         """A fresh model; raises ScriptFailed if it is compiled."""
         module = self._model()
         refuse_compiled(module)
@@ -190,7 +192,7 @@ class TorchTrainer:
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
-            module = self._made()
+            module = self._make_model()
         state, ties = _tensors_of(module), _ties(module)
         made = {name: _array(each) for name, each in state.items() if name not in ties}
         return {name: made[ties.get(name, name)] for name in state}
@@ -209,7 +211,7 @@ class TorchTrainer:
         self._refuse_targets(privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
-                refuse_model(self._made().train())
+                refuse_model(self._make_model().train())
 
     def _refuse_targets(self, privacy: RecordPrivacy | None) -> None:
         """Refuses classes out of range (ScriptFailed); under privacy such a record adds nothing."""
@@ -223,7 +225,7 @@ class TorchTrainer:
         "constant" for the rest.
         """
         with self._reproducible(b"", "load"):
-            module = self._made()
+            module = self._make_model()
         statistics = {
             f"{name}.{own}" if name else own
             for name, layer in module.named_modules()
@@ -293,17 +295,17 @@ class TorchTrainer:
         steps = config.part(local.steps(records, config.privacy))
         ties = self._tied_names
         once = {name: each for name, each in parameters.items() if name not in ties}
-        key = fit_key(self._touched(once), config, local, self._data(config.privacy))
+        key = fit_key(self._select_touched(once), config, local, self._data(config.privacy))
         own = ranks.Order(key, local, steps)
         with self._ranks.together(own, once, config.privacy):
-            state, metrics = self._trained(once, own, config.privacy)
+            state, metrics = self._train_model(once, own, config.privacy)
         for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
                 raise NotFinite(
                     f"step {steps} of {steps} made tensor {name!r} NaN or infinite; lower lr (now "
                     f"{local.lr}), or scale the inputs"
                 )
-        result = {name: self._left(name, each) for name, each in state.items() if name not in ties}
+        result = {name: self._leave(name, each) for name, each in state.items() if name not in ties}
         for name, rows in self._touches.items():
             trained = result[name][rows]
             result[name][...] = parameters[name]
@@ -323,16 +325,16 @@ class TorchTrainer:
             while (heard := ranks.hear()) is not None:
                 with suppress(NotFinite):  # all have met it: the client says so, and decides
                     if heard[1] == ranks.EVALUATION:
-                        self._evaluated(heard[0])
+                        self._evaluate(heard[0])
                     else:
-                        self._trained(*heard, None)
+                        self._train_model(*heard, None)
         return ranks.DISMISSED
 
     def dismiss(self) -> None:
         """Ends the processes that follow this one, if there are any."""
         self._ranks.dismiss()
 
-    def _trained(
+    def _train_model(
         self,
         parameters: Mapping[str, Array],
         order: ranks.Order,
@@ -341,7 +343,7 @@ class TorchTrainer:
         """Trained tensors, with integers as they came, and the metrics of the training."""
         key, local = order.key, order.local
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
-            module = self._loaded(parameters).train()
+            module = self._load(parameters).train()
             kept = {n: each.clone() for n, each in _tensors_of(module).items() if _whole(each)}
             sgd = torch.optim.SGD(
                 [each for each in module.parameters() if each.requires_grad],
@@ -367,7 +369,7 @@ class TorchTrainer:
                     state[name].copy_(each)
             return ranks.state_of(module, state), metrics
 
-    def _left(self, name: str, tensor: Tensor) -> Any:
+    def _leave(self, name: str, tensor: Tensor) -> Any:
         """A trained tensor: left on its device, if updates are made there, else copied."""
         stays = tensor.device.type in HELD_ON and tensor.dtype in (torch.float32, torch.float64)
         if stays and name not in self._touches:
@@ -389,15 +391,15 @@ class TorchTrainer:
         """
         self._ranks.demand_whole()
         if not (ranks.several() and self._has_shards):
-            return self._evaluated(parameters)
+            return self._evaluate(parameters)
         with self._ranks.together(ranks.EVALUATION, parameters, None):
-            return self._evaluated(parameters)
+            return self._evaluate(parameters)
 
-    def _evaluated(self, parameters: Mapping[str, Array]) -> EvaluateResult:
+    def _evaluate(self, parameters: Mapping[str, Array]) -> EvaluateResult:
         x, y = self._held_out
         total, outputs, measures = 0.0, list[Tensor](), self._metrics
         with self._reproducible(b"", "evaluate"), torch.no_grad():
-            module = self._loaded(parameters).eval()
+            module = self._load(parameters).eval()
             for start in range(0, len(x), EVALUATION_BATCH):
                 part = slice(start, start + EVALUATION_BATCH)
                 targets = y[part].to(self._device)
@@ -436,16 +438,16 @@ class TorchTrainer:
             self._digest = made.digest()
         return self._digest
 
-    def _touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
+    def _select_touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """The part of a model that training depends on; of tensors in `touches` only these rows."""
-        reason = _lacking(parameters, self._touches)
+        reason = _find_lacking(parameters, self._touches)
         if reason is not None:
             raise WrongShape(f"not a state of this trainer's model: {reason}")
         rows = {name: np.asarray(parameters[name])[own] for name, own in self._touches.items()}
         return {**parameters, **rows}
 
-    def _loaded(self, parameters: Mapping[str, Array]) -> nn.Module:
-        module = self._made()
+    def _load(self, parameters: Mapping[str, Array]) -> nn.Module:
+        module = self._make_model()
         ties, state = _ties(module), _tensors_of(module)
         shapes = {name: tuple(each.shape) for name, each in state.items() if name not in ties}
         given = {name: each for name, each in parameters.items() if name not in ties}
@@ -566,14 +568,14 @@ def _tensor(what: str, given: Tensor | Array) -> Tensor:
         raise ScriptFailed(f"{what} are {kind}, and must be numbers: {one_line(error)}") from None
 
 
-def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _demand_ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     own = np.array(rows, np.int64)
     if own.ndim != 1 or (own < 0).any() or (np.diff(own) <= 0).any():
         raise ScriptFailed(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
     return own
 
 
-def _lacking(
+def _find_lacking(
     tensors: Mapping[str, Array | Tensor], touches: Mapping[str, NDArray[np.int64]]
 ) -> str | None:
     """Says which of these rows the tensors lack; None if they have all."""

@@ -503,11 +503,11 @@ class UpdateIntegers:
         most = None if mechanism is not None or rotates else self._grid.range
         tell_cuts(self.client, where, self.layout, update, share, most)
         if mechanism is not None:
-            noised = self._noised(mechanism, [part(block) for block in every], update)
+            noised = self._round_and_noise(mechanism, [part(block) for block in every], update)
             own = (made[at : at + PIECE] for made in noised for at in range(0, made.size, PIECE))
             return _digest_of(examples, own), ((block, _slices(noised[block])) for block in order)
         name = _digest_of(examples, self._pieces(map(part, every), update, share))
-        blocks = self._rounded(map(part, order), update, share)
+        blocks = self._round_blocks(map(part, order), update, share)
         return name, zip(order, blocks, strict=True)
 
     @cached_property
@@ -525,7 +525,7 @@ class UpdateIntegers:
     def _labels(self) -> tuple[Label, ...]:
         return self.client, self.layout.name, self.aim.version, self.aim.step
 
-    def _rounded(
+    def _round_blocks(
         self, parts: Iterable[_Part], update: Update, share: float
     ) -> Iterator[BlockIntegers]:
         """Rounds block by block; under feedback, leaves the rest in the update."""
@@ -561,7 +561,7 @@ class UpdateIntegers:
 
         return piece
 
-    def _noised(
+    def _round_and_noise(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
     ) -> list[Integers]:
         """Rounds, and adds this client's noise; a norm of integers needs all of them at once.
@@ -571,13 +571,13 @@ class UpdateIntegers:
         """
         there, made = update.device, None
         if there is not None:
-            made = there.attempt(partial(self._noised_there, there, mechanism, parts))
-        rounded, noised = made or self._noised_here(mechanism, parts, update)
+            made = there.attempt(partial(self._noise_there, there, mechanism, parts))
+        rounded, noised = made or self._noise_here(mechanism, parts, update)
         for (code, place, _), steps in zip(parts, rounded, strict=False):  # none but of feedback
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
         return list(noised)
 
-    def _noised_here(
+    def _noise_here(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
     ) -> tuple[list[Integers], list[Integers]]:
         """The integers of all blocks, before any noise under feedback, and with noise."""
@@ -592,11 +592,11 @@ class UpdateIntegers:
         z = mechanism.rounded(whole, self.stream("round", *self._labels).words)
         every = parts if section.feedback else ()
         kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]
-        hidden = self._hidden(z[span] for _, _, span in parts)
+        hidden = self._noise_words(z[span] for _, _, span in parts)
         noised = mechanism.noised(z, hidden.words)
         return kept, [noised[span] for _, _, span in parts]
 
-    def _noised_there(
+    def _noise_there(
         self, device: DeviceValues, mechanism: ClientMechanism, parts: Sequence[_Part]
     ) -> tuple[list[Integers], list[Integers]]:
         """The same, for an update on a device."""
@@ -611,9 +611,9 @@ class UpdateIntegers:
                 if section.feedback:
                     kept.append(z)
 
-        return kept, steps.noised(self._hidden(rounded()))
+        return kept, steps.noised(self._noise_words(rounded()))
 
-    def _hidden(self, integers: Iterable[Integers]) -> Stream:
+    def _noise_words(self, integers: Iterable[Integers]) -> Stream:
         """The words of the noise that hides these integers."""
         return self.stream("noise", *self._labels, *self._digests(integers))
 

@@ -547,7 +547,7 @@ class ClientWorker(Worker):
                 update = trained_update(Trained(name, plan, layout, *made))
             except NotFinite as error:
                 raise NotFinite(f"{_not_finite(layout, result) or error}: {LOOK}") from error
-            counted = self._counted(aim, result.examples)
+            counted = self._count(aim, result.examples)
             spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # With more or fewer private steps than are charged, epsilon would be wrong.
             if isinstance(spends, Charge) and result.steps != spends.steps:
@@ -658,7 +658,7 @@ class ClientWorker(Worker):
             return Judged(dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
-            counted = self._counted(aim, judgement.examples)
+            counted = self._count(aim, judgement.examples)
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
@@ -672,7 +672,7 @@ class ClientWorker(Worker):
         seed, run = self._site.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
-    def _counted(self, aim: Aim, examples: int) -> int:
+    def _count(self, aim: Aim, examples: int) -> int:
         """Returns what an update counts by, publicly; notes what may surprise the client."""
         plan = self._machine.pinned.plan
         section = plan.group(aim.group)

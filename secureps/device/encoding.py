@@ -204,10 +204,10 @@ def encode(code: BlockCode, x: Tensor) -> Tensor:
     """
     if code.places is None and code.signs is None:
         return x
-    taken = (x if code.places is None else x[_placed(code.places, x)]).double()
+    taken = (x if code.places is None else x[_like(code.places, x)]).double()
     if code.signs is not None:
         turned = taken[: code.signs.size]
-        turned *= _placed(code.signs, x)
+        turned *= _like(code.signs, x)
         _transform(turned)
     return taken
 
@@ -221,13 +221,13 @@ def decode(code: BlockCode, mean: Tensor) -> Tensor:
     if code.signs is not None:
         turned = mean[: code.signs.size]
         _transform(turned)
-        turned *= _placed(code.signs, mean)
+        turned *= _like(code.signs, mean)
     if code.places is None:
         return mean.float()
     if code.factors is not None:
-        mean *= _placed(code.factors, mean)
+        mean *= _like(code.factors, mean)
     whole = torch.zeros(code.values, dtype=torch.float32, device=mean.device)
-    whole[_placed(code.places, mean)] = mean.float()
+    whole[_like(code.places, mean)] = mean.float()
     return whole
 
 
@@ -259,7 +259,7 @@ def rounded(value: Tensor, words: Tensor) -> Tensor:
     return floor + (unsigned(words).double() < (value - floor) * 2.0**32).double()
 
 
-def _placed(array: NDArray[Any], like: Tensor) -> Tensor:
+def _like(array: NDArray[Any], like: Tensor) -> Tensor:
     return torch.from_numpy(np.array(array)).to(like.device)
 
 

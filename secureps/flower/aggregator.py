@@ -163,7 +163,7 @@ class Aggregator:
         """Waits until the coordinator has sent everything that follows from the requests so far."""
         told: Future[None] = Future()
         self._parties[COORDINATOR].later(partial(told.set_result, None))
-        self._answered(COORDINATOR, told)
+        self._wait_for(COORDINATOR, told)
 
     def foreseen(
         self, client: str, orders: Iterable[object]
@@ -251,9 +251,9 @@ class Aggregator:
         return self._welcome
 
     def _ask(self, server: str, message: Any) -> Any:
-        return self._answered(server, self._parties[server].request(COORDINATOR, message))
+        return self._wait_for(server, self._parties[server].request(COORDINATOR, message))
 
-    def _answered(self, server: str, answer: Future[T]) -> T:
+    def _wait_for(self, server: str, answer: Future[T]) -> T:
         """Waits for a server's answer.
 
         Raises:

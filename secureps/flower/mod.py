@@ -66,22 +66,22 @@ def secureps_mod(
         if HOLDER in context.node_config:
             return refusal(message, "the node of a key holder has no data, and evaluates nothing")
         try:
-            _allowed(message, context)
+            _refuse_forbidden(message, context)
         except SecurepsError as error:
-            return refusal(message, _told(error))
+            return refusal(message, _report(error))
         return call_next(message, context)
     try:
-        _allowed(message, context)
-        parcel = _sealed(message, context, call_next)
+        _refuse_forbidden(message, context)
+        parcel = _seal(message, context, call_next)
     except SecurepsError as error:
-        parcel = post.Parcel({"error": _told(error)})
+        parcel = post.Parcel({"error": _report(error)})
     except Exception as error:  # Flower would send its words
         log.exception("the node failed")
         parcel = post.Parcel({"error": f"{type(error).__name__}: the node's log says where"})
     return answer(message, post.packed(parcel))
 
 
-def _allowed(message: Message, context: Context) -> None:
+def _refuse_forbidden(message: Message, context: Context) -> None:
     site = context.node_config.get(SITE)
     if site is None:
         return
@@ -90,7 +90,7 @@ def _allowed(message: Message, context: Context) -> None:
         raise TermsRefused(own, heard)
 
 
-def _told(error: SecurepsError) -> str:
+def _report(error: SecurepsError) -> str:
     """Logs an error here; returns what the server may hear of it."""
     log.error("%s", one_line(error))
     if isinstance(error, ScriptFailed):
@@ -100,7 +100,7 @@ def _told(error: SecurepsError) -> str:
     return error.revealed if isinstance(error, TermsRefused) else one_line(error)
 
 
-def _sealed(
+def _seal(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> post.Parcel:
     frame = inspect.currentframe()

@@ -144,7 +144,7 @@ class AppTrainer:
                 "train_metrics: leave them out of the strategy, or this node out of the federation"
             )
         try:
-            return self._trained(parameters, config)
+            return self._train(parameters, config)
         except KeyError as error:
             if error.args != OLD_RECORD:
                 raise
@@ -152,7 +152,7 @@ class AppTrainer:
         except SecurepsError as error:
             raise ScriptFailed(f"the app's train: {error}") from error
 
-    def _trained(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+    def _train(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         form, number = self._form, max(config.versions.values(), default=0) + 1
         parameters = {name: each for name, each in parameters.items() if name != TRAIN_METRICS}
         given = self._message.content
@@ -166,12 +166,12 @@ class AppTrainer:
             reply = self._ask(asked)
         if reply.has_error():
             raise WrongShape(f"the app answered with an error: {reply.error.reason}")
-        result = self._fitted(reply.content, parameters)
+        result = self._read_fit(reply.content, parameters)
         if form.metrics:
-            result.parameters[TRAIN_METRICS] = self._told(result.metrics)
+            result.parameters[TRAIN_METRICS] = self._scale_metrics(result.metrics)
         return result
 
-    def _told(self, metrics: Mapping[str, float]) -> Array:
+    def _scale_metrics(self, metrics: Mapping[str, float]) -> Array:
         """The metrics that are asked for, each as a part of its magnitude.
 
         A node without one of them takes no part: a sum that some nodes leave out is no mean of the
@@ -187,7 +187,7 @@ class AppTrainer:
             told[k] = min(max(value / most, -1.0), 1.0)
         return told
 
-    def _fitted(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:
+    def _read_fit(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:
         models: Sequence[ArrayRecord] = list(content.array_records.values())
         if len(models) != 1:
             raise WrongShape(f"the app's train returned {len(models)} ArrayRecords, and not one")

@@ -355,14 +355,14 @@ class ClientMechanism:
         best: Calibration | None = None
         while low <= high:
             middle = (low + high) // 2
-            tried = self._calibrated(_step(middle), most)
+            tried = self._calibrate(_step(middle), most)
             if tried is None:
                 low = middle + 1
             else:
                 best, high = tried, middle - 1
         return best
 
-    def _calibrated(self, step: float, most: int) -> Calibration | None:
+    def _calibrate(self, step: float, most: int) -> Calibration | None:
         """The calibration of a step, or None if the step is too fine."""
         bound = Fraction(self.clip) / Fraction(step)
         limit = norm_limit(bound, self.dimension)

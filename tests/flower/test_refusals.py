@@ -186,7 +186,7 @@ def test_what_nobody_expected_says_nothing_of_itself(monkeypatch: pytest.MonkeyP
     def fails(*given: Any) -> Any:
         raise OSError("/srv/records/smith.csv")
 
-    monkeypatch.setattr("secureps.flower.mod._sealed", fails)
+    monkeypatch.setattr("secureps.flower.mod._seal", fails)
     grid = LocalGrid.simulated(make_app(), 1)
     (reply,) = grid.send_and_receive([Message(record_dict(), 10, "train")])
     said = reply.content.config_records["secureps"]["error"]

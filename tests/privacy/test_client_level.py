@@ -98,8 +98,8 @@ def test_the_step_is_the_finest(case: dict[str, Any]) -> None:
     mantissa, exponent = math.frexp(mechanism.calibration.step)
     assert (mantissa * 2048).is_integer()
     finer = math.ldexp(mantissa * 2048 - 1, exponent - 11)
-    assert mechanism._calibrated(finer, mechanism.most) is None
-    assert mechanism._calibrated(mechanism.calibration.step, mechanism.most) is not None
+    assert mechanism._calibrate(finer, mechanism.most) is None
+    assert mechanism._calibrate(mechanism.calibration.step, mechanism.most) is not None
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -90,7 +90,7 @@ def take(server: ServerApp, config: Mapping[str, Setting], versions: int, client
         return _of_components(server._server_fn(context), versions)
     if server._main is None:
         raise own_code("it has no main function")
-    with _stopped_at_start():
+    with _stop_at_start():
         try:
             server(grid, context)
         except _Stopped as stopped:
@@ -238,7 +238,7 @@ TIES = "secureps_ties"
 MAKERS = ("from_torch_state_dict", "from_numpy_ndarrays")
 
 
-def _noticing_ties(make: Any) -> Any:
+def _notice_ties(make: Any) -> Any:
     """Wraps a constructor of ArrayRecord, which copies each array and forgets shared memory."""
 
     def made(cls: type[ArrayRecord], *given: Any, **settings: Any) -> ArrayRecord:
@@ -254,7 +254,7 @@ def _noticing_ties(make: Any) -> Any:
 
 
 @contextmanager
-def _stopped_at_start() -> Iterator[None]:
+def _stop_at_start() -> Iterator[None]:
     """Stops every strategy at its start, silences Flower's log, and lets the app make messages."""
     stopped: Any = Strategy
     flowers, before_this = Strategy.start, itertools.count()
@@ -274,7 +274,7 @@ def _stopped_at_start() -> Iterator[None]:
     stopped.start = start
     makers = {name: vars(ArrayRecord)[name] for name in MAKERS}
     for name, maker in makers.items():
-        setattr(ArrayRecord, name, _noticing_ties(maker))
+        setattr(ArrayRecord, name, _notice_ties(maker))
     try:
         yield
     finally:

@@ -110,7 +110,7 @@ class FlowerTrainer:
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         if self._start is None or self._start[0] != seed:
-            self._start = seed, self._started(seed)
+            self._start = seed, self._start_model(seed)
         tensors = self._start[1].model.tensors
         return {name: array.copy() for name, array in tensors.items()}
 
@@ -139,7 +139,7 @@ class FlowerTrainer:
         context = self._context(state)
         kind, seed = self._kind("train"), bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
-        result = self._fitted(reply, start, parameters)
+        result = self._read_fit(reply, start, parameters)
         if result.metrics:
             context.state[FITTED] = MetricRecord(
                 {**result.metrics, ROUND: number, EXAMPLES: result.examples}
@@ -189,7 +189,9 @@ class FlowerTrainer:
         if self._app.legacy or not self._app.has(message):
             raise ConfigError(f"{self._app.where}: the app has no function for {message}")
         content = self._content("evaluateins", parameters, {}, number)
-        said, count, key = self._said(self._ask(message, content, self._context(state), 0), "")
+        said, count, key = self._read_metrics(
+            self._ask(message, content, self._context(state), 0), ""
+        )
         if count is None and message.startswith("query"):
             count = 1  # Flower's own analytics apps say none: their nodes count alike
         examples = example_count(count, key, f"{self._app.where}: {message}")
@@ -225,9 +227,9 @@ class FlowerTrainer:
         assert self._start is not None
         return self._start[1]
 
-    def _started(self, seed: int) -> Start:
+    def _start_model(self, seed: int) -> Start:
         if self._settings.initial is not None:
-            path = _given(self._settings.initial)
+            path = _find_initial(self._settings.initial)
             tensors, ties, served = read_served(path)
             names = () if served is None else served.names
             digest = file_digest(path.read_bytes()).hex()
@@ -322,7 +324,7 @@ class FlowerTrainer:
         except (KeyError, ValueError):
             raise ScriptFailed(f"{self._app.where}: an answer without a status") from None
 
-    def _said(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
+    def _read_metrics(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
         """The metrics of an answer, its number of examples, and the name of that number."""
         if self._app.legacy:
             number = reply.metric_records[f"{legacy}.num_examples"]["num_examples"]
@@ -332,7 +334,7 @@ class FlowerTrainer:
         key = self._known().served.weighted_by
         return said, said.pop(key, None), key
 
-    def _fitted(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
+    def _read_fit(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
             status = self._status(reply, "fitres")
@@ -342,7 +344,7 @@ class FlowerTrainer:
         if (n := len(reply.array_records)) != 1:
             raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
         (arrays,) = reply.array_records.values()
-        said, count, key = self._said(reply, "fitres")
+        said, count, key = self._read_metrics(reply, "fitres")
         tensors = start.model.read(arrays, given)
         examples = example_count(count, key, where)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
@@ -360,12 +362,12 @@ class FlowerTrainer:
         state.pop(FITTED, None)
         context = self._context(state)
         reply = self._ask(kind, content, context, 0)
-        result = self._judged(reply)
+        result = self._read_evaluation(reply)
         if result is not None and versions is not None:
             self._states.keep(at, context.state, evaluated=True)
         return result
 
-    def _judged(self, reply: RecordDict) -> EvaluateResult | None:
+    def _read_evaluation(self, reply: RecordDict) -> EvaluateResult | None:
         where = f"{self._app.where}: evaluate"
         if self._app.legacy:
             status = self._status(reply, "evaluateres")
@@ -373,7 +375,7 @@ class FlowerTrainer:
                 return None
             if status is not Code.OK:
                 raise ScriptFailed(f"{where} was not OK: {status.name}")
-        said, count, key = self._said(reply, "evaluateres")
+        said, count, key = self._read_metrics(reply, "evaluateres")
         if self._app.legacy:
             loss: Any = reply.metric_records["evaluateres.loss"]["loss"]
         else:
@@ -422,7 +424,7 @@ class Start:
     ties: Mapping[str, str] = field(default_factory=dict)
 
 
-def _given(initial: str) -> Path:
+def _find_initial(initial: str) -> Path:
     """The file of version 0 that this client was given; ConfigError if there is none."""
     try:
         return initial_path(initial)
