@@ -17,9 +17,8 @@ import torch
 
 from benchmarks.gpu.timing import Memory, Sizes, fastest, one_core, row, timed
 from benchmarks.report import Row
-from secureps.client.integers import UpdateIntegers
 from secureps.client.trainer import HeldTensor
-from secureps.client.update import Trained, Update
+from secureps.client.update import Trained, Update, UpdateIntegers
 from secureps.client.worker import trained_update
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse

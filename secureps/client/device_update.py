@@ -1,12 +1,11 @@
 """Makes an update on the device where its model was trained: difference, clip and integers.
 
-    the pulled model is copied to the device; trained - pulled takes its place, clipped in place;
-    block by block small integers come to the host, as `client.update` and `client.integers`
-    make them
+The pulled model is copied to the device; trained - pulled takes its place, clipped in place; block
+by block small integers come to the host, as `client.update` makes them.
 
 Device memory: the trained model, the values of one group beside it, and what
-`device.encoding.TOGETHER` values and one encoded block take. Where that is not there, all goes on
-on the host, with the same bits.
+`device.encoding.TOGETHER` values and one encoded block take. If that is more than there is, the
+host makes the rest, with the same bits.
 """
 
 from __future__ import annotations
@@ -22,29 +21,38 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from secureps.client.trainer import HeldTensor
-from secureps.client.update import Integers, Trained, Update, Words, within
+from secureps.client.update import (
+    EXACT,
+    Integers,
+    Trained,
+    Update,
+    Words,
+    runs,
+    subtract,
+    within,
+)
 from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid
 from secureps.codec.moving_range import MovingRange
 from secureps.crypto.sampling import Stream
-from secureps.device import bits
 from secureps.device.encoding import (
     TOGETHER,
+    DeviceRounding,
+    DeviceSkellam,
     clip_factor,
     decode,
     divisor,
     encode,
+    first_difference,
     furthest,
     pieces,
     round_to_grid,
     shrink,
     words,
 )
-from secureps.device.noise import DeviceRounding, DeviceSkellam
 from secureps.errors import NotFinite
 from secureps.messages.encoding import payload_hasher
 from secureps.messages.schema import TensorSpec
-from secureps.model.difference import EXACT, runs, subtract
 from secureps.model.layout import SCALE
 from secureps.policy.scales import moved
 from secureps.privacy.adaptive import AdaptiveClip
@@ -56,22 +64,22 @@ Made = TypeVar("Made")
 
 
 def device_update(made: Trained, device: torch.device) -> Update | None:
-    """The clipped update of a group, on the device where some of its tensors lie.
+    """Makes the clipped update of a group on the device where some of its tensors lie.
 
-    None where its memory does not suffice, or its bits are not those of the host: then the client
-    makes the update on the host, and is told why.
+    None if its memory does not suffice, or its bits are not those of the host: then the host makes
+    the update, and the client is told why.
 
     Raises:
         NotFinite: a value is not finite.
     """
     try:
-        if other := bits.difference(device):
+        if other := first_difference(device):
             text = f"{device} makes other bits than the host ({other})"
             tell(made.party, "Note", f"{text}: updates are made on the host")
             return None
         values = _difference(made, device)
         if made.kept is not None:
-            for at, piece in _copied(made.kept):
+            for at, piece in _copy(made.kept):
                 values[at : at + piece.numel()] += piece.to(device)
         return _clipped(made, values)
     except torch.OutOfMemoryError:
@@ -86,10 +94,11 @@ def _full(device: torch.device) -> str:
 
 
 class DeviceVector:
-    """The values of an update in a device's memory, or on the host after that was full.
+    """The values of an update in a device's memory, or on the host once the device was full.
 
     Args:
-        party: the client, which is told; where: begins what it is told.
+        party: the client, which is told.
+        where: begins what it is told.
         values: float32 (n,), which nobody else uses.
     """
 
@@ -99,7 +108,7 @@ class DeviceVector:
         self._host: NDArray[np.float32] | None = None
 
     def part(self, first: int, last: int) -> NDArray[np.float32]:
-        """Values [first, last), on the host; once they all are there, a view."""
+        """Values [first, last), on the host: a view if all values are there."""
         if self._host is not None:
             return self._host[first:last]
         made: NDArray[np.float32] = self._there[first:last].to("cpu", copy=True).numpy()
@@ -111,13 +120,12 @@ class DeviceVector:
         return self._values
 
     def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """What an action makes; None once the device has no memory for it."""
         if self._values is None:
             return None
         try:
             return action()
         except torch.OutOfMemoryError:
-            pass  # whose traceback keeps what the action had made so far
+            pass  # here, because the error's traceback keeps what the action had made so far
         text = f"{self._where}{_full(self._there.device)}"
         tell(self._party, "Note", f"{text}: the rest of it is made on the host, with the same bits")
         self._host, self._values = self.part(0, self._values.numel()), None
@@ -126,12 +134,11 @@ class DeviceVector:
     def rounded(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
     ) -> Integers:
-        """The integers of a block."""
         stream, start = words_at
         encoded, made = encode(code, self._there[slice(*place)]), list[Integers]()
-        for at, piece in _placed(encoded):
+        for at, piece in _place(encoded):
             drawn = words(stream, start + at, piece.numel(), piece.device)
-            made.append(_small(round_to_grid(piece, drawn, grid, share), grid.levels))
+            made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
         return np.concatenate(made)
 
     def steps(
@@ -141,15 +148,13 @@ class DeviceVector:
         coded: bool,
         stream: Stream,
     ) -> DeviceSteps:
-        """All values in whole grid steps."""
-
         def encoded(code: BlockCode, place: tuple[int, int]) -> Tensor:
             return encode(code, self._there[slice(*place)]).float()
 
         factor = 1.0
         if coded:
             every = partial(map, encoded, *zip(*blocks, strict=True))
-            factor, _ = clip_factor(lambda: _aligned(every()), mechanism.clip)
+            factor, _ = clip_factor(lambda: _align(every()), mechanism.clip)
 
         def block(code: BlockCode, place: tuple[int, int]) -> Tensor:
             if not coded:
@@ -166,14 +171,12 @@ class DeviceVector:
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
     ) -> bool:
-        """Takes away what integers decode to, all of a block or nothing."""
         values = self._there[slice(*place)]
         carried = torch.from_numpy(integers.astype(np.int32)).to(values.device)
         values -= decode(code, carried.double() * step)
         return True
 
     def beyond(self, part: slice, share: float, most: float) -> int:
-        """How many values of a part are beyond `most`."""
         return sum(
             int(((piece.double() * share).abs() > most).sum())
             for piece in pieces(self._there[part])
@@ -187,20 +190,18 @@ class DeviceSteps:
         self._mechanism, self._rounding = mechanism, rounding
 
     def block(self, block: int) -> NDArray[np.int32]:
-        """z of a block, before any noise."""
         return np.concatenate(
             [z.to(torch.int32).cpu().numpy() for z in self._rounding.steps(block)]
         )
 
     def noised(self, hidden: Stream) -> list[Integers]:
-        """u of all blocks, as `ClientMechanism.noised` makes them."""
         mechanism, most = self._mechanism, self._mechanism.most
         sampler = cache(partial(DeviceSkellam, mechanism.sampler, hidden))
 
         def made(z: Tensor) -> Integers:
             if mechanism.placement != "aggregator":
                 z = z + sampler(z.device).next(z.numel())
-            return _small(z.clamp(-most, most) + most, 2 * most)
+            return _to_host(z.clamp(-most, most) + most, 2 * most)
 
         return [
             np.concatenate([made(z) for z in self._rounding.steps(block)])
@@ -209,9 +210,9 @@ class DeviceSteps:
 
 
 def _difference(made: Trained, device: torch.device) -> Tensor:
-    """`model.difference.difference`, float32 (size,), in the place of the published values.
+    """`client.update.difference`, float32 (size,).
 
-    Tensors of other types, and those that lie elsewhere, are subtracted on the host.
+    Tensors of other types, and tensors that lie elsewhere, are subtracted on the host.
     """
     layout, published = made.layout, made.published
     values = torch.empty(layout.size, dtype=torch.float32, device=device)
@@ -226,7 +227,7 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
         if held and spec.dtype in EXACT:
             for block, first, last in runs(ends, part.start, part.stop):
                 was = published[block][first - ends[block] : last - ends[block]]
-                for at, piece in _copied(was):
+                for at, piece in _copy(was):
                     values[first + at : first + at + piece.numel()].copy_(piece)
             there = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
             for before, after in zip(pieces(values[part]), pieces(there), strict=True):
@@ -234,19 +235,19 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
             continue
         array = np.asarray(now)
         flat = (array[rows] if spec.shape else array).reshape(-1)
-        for at, own in _subtracted(spec, flat, published, ends, part):
+        for at, own in _subtract(spec, flat, published, ends, part):
             values[at : at + own.size].copy_(torch.from_numpy(own))
     return values
 
 
-def _subtracted(
+def _subtract(
     spec: TensorSpec,
     now: NDArray[Any],
     published: Sequence[NDArray[np.float32]],
     ends: Sequence[int],
     part: slice,
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """The difference of a tensor that lies on the host, in pieces, each with its place."""
+    """Yields the difference of a tensor that lies on the host, in pieces, each with its place."""
     for block, first, last in runs(ends, part.start, part.stop):
         out = np.empty(last - first, np.float32)
         before = published[block][first - ends[block] : last - ends[block]]
@@ -276,7 +277,7 @@ def _clipped(made: Trained, values: Tensor) -> Update:
     digest, far = _digest(values), furthest(values)
 
     def counted() -> Iterator[Tensor]:
-        for at, piece in _placed(values):
+        for at, piece in _place(values):
             found = list(within(statistics, at, at + piece.numel()))
             own = piece.clone() if found else piece
             for part in found:
@@ -300,9 +301,9 @@ def _clipped(made: Trained, values: Tensor) -> Update:
 
 
 def _digest(values: Tensor) -> bytes:
-    """BLAKE3 of values: they are copied to the host, which hashes them sooner than a device does.
+    """BLAKE3 of values, by the host.
 
-    A hash is a chain of small operations: on a GPU each would wait to be launched.
+    A hash is a chain of small operations: a GPU would wait for each to be launched.
     """
     hasher = payload_hasher()
     for piece in pieces(values):
@@ -310,18 +311,18 @@ def _digest(values: Tensor) -> bytes:
     return hasher.digest()
 
 
-def _copied(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
-    """A copy of an array, which may be read-only, a few values at a time with their place."""
+def _copy(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
+    """Copies an array, which may be read-only, a few values at a time with their place."""
     for start in range(0, array.size, TOGETHER):
         yield start, torch.from_numpy(np.array(array[start : start + TOGETHER], np.float32))
 
 
-def _placed(values: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _place(values: Tensor) -> Iterator[tuple[int, Tensor]]:
     return zip(itertools.count(0, TOGETHER), pieces(values), strict=False)
 
 
-def _aligned(parts: Iterator[Tensor]) -> Iterator[Tensor]:
-    """The same values in parts of a multiple of PIECE, but for the last."""
+def _align(parts: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Cuts the same values into parts of a multiple of PIECE, but for the last."""
     left: Tensor | None = None
     for part in parts:
         whole = part if left is None else torch.cat((left, part))
@@ -332,7 +333,7 @@ def _aligned(parts: Iterator[Tensor]) -> Iterator[Tensor]:
         yield left
 
 
-def _small(integers: Tensor, levels: int) -> Integers:
+def _to_host(integers: Tensor, levels: int) -> Integers:
     """Integers in [0, levels] on the host, of 16 bits where these suffice."""
     if levels < 1 << 16:
         return integers.to(torch.int16).cpu().numpy().view(np.uint16)

@@ -27,7 +27,7 @@ class Judgement:
 
     Args:
         metrics: those of the plan, in their own units, sorted by name, without reports.
-        vector: what a client contributes, float32 in [-1, 1].
+        vector: the client's contribution, float32 in [-1, 1].
         examples: by which it counts, at least 1: held-out records, or more of a report.
     """
 
@@ -43,14 +43,15 @@ def judge(
     model: tuple[GroupVersion, ...],
     alike: bool = False,
 ) -> Judgement:
-    """Calls the data holder's `evaluate_at`, or `evaluate` where there is no such method.
+    """Calls the data holder's `report_at` for each of the plan's reports, then `evaluate_at`.
 
-    And its `report_at` for each of the plan's reports. Who lacks one says nothing at all: a mean
-    over those of a cohort that have it could be of one client alone.
+    Or `evaluate` where there is no `evaluate_at`. A holder who lacks a report sends nothing at all:
+    a mean over the members of a cohort that have it could be of one client alone.
 
-    It may change the arrays of `parameters`; `model` has the base version of every group. Where
-    clients count `alike`, so do the parts of what one says, whatever their examples.
-
+    Args:
+        parameters: the evaluator may change the arrays.
+        model: has the base version of every group.
+        alike: clients count as 1 each, and so do a client's evaluation and reports.
     Raises:
         ScriptFailed: the holder's code raised, or has nothing to report; or a metric of the plan is
             missing or no number.
@@ -81,7 +82,7 @@ def judge(
 
 
 def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:
-    """Takes what a holder's function returned; ScriptFailed if it cannot be used."""
+    """Converts the result of a holder's function; ScriptFailed if it cannot be used."""
     with blamed(what):
         result = taken_evaluation(returned, wanted)
         if result.examples < 1:
@@ -93,7 +94,7 @@ def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> S
 class PooledEvaluation:
     """The mean of at least one evaluator's loss and metrics, weighted by examples.
 
-    A metric that not all of them report is left out, and so is whoever has no held-out records.
+    It leaves out metrics that not all evaluators report, and evaluators without held-out records.
     """
 
     def __init__(self, evaluators: Sequence[Evaluator]) -> None:
@@ -103,7 +104,7 @@ class PooledEvaluation:
         """Evaluates as `Evaluator.evaluate` does; `examples` is the total.
 
         Raises:
-            WrongShape: nobody has held-out records; or as `taken_evaluation`.
+            WrongShape: no evaluator has held-out records; or as `taken_evaluation`.
         """
         told = [taken_evaluation(each.evaluate(parameters)) for each in self._evaluators]
         results = [result for result in told if result.examples]

@@ -1,14 +1,14 @@
 """Ghost clipping: the clipped sum of records' gradients, mostly without the gradients.
 
 DP-SGD steps by sum_i min(1, C / |g_i|) g_i over the records i of a sample. A record's gradient g_i
-of a layer follows from what went into the layer and from the loss's gradient by what came out
-(Goodfellow 2015); its norm follows from two matrices of places by places (Li et al. 2021, section
-4). So one backward pass, which stops at what came out of the layers, gives first all norms and
-then the sums ("book-keeping", Bu et al. 2023, algorithm 1). Where a record's gradient costs less
-than those matrices, it is made as it is (Bu et al. 2022, section 4).
+of a layer follows from the layer's input and from the loss's gradient by its output (Goodfellow
+2015); its norm follows from two matrices of places by places (Li et al. 2021, section 4). So one
+backward pass, which stops at the layers' outputs, gives first all norms and then the sums
+("book-keeping", Bu et al. 2023, algorithm 1). Where a record's gradient costs less than those
+matrices, it is made as it is (Bu et al. 2022, section 4).
 
-What is clipped is what is summed: norms and sums come from the same tensors. Both are in float32,
-or float64 where the model is, whatever the model computes in.
+Norms and sums come from the same tensors, so what is clipped is what is summed. Both are in
+float32, or float64 where the model is, whatever the model computes in.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from secureps.wording import one_line
 
 
 WHOLE = 32
-"""Multiplications for a norm alone that are worth a value of a gradient: measured on a CPU."""
+"""A value of a gradient costs as much as so many multiplications for a norm: measured on a CPU."""
 
 VALUES = 1 << 26
-"""Values of records' gradients, or of places by places, that are there at a time: 256 MiB."""
+"""The most values of records' gradients, or of places by places, in memory at a time: 256 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +116,10 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
     """The squared norms of one parameter's gradients [records], how to add them up, what is kept.
 
     Args:
-        room: values of whole gradients that may be kept for that; more are made again.
+        room: values of whole gradients that may be kept for the sum; others are made again.
     """
     tensors = [each for each in parts if isinstance(each, Tensor)]
-    products = _joined([each for each in parts if isinstance(each, Products)])
+    products = _join([each for each in parts if isinstance(each, Products)])
     parts = [*products, *tensors]
     if not tensors and (squared := _ghost_norms(products)) is not None:
         return squared, lambda weights: total([each.weighted(weights) for each in products]), 0
@@ -133,7 +133,7 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
     return squared, lambda weights: total([_weighted(each, weights) for each in parts]), 0
 
 
-def _joined(products: Sequence[Products]) -> list[Products]:
+def _join(products: Sequence[Products]) -> list[Products]:
     """Joins the uses of a recurrent layer, one for each place, into one use of all places."""
     found = []
     for floats in (True, False):
@@ -167,14 +167,14 @@ def _values(part: Part) -> int:
 
 
 def _slices(records: int, values: int) -> Iterator[slice]:
-    """Slices of so many records that there are at most `VALUES` values of a record in each."""
+    """Slices of the records with at most `VALUES` values in each."""
     step = max(1, VALUES // max(1, values))
     for start in range(0, records, step):
         yield slice(start, start + step)
 
 
 def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
-    """The squared norms of the sums of these gradients; None where making them costs less."""
+    """The squared norms of the sums of these gradients; None where whole gradients cost less."""
     places = sum(each.right.shape[1] for each in products)
     rows, columns = products[0].rows, products[0].right.shape[2]
     words = not any(each.left.is_floating_point() for each in products)
@@ -196,10 +196,10 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
 
 
 def few(places: int, rows: int, columns: int, words: bool = False) -> bool:
-    """True if the norms of a matrix used at so many places cost less than its gradients.
+    """Whether the norms of a matrix used at so many places cost less than its gradients.
 
     Args:
-        words: whether left rows are single ones, which cost a comparison and no product.
+        words: left rows are single ones, which cost a comparison and no product.
     """
     return places == 1 or places**2 * ((1 if words else rows) + columns) <= WHOLE * rows * columns
 
@@ -213,7 +213,7 @@ def total(found: Sequence[Tensor]) -> Tensor:
 
 
 Formula = Callable[[Any, Tensor, Tensor], Mapping[nn.Parameter, Part]]
-"""(layer, what went in, the gradient by what came out) -> parts; records come first in all."""
+"""(layer, input, the gradient by the output) -> parts; records come first in all."""
 
 Sums = dict[nn.Parameter, Tensor]
 """Sums of gradients by parameter, of its shape; float32, or float64 where the model is."""
@@ -233,7 +233,7 @@ def _convolution(
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         x = functional.pad(x, tuple(layer._reversed_padding_repeated_twice), mode=mode)
         padding = tuple(0 for _ in layer.kernel_size)
-    # What a processor does quickly in groups, other devices need not: there products are made.
+    # Convolutions in groups are quick on a CPU only: other devices make products.
     products = not x.is_cpu or few(grad[0, 0].numel(), *layer.weight.flatten(1).shape)
     if products and layer.groups == 1 and not isinstance(layer, nn.Conv3d):
         own: Any = (layer.kernel_size, layer.dilation, padding, layer.stride)
@@ -284,7 +284,7 @@ def _layer_norm(layer: nn.LayerNorm, x: Tensor, grad: Tensor) -> Mapping[nn.Para
 
 
 def _whole_layer(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
-    """A layer of which nothing else is known: it is run again for each record."""
+    """Runs a layer of which nothing else is known again for each record."""
     own = {name: each for name, each in layer.named_parameters() if each.requires_grad}
     first = {each: name for name, each in own.items()}
     # Each module once: functional_call would not put back what it finds under two names.
@@ -360,8 +360,8 @@ class Layer:
 def ghost_layers(module: nn.Module) -> tuple[Layer, ...]:
     """The layers of a model that have trained parameters of their own, each once.
 
-    A parameter that a module shares with one inside it is not its own. What is inside a layer
-    without a formula belongs to that layer.
+    A parameter that a module shares with one inside it is not its own. Layers inside a layer
+    without a formula belong to that layer.
     """
     return tuple(_layers("", module, set()))
 
@@ -381,7 +381,7 @@ def _layers(name: str, module: nn.Module, known: set[nn.Module]) -> Iterator[Lay
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One call of a layer in a forward pass: what went in, and shape and type of what came out."""
+    """One call of a layer in a forward pass: its input, and shape and type of its output."""
 
     layer: Layer
     x: Tensor
@@ -389,17 +389,17 @@ class Use:
     shape: torch.Size
     dtype: torch.dtype
     edge: GradientEdge | None
-    """None where what came out has no gradient, as in a part that runs under no_grad."""
+    """None where the output has no gradient, as under no_grad."""
 
 
 @contextmanager
 def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> Iterator[list[Use]]:
     """Notes each use of the layers in the forward passes that are run inside.
 
-    What a layer without a formula calls is that layer's: it is not noted as a use of its own.
+    Calls inside a layer without a formula are that layer's, and are not noted.
 
     Args:
-        taps: what is added to the output of each use, in order; without them edges are noted.
+        taps: added to the output of each use, in order; without them edges are noted.
 
     Raises:
         PlanRefused: a layer takes or gives more than one tensor.
@@ -416,7 +416,7 @@ def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> It
         if within:
             return None
         given = (*args, *kwargs.values())
-        alone = len(given) == 1 and (not kwargs or _first(layer) in kwargs)
+        alone = len(given) == 1 and (not kwargs or _first_argument(layer) in kwargs)
         if not alone or not all(isinstance(each, Tensor) for each in (*given, output)):
             raise PlanRefused(
                 f"record privacy: layer {layer.name!r} ({type(layer.module).__name__}) must take "
@@ -438,8 +438,7 @@ def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> It
         yield uses
 
 
-def _first(layer: Layer) -> str | None:
-    """What a layer calls its first argument."""
+def _first_argument(layer: Layer) -> str | None:
     return next(iter(inspect.signature(layer.module.forward).parameters), None)
 
 
@@ -452,8 +451,8 @@ def clipped_sum(
         parts: of these records' gradients, by parameter.
         losses: of these records; [records].
     Returns:
-        The norms of the records' gradients before they are clipped [records], and what adds the
-        gradients to sums; that is good where all norms are finite.
+        The norms of the records' gradients before they are clipped [records], and a function that
+        adds the clipped gradients to sums; use it if all norms are finite.
     """
     with torch.no_grad():
         room, found = VALUES, dict[nn.Parameter, tuple[Tensor, Sum]]()
@@ -475,14 +474,14 @@ def clipped_sum(
 
 
 def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
-    """The values of gradients by record that are made of one record, and not cut into slices.
+    """How many values of gradients are made for one record, and not cut into slices.
 
     Args:
         loss: of one record; its graph is used up.
         uses: of the layers in the forward pass of this record.
     Raises:
-        PlanRefused: a layer does not have the records first, has no gradients by record, or what
-            went into it was changed after.
+        PlanRefused: a layer does not have the records first, has no gradients by record, or its
+            input was changed afterwards.
     """
     edges = [each.edge for each in uses if each.edge is not None]
     grads = iter(torch.autograd.grad(loss, edges, allow_unused=True) if edges else ())
@@ -518,8 +517,8 @@ def by_parameter(
     """The parts of records' gradients, by parameter.
 
     Args:
-        seen: for each use of a layer what went in, and the loss's gradient by what came out;
-            records come first.
+        seen: for each use of a layer its input, and the loss's gradient by its output; records come
+            first.
     Raises:
         PlanRefused: a layer has no gradients by record.
     """
@@ -539,7 +538,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None:
-    """Refuses parameters that are used past their layers: a part of the gradient would not be seen.
+    """Refuses parameters used outside their layers: a part of the gradient would not be seen.
 
     Raises:
         PlanRefused: there is one.

@@ -1,4 +1,4 @@
-"""Makes a client's founding model, and holds models against the run's and against a file.
+"""Makes a client's founding model, and compares models with the run's and with a file's.
 
 The plan pins the file by its digest, and with it what a ServerApp tells clients. A client that has
 the file compares the digest when it joins, and the values of version 0 when it pulls them.
@@ -33,7 +33,7 @@ def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
     """The founding model of this client; the same for all clients under one unsafe seed.
 
     Raises:
-        ScriptFailed: the trainer raised, or its model is none.
+        ScriptFailed: the trainer raised, or returned no model.
     """
     with blamed("parameters"):
         made = trainer.parameters(seed.derive("initial").integer(63))
@@ -45,10 +45,10 @@ def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = No
     """Names, shapes and dtypes of a model, sorted by name.
 
     Args:
-        ties: further names of tensors, by the name that each stands for.
+        ties: further names of tensors, with the name that each stands for.
 
     Raises:
-        WrongShape: one of these is no tensor's.
+        WrongShape: a tie names a tensor that is not there.
     """
     tied = ties or {}
     if unknown := [name for tie in tied.items() for name in tie if name not in parameters]:
@@ -63,7 +63,7 @@ def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = No
 
 
 def conformed(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> FitResult:
-    """A trained model under the names and in the types of the run's.
+    """Gives a trained model the run's names and types.
 
     Args:
         ties: further names of tensors, each of which the run has once.
@@ -92,7 +92,7 @@ def with_ties(tensors: Mapping[str, NDArray[Any]], ties: Mapping[str, str]) -> T
 
 
 def shared_names(tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Finds tied weights: further names of tensors, by the name that each stands for.
+    """Finds tied weights: further names of tensors, with the name that each stands for.
 
     Views of one memory are one tensor, as in a `state_dict` of torch. One object under two names is
     not: it may be zeros that two tensors begin from.
@@ -116,7 +116,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _like(spec: TensorSpec, given: NDArray[Any]) -> NDArray[Any]:
-    """A tensor in the type of the run's; one of another shape as it is, for who compares.
+    """Casts a tensor to the run's type; leaves one of another shape as it is, to be compared.
 
     Raises:
         WrongShape: the run's type cannot hold its values.
@@ -135,14 +135,14 @@ def _like(spec: TensorSpec, given: NDArray[Any]) -> NDArray[Any]:
 
 
 def initial_digest(trainer: Trainer) -> str:
-    """The hex digest of the file of version 0 that a trainer was given; empty without a file."""
+    """The hex digest of a trainer's file of version 0; empty without a file."""
     with blamed("initial_digest"):
         tells = getattr(trainer, "initial_digest", None)
         return "" if tells is None else str(tells())
 
 
 def read_initial(place: str, path: Path) -> tuple[Tensors, dict[str, str]]:
-    """The tensors of a file of version 0, read-only, and further names that some of them have.
+    """Reads a file of version 0: its tensors, read-only, and further names of some of them.
 
     Args:
         place: what people call the file.
@@ -185,7 +185,8 @@ def refuse_other_start(
     """Refuses a run whose version 0 is not the file's.
 
     Args:
-        initial: the file's tensors; served: the group's blocks, float32.
+        initial: the file's tensors.
+        served: the group's blocks, float32.
 
     Raises:
         WrongRun: the values differ.

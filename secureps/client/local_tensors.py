@@ -1,4 +1,4 @@
-"""Tensors that never travel: a client's own (`local`), and those that all have alike (`frozen`).
+"""Tensors that never travel: each client's own (`local`), and the same at all (`frozen`).
 
 Each client keeps local tensors on its disk, version by version. It makes frozen ones itself;
 parties compare digests of their values when they join.
@@ -24,7 +24,7 @@ Model = Sequence[GroupVersion]
 """The versions of a model's groups, at least one."""
 
 KEPT = 3
-"""Versions kept: a client that is started again may have to train from an earlier one once more."""
+"""Versions kept: a restarted client may have to train from an earlier one once more."""
 
 
 class LocalTensors:
@@ -34,9 +34,9 @@ class LocalTensors:
         self._folder = folder
 
     def save(self, model: Model, before: Tensors, after: Tensors) -> None:
-        """Saves the local tensors that a training from `model` left.
+        """Saves the local tensors after a training from `model`.
 
-        Nothing is written if training did not change them: a frozen base is never copied.
+        Writes nothing if training did not change them: a large frozen base is never copied.
         """
         if all(np.array_equal(before[name], each) for name, each in after.items()):
             return
@@ -46,7 +46,7 @@ class LocalTensors:
             path.unlink()
 
     def load(self, model: Model | None = None) -> Tensors | None:
-        """The newest saved tensors, or the newest from before `model`; None if there are none."""
+        """The newest saved tensors, at or before `model` if it is given; None if there are none."""
         found = self._files()
         if model is not None:
             found = [path for path in found if path <= self._file(_newest(model))]
@@ -64,15 +64,15 @@ def _newest(model: Model) -> int:
 
 
 def digests_of(tensors: Tensors) -> dict[str, str]:
-    """The digest of each tensor's values, in hex: equal for equal bits, whatever lies where."""
+    """The digest of each tensor's values, in hex: equal for equal bits."""
     return {name: _bits(array).hex() for name, array in tensors.items()}
 
 
 def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """The frozen tensors of a fresh model, as the run has them.
+    """The frozen tensors of a fresh model.
 
     Raises:
-        WrongShape: they are not those that this client told when it joined.
+        WrongShape: their values are not those that this client announced when it joined.
     """
     taken = {spec.name: initial[spec.name] for spec in frozen}
     for spec in frozen:

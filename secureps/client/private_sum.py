@@ -1,8 +1,8 @@
 """The private sum: clipped gradients of a sample's records, each of which the model sees alone.
 
-The model is called through `torch.func.vmap`, under which its code sees one record at a time, so
-that no record changes what another one adds, in batches of any size. A model that vmap cannot take
-is called for one record after the other.
+The model is called through `torch.func.vmap`, under which its code sees one record at a time, so no
+record changes what another one adds, in batches of any size. A model that vmap cannot take is
+called for one record after the other.
 
 A record adds nothing if its loss or its gradient is not finite, or if the model or the loss fails
 for it. A training that ended there would tell everybody of this record, without any noise.
@@ -55,7 +55,7 @@ from secureps.wording import one_line
 log = logging.getLogger("secureps")
 
 MICROBATCH = 1024
-"""The most records whose gradients are computed at a time: memory does not grow with a sample."""
+"""The most records whose gradients are computed together, so that memory has a bound."""
 
 MADE = 16
 """Made records on which a model and a loss are tried before the first step."""
@@ -70,8 +70,8 @@ Parts = Mapping[nn.Parameter, Sequence[Part]]
 def made_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tensor]:
     """Makes records of the same shapes and dtypes that no data holder has.
 
-    Floats lie in [0, 1), whole numbers are 0 and 1. What is tried on a model before the first step
-    is tried on these, because the outcome of a trial must not depend on a record.
+    Floats lie in [0, 1), whole numbers are 0 and 1. Models are tried on these before the first
+    step, because the outcome of a trial must not depend on a record.
 
     Returns:
         x and y of `count` records, on the CPU.
@@ -91,8 +91,8 @@ def made_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tenso
 class Together:
     """Gradients of many records in one pass: each layer's output has a zero added by record.
 
-    The loss's gradients by these zeros, `taps`, and what went into the layers give the records'
-    gradients (`ghost_clipping`).
+    The loss's gradients by these zeros, `taps`, and the layers' inputs give the records' gradients
+    (`ghost_clipping`).
 
     Args:
         uses: of the layers in a pass of one record.
@@ -105,7 +105,7 @@ class Together:
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
         """The losses of these records [records], and the parts of their gradients."""
-        outputs, inputs, taps = self._passed(x)
+        outputs, inputs, taps = self._pass(x)
         losses = record_losses(self.loss, outputs, y)
         of = [at for at, use in enumerate(self.uses) if use.edge is not None]
         grads = torch.autograd.grad(losses.sum(), [taps[at] for at in of], allow_unused=True)
@@ -117,32 +117,32 @@ class Together:
         return losses.detach(), by_parameter(seen)
 
     def outputs(self, x: Tensor) -> Any:
-        """What the model gives for these records; records come first."""
-        return self._passed(x)[0]
+        """The model's outputs for these records; records come first."""
+        return self._pass(x)[0]
 
-    def _passed(self, x: Tensor) -> tuple[Any, Sequence[Tensor], Sequence[Tensor]]:
-        """What came out by record, what went into each layer [records, 1, ...], and the taps."""
+    def _pass(self, x: Tensor) -> tuple[Any, Sequence[Tensor], Sequence[Tensor]]:
+        """Outputs by record, each layer's input [records, 1, ...], and the taps."""
         taps = tuple(
             torch.zeros((), dtype=use.dtype, device=x.device)
             .expand(len(x), *use.shape)
             .requires_grad_(use.edge is not None)
             for use in self.uses
         )
-        # vmap takes the fused attention of a CPU record by record, and that of CUDA not at all.
+        # vmap runs a CPU's fused attention record by record, and refuses that of CUDA.
         try:
             with sdpa_kernel(SDPBackend.MATH):
                 outputs, inputs = torch.func.vmap(self._one, randomness="different")(x, taps)
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
-            raise _changed(one_line(error)) from error
+            raise _refuse_change(one_line(error)) from error
         return outputs, inputs, taps
 
     def _one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
         with watched(self.layers, taps) as uses:
             outputs = self.module(x[None])
         if len(uses) != len(taps):
-            raise _changed(f"it calls {len(uses)} layers in place of {len(taps)}")
+            raise _refuse_change(f"it calls {len(uses)} layers in place of {len(taps)}")
         refuse_other_rows(outputs, 1)
         return of_tensors(outputs, itemgetter(0)), tuple(use.x for use in uses)
 
@@ -159,7 +159,7 @@ class Alone:
         own = [each for each in self.module.parameters() if each.requires_grad]
         try:
             losses = record_losses(self.loss, self.module(x), y)
-        except PlanRefused as error:  # what this model gives may follow from the record's values
+        except PlanRefused as error:  # the outputs may depend on the record's values
             raise ValueError(str(error)) from error
         grads = torch.autograd.grad(losses.sum(), own, allow_unused=True)
         made = {
@@ -170,19 +170,19 @@ class Alone:
         return losses.detach(), made
 
     def outputs(self, x: Tensor) -> Any:
-        """What the model gives for these records; records come first."""
+        """The model's outputs for these records; records come first."""
         apart = [self.module(each[None]) for each in x]
         columns = zip(*(tensors_in(each) for each in apart), strict=True)
         return of_tensors(apart[0], lambda _: torch.cat(next(columns)))
 
 
 RAISES = ("cpu",)
-"""Devices that raise an error for an index out of range. CUDA ends all that the process does there,
-and one record with a wrong label would end its client."""
+"""Devices that raise an error for an index out of range. On CUDA the process cannot go on after it:
+one record with a wrong label would end its client."""
 
 
 class IndicesChecked(TorchFunctionMode):
-    """Raises IndexError where a loss or a table is given what is out of its range, on any device.
+    """Raises IndexError where a loss or a table is given a value out of its range, on any device.
 
     It sees torch's own losses and `embedding`, whoever calls them, and no other indexing.
     """
@@ -238,7 +238,7 @@ class PrivateSum:
         gradients: of records, each of which the model sees alone.
         most: records that `gradients` takes at a time.
         bound: on each record's gradient, L2.
-        left_out: how often a record that was drawn added nothing.
+        left_out: how often a drawn record added nothing.
     """
 
     gradients: Together | Alone
@@ -254,20 +254,20 @@ class PrivateSum:
             self.left_out += len(part) - self._add_usable(batch, part, sums)
 
     def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: Sums) -> int:
-        """Adds records that are taken together, without those that cannot be; returns how many.
+        """Adds records that are taken together, without unusable ones; returns how many.
 
-        The rest is passed again, with the same random draws: the sum is that of a part that never
-        had the records which are left out, bit for bit.
+        The rest is passed again, with the same random draws: the sum is bit for bit that of a part
+        that never had the records which are left out.
         """
-        rewind = _rewinding(self.device)
+        rewind = _make_rewind(self.device)
         while len(part):
             try:
-                losses, parts = self._tried(batch, part)
+                losses, parts = self._try(batch, part)
             except (torch.OutOfMemoryError, PlanRefused):
                 raise
             except Exception:
                 rewind()
-                usable = part[:0] if len(part) == 1 else self._passing(batch, part)
+                usable = part[:0] if len(part) == 1 else self._find_passing(batch, part)
                 if len(usable) == len(part):  # no record of these fails alone
                     raise
             else:
@@ -281,20 +281,20 @@ class PrivateSum:
             rewind()
         return 0
 
-    def _tried(self, batch: Batch, part: NDArray[np.int64]) -> tuple[Tensor, Parts]:
+    def _try(self, batch: Batch, part: NDArray[np.int64]) -> tuple[Tensor, Parts]:
         with nullcontext() if self.device.type in RAISES else IndicesChecked():
             return self.gradients(*batch(part))
 
-    def _passing(self, batch: Batch, part: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_passing(self, batch: Batch, part: NDArray[np.int64]) -> NDArray[np.int64]:
         try:
-            self._tried(batch, part)
+            self._try(batch, part)
         except (torch.OutOfMemoryError, PlanRefused):
             raise
         except Exception:
             if len(part) == 1:
                 return part[:0]
             half = len(part) // 2
-            both = (self._passing(batch, each) for each in (part[:half], part[half:]))
+            both = (self._find_passing(batch, each) for each in (part[:half], part[half:]))
             return np.concatenate(list(both))
         return part
 
@@ -313,7 +313,7 @@ def private_sum(
             where its gradient by record would not be seen; or the loss mixes records.
     """
     x, y = made
-    rewind = _rewinding(x.device)
+    rewind = _make_rewind(x.device)
     layers = ghost_layers(module)
     try:
         with watched(layers) as uses:
@@ -363,8 +363,8 @@ def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alo
         return alone
 
 
-def _rewinding(device: torch.device) -> Callable[[], None]:
-    """Returns what sets torch's generators back to where they are now."""
+def _make_rewind(device: torch.device) -> Callable[[], None]:
+    """Returns a function that sets torch's generators back to where they are now."""
     host = torch.get_rng_state()
     own = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
@@ -376,7 +376,7 @@ def _rewinding(device: torch.device) -> Callable[[], None]:
     return rewind
 
 
-def _changed(what: str) -> PlanRefused:
+def _refuse_change(what: str) -> PlanRefused:
     return PlanRefused(
         f"record privacy: the model is not what it was when it was tried before the first step: "
         f"{what}; its forward must do the same in every call"

@@ -1,9 +1,9 @@
 """The losses of single records, and what DP-SGD refuses of losses and models.
 
-A loss that divides by what else is in the batch (by weights of classes, by tokens that are not
-padding) would let a record change the others' gradients, past its own clip. So torch's own losses
-are asked for each record's (`reduction="none"`), and any other loss is called for each record
-alone. Models that would let a record past its clip, or past the noise, are refused.
+A loss that divides by something else in the batch (weights of classes, the number of tokens that
+are not padding) would let a record change the others' gradients, past its own clip. So torch's own
+losses are asked for each record's (`reduction="none"`), and any other loss is called for each
+record alone. Models that would let a record past its clip, or past the noise, are refused.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
         PlanRefused: outputs do not have the records first, or the loss is no mean over records.
     """
     refuse_other_rows(outputs, len(targets))
-    own, whole = _undecided(loss)
+    own, whole = _leave_records_apart(loss)
     if _is_torchs(own):
         losses = own(outputs, targets)
         if losses.ndim == 0 or len(losses) != len(targets):
             raise _no_mean(f"gives {tuple(losses.shape)} for {len(targets)} records")
         rest = losses.reshape(len(targets), -1)
         return rest.sum(dim=1) if whole else rest.mean(dim=1)
-    return _alone(own, whole, outputs, targets)
+    return _losses_alone(own, whole, outputs, targets)
 
 
-def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
+def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
     """The loss of each record as if there were no other; [records]."""
 
     def one(outputs: Any, target: Tensor) -> Tensor:
@@ -60,14 +60,14 @@ def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             losses = torch.func.vmap(one)(outputs, targets)
-    except RuntimeError:  # it draws, or chooses by values: one by one, then
+    except RuntimeError:  # vmap takes no loss that draws, or branches on values
         apart = ((of_tensors(outputs, itemgetter(at)), y) for at, y in enumerate(targets))
         losses = torch.stack([one(*each) for each in apart])
     return losses
 
 
-def _undecided(loss: Measure) -> tuple[Measure, bool]:
-    """A loss that leaves records apart if it can, and whether a record's values are added up."""
+def _leave_records_apart(loss: Measure) -> tuple[Measure, bool]:
+    """A loss that keeps records apart if it can, and whether a record's values are added up."""
     if isinstance(loss, _Loss):
         kind: Any = loss.reduction
     else:
@@ -108,18 +108,18 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     Args:
         outputs: of the model for these records; no gradients by them are needed.
     Raises:
-        PlanRefused: it is.
+        PlanRefused: it mixes records.
     """
     refuse_other_rows(outputs, len(targets))
     apart = of_tensors(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
     inputs = [each for each in tensors_in(apart) if each.requires_grad]
-    own, whole = _undecided(loss)
+    own, whole = _leave_records_apart(loss)
     try:
         if own is loss:
             together = loss(apart, targets) * len(targets)
         else:
             together = record_losses(loss, apart, targets).sum()
-        alone = _alone(own, whole, apart, targets).sum()
+        alone = _losses_alone(own, whole, apart, targets).sum()
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:
@@ -127,7 +127,7 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     if together.ndim:
         raise _no_mean(f"is no scalar but {tuple(together.shape)}")
     if not bool(torch.isfinite(together.detach())):
-        return  # these records tell nothing of the loss
+        return  # the loss cannot be judged by these records
     if not bool(torch.isfinite(alone.detach())):
         raise _no_mean("is NaN for a record alone, as the mean of no values is")
     for one, other in zip(_gradients(together, inputs), _gradients(alone, inputs), strict=True):
@@ -147,7 +147,7 @@ def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def refuse_other_rows(outputs: Any, count: int) -> None:
-    """Refuses outputs of which any tensor does not have `count` records first (PlanRefused)."""
+    """Refuses outputs that have a tensor without `count` records first (PlanRefused)."""
     for each in tensors_in(of_tensors(outputs, lambda each: each)):
         if each.ndim == 0 or len(each) != count:
             raise PlanRefused(
@@ -206,7 +206,7 @@ _REFUSED: Mapping[type[nn.Module], str] = {
 
 
 def refuse_model(module: nn.Module) -> None:
-    """Refuses weights in which noise is lost, and layers without per-record gradients (BatchNorm).
+    """Refuses weights too narrow for noise, and layers without gradients by record (BatchNorm).
 
     Noise that is added in bfloat16 is rounded away beside a long sum, and the sum leaves as it is.
     A layer that mixes records has no statistics of the one record that it would see.
@@ -243,9 +243,10 @@ def refuse_model(module: nn.Module) -> None:
 
 
 def refuse_reentrant(outputs: Any) -> None:
-    """Refuses checkpoints that keep a forward pass from autograd (PlanRefused).
+    """Refuses checkpoints that hide a forward pass from autograd: nothing in them would train.
 
-    Nothing in them would train.
+    Raises:
+        PlanRefused: there is one.
     """
     for node in graph_nodes(each.grad_fn for each in tensors_in(outputs)):
         if type(node).__name__ == "CheckpointFunctionBackward":
@@ -259,8 +260,8 @@ def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -
     """The nodes of autograd's graph from these on, each once.
 
     Args:
-        roots: nodes, or None for what has no gradient.
-        passed: nodes that are left out, by the one with which it goes on behind each, or None.
+        roots: nodes, or None for a tensor without gradient.
+        passed: nodes that are left out, each with the node behind it, or None.
     """
     waiting, known, passed = list(roots), set[Any](), passed or {}
     while waiting:
@@ -276,9 +277,9 @@ def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -
 
 
 class Kept:
-    """What a model holds now: buffers and parameters that nothing may change past the noise.
+    """The values of buffers and parameters that nothing may change without noise.
 
-    Trained parameters are among them until steps may change these.
+    Trained parameters are among them until the first step.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -286,7 +287,7 @@ class Kept:
         self._values = {name: each.detach().clone() for name, each in self._now()}
 
     def leave_trained(self) -> None:
-        """Lets trained parameters be changed from now on, and their copies go."""
+        """Lets trained parameters change from now on, and drops their copies."""
         self._trained = False
         left = [name for name, _ in self._now() if name in self._values]
         self._values = {name: self._values[name] for name in left}
@@ -298,14 +299,17 @@ class Kept:
                 yield name, each
 
     def refuse_changes(self) -> None:
-        """Refuses what changed since, or came since and would leave with the model (PlanRefused).
+        """Refuses a tensor that has changed, or that is new and would leave with the model.
 
-        A statistic of the records would leave the client without clip and noise.
+        It could be a statistic of the records, which would leave the client without clip and noise.
+
+        Raises:
+            PlanRefused: there is one; names it.
         """
         sent = self._module.state_dict()
         for name, each in self._now():
             before = self._values.get(name)
-            if before is None and name not in sent:  # a table that is made when it is first used
+            if before is None and name not in sent:  # a table that the first use makes
                 continue
             if before is None or not _equal(each, before):
                 kind = "parameter" if isinstance(each, nn.Parameter) else "buffer"
@@ -324,9 +328,9 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def nothing_written(module: nn.Module) -> Iterator[None]:
-    """Refuses what writes trained parameters inside, where only gradients are made (PlanRefused).
+    """Refuses writes to trained parameters inside, where only gradients are made (PlanRefused).
 
-    Values are compared: autograd does not count what a model writes to `.data`.
+    Values are compared, because autograd does not count writes to `.data`.
     """
     before = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
     yield

@@ -1,15 +1,12 @@
-"""The border behind a data holder's code: what its functions return is checked and coerced here.
+"""Checks and converts what a data holder's functions return, native trainers and Flower apps alike.
 
-Native trainers and Flower apps go through it alike. What cannot be taken is refused by its key, and
-`blamed` adds the function that returned it.
+Whatever cannot be converted is refused by its key; `blamed` adds the function that returned it.
 
-| returned | taken as | refused |
-|---|---|---|
-| examples, steps | an int, of whatever is whole: `3.0`, `np.int64(3)` | a fraction, None, below 0 |
-| loss, metric | a float, of any number, or tensor of one | of a plan's metric: no number, NaN |
-| another metric, no number | left out | |
-| metrics: None | no metrics | what is no dict |
-| tensor | an array, of torch's tensors, numbers and lists too | anything else, for example None |
+| returned | taken as | refused | |---|---|---| | examples, steps | an int, from any whole number:
+`3.0`, `np.int64(3)` | a fraction, None, below 0 | | loss, metric | a float, of any number, or
+tensor of one | of a plan's metric: no number, NaN | | another metric, no number | left out | | |
+metrics: None | no metrics | what is no dict | | tensor | an array, of torch's tensors, numbers and
+lists too | anything else, for example None |
 
 `initial_model.conformed` then casts a trained tensor to the run's type.
 """
@@ -29,11 +26,11 @@ NUMBERS = "fiubc"
 """NumPy's kinds of dtypes that hold numbers."""
 
 LOOK = "look for NaN or infinity in the records, or lower the learning rate"
-"""Tells a data holder where a trained model is not finite, and what to do about it."""
+"""The advice for a trained model that is not finite."""
 
 
 def number(value: object) -> float | None:
-    """A number of Python, NumPy or a tensor of one value, as a float; None if it is none."""
+    """Converts a number of Python, NumPy or a tensor of one value to a float; else gives None."""
     plain = _plain(value)
     try:
         return float(plain) if isinstance(plain, Real) else None
@@ -42,7 +39,7 @@ def number(value: object) -> float | None:
 
 
 def whole_number(key: str, value: object) -> int:
-    """A number of examples or steps.
+    """Converts a number of examples or steps.
 
     Raises:
         Malformed: it is no whole number of 0 or more.
@@ -55,7 +52,7 @@ def whole_number(key: str, value: object) -> int:
 
 
 def taken_tensors(returned: object) -> dict[str, Array]:
-    """A model's tensors as arrays; what lies on a device stays there.
+    """Converts a model's tensors to arrays; tensors on a device stay there.
 
     Raises:
         WrongShape: it is no dict of tensors by their names.
@@ -69,7 +66,7 @@ def taken_tensors(returned: object) -> dict[str, Array]:
 
 
 def taken_fit(result: object) -> FitResult:
-    """What `fit` returned, in arrays and plain numbers.
+    """Converts the result of `fit` to arrays and plain numbers.
 
     Raises:
         WrongShape, Malformed: it is no FitResult, or has something that is no tensor or number.
@@ -85,13 +82,13 @@ def taken_fit(result: object) -> FitResult:
 
 
 def taken_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateResult:
-    """What `evaluate` or `report_at` returned, in plain numbers.
+    """Converts the result of `evaluate` or `report_at` to plain numbers.
 
     Args:
         wanted: the metrics that the plan evaluates.
 
     Raises:
-        WrongShape, Malformed: it is no EvaluateResult, or what is wanted of it is no number.
+        WrongShape, Malformed: it is no EvaluateResult, or one of these metrics is no number.
     """
     if not isinstance(result, EvaluateResult):
         raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
@@ -103,7 +100,7 @@ def taken_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateRe
 
 
 def _plain(value: object) -> Any:
-    """What NumPy and torch call the item of a scalar, or of a tensor of one value."""
+    """The Python number in a scalar, or in a tensor of one value."""
     item = getattr(value, "item", None)
     try:
         return item() if callable(item) else value

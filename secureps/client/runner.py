@@ -1,7 +1,7 @@
-"""Runs one client as a process of its own: what the last lines of a data holder's script call.
+"""Runs one client as a process of its own.
 
-`make_member` puts a client together; `join` takes part until the run is over, and `run_client`
-reads the command line before it.
+`make_member` puts a client together; `join` takes part until the run is over; `run_client`, the
+last line of a data holder's script, reads the command line before that.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def make_member(
         terms: what it insists on, whatever the plan says.
 
     Raises:
-        ScriptFailed: the trainer's own code failed, or told something unusable.
+        ScriptFailed: the trainer's own code failed, or returned something unusable.
     """
     return put_together(member_settings(kit, site, terms), site, stores, around, cost)
 
@@ -96,7 +96,7 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
     with blamed("touches"):
         rows = touched_rows(site.trainer, schema)
     with blamed("examples"):
-        counted(site.trainer)  # a number that no update could count by is refused at once
+        counted(site.trainer)  # refuses a wrong number before the first update
     return MemberSettings(
         site.name,
         kit.roster,
@@ -116,7 +116,7 @@ def put_together(
     around: Environment,
     cost: Callable[[object], float] = lambda task: 0.0,
 ) -> Executor:
-    """Puts a client together whose settings are known, without asking its trainer for them."""
+    """Puts a client together from known settings, without asking its trainer for them."""
     machine, worker = machine_and_worker(settings, site, stores.spool, cost)
     return Executor(site.name, machine, stores.journal, around, worker)
 
@@ -181,13 +181,13 @@ class Joining:
         unsafe_seed: makes runs repeatable, without privacy; needs `insecure_for_tests`.
         terms: what it insists on, whatever the plan says.
         threads: that seal blocks.
-        site: what its site allows; of this and `terms` the stricter holds.
         ca_fingerprint: a kit that another CA has signed is refused; None takes any.
         records: the public number of records by which it counts.
         insecure_for_tests: no real data is at stake.
         ledger: file of what its records spend over all runs; default: beside the kit.
         insecure: without TLS, to a coordinator and shards on loopback.
         passphrases: opens its private keys.
+        site: what its site allows; of this and `terms` the stricter holds.
 
     Raises:
         ConfigError: a value is out of range.
@@ -255,7 +255,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         if dismiss is not None:
             try:
                 dismiss()
-            except Exception as error:  # of those who may be gone; what came before is told
+            except Exception as error:  # they may be gone; the first error is raised
                 log.warning("the processes that trained with it are not dismissed: %s", error)
         raise
     if dismiss is not None:
@@ -269,7 +269,7 @@ def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> 
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)
     identity = load_private(joining.kit, joining.name, joining.passphrases)
-    own(joining.state)  # once kit and name are known: a misspelt one leaves no folder
+    own(joining.state)  # after kit and name are checked: a misspelt one leaves no folder
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests)
 
     def build(stores: Stores, around: Environment) -> Executor:
@@ -298,7 +298,7 @@ _looked_at: ContextVar[bool] = ContextVar("a script is imported for its function
 
 @contextmanager
 def looked_at() -> Iterator[None]:
-    """Makes `run_client` do nothing meanwhile: a script is imported only for its functions."""
+    """Makes `run_client` do nothing inside: a script is imported only for its functions."""
     token = _looked_at.set(True)
     try:
         yield
@@ -311,9 +311,9 @@ def run_client(
 ) -> None:
     """Runs a data holder's script: reads the command line, trains until the run is over.
 
-    Where `secureps` imports the script for its functions, it does nothing. Exits with one line on
-    stderr when something is wrong: with status 78 where its plan, kit or settings have to be
-    mended first, with 75 when the run failed for all its clients, else with 1.
+    Where `secureps` imports the script for its functions, it does nothing. If something is wrong it
+    exits with one line on stderr: with status 78 if its plan, kit or settings have to be mended
+    first, with 75 if the run failed for all its clients, else with 1.
 
     Args:
         make: builds the trainer from the `--set key=value` settings.
@@ -341,7 +341,7 @@ def run(
     build: Callable[[Joining, Mapping[str, Setting]], Trainer],
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """Runs a script as `run_client` does, for trainers that need the joining options too."""
+    """Runs a script as `run_client`, for trainers that need the joining options too."""
     if _looked_at.get():
         return
     ignore_output_errors()
@@ -397,7 +397,7 @@ def read_settings(given: Sequence[str]) -> dict[str, Setting]:
 
 
 def _given(arguments: Sequence[str]) -> argparse.Namespace:
-    """What a command line says, and a profile where it says nothing."""
+    """Parses a command line; a profile fills what it leaves out."""
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--profile")
     if (profile := first.parse_known_args(arguments)[0].profile) is None:

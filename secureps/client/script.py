@@ -65,7 +65,7 @@ def refuse_privacy(path: Path, plan: Plan) -> None:
 
 
 class Script:
-    """A data holder's script, with `make(settings)`; `make_evaluator` and `central` are optional.
+    """A data holder's script, with `make(settings)` and perhaps `make_evaluator` and `central`.
 
     Or a Flower app: then every client evaluates for itself, and nothing is trained centrally.
 
@@ -116,7 +116,8 @@ class Script:
         """Runs a Flower app's ServerApp, and returns its decisions; None if there is none.
 
         Args:
-            versions: of the plan; clients: how many take part.
+            versions: of the plan.
+            clients: how many take part.
 
         Raises:
             ConfigError: it fails, or asks for something that secureps does not do; says what.
@@ -160,7 +161,7 @@ class Script:
 
 @contextmanager
 def own_arguments(path: Path) -> Iterator[None]:
-    """Gives a script a command line without arguments: ours are not for it."""
+    """Gives a script a command line without arguments, because ours are not for it."""
     before, sys.argv = sys.argv, [str(path)]
     try:
         yield
@@ -169,10 +170,10 @@ def own_arguments(path: Path) -> Iterator[None]:
 
 
 class _Uncached(SourceFileLoader):
-    """Compiles the very file: no compiled one beside it may stand in for what was looked at."""
+    """Compiles the file itself: no compiled file may stand in for the source that was checked."""
 
     def path_stats(self, path: str) -> NoReturn:
-        """None, by which a loader knows of no compiled file."""
+        """Raises the error by which a loader learns that there is no compiled file."""
         raise OSError(f"{path} is compiled whenever it is loaded")
 
 
@@ -187,7 +188,7 @@ def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    # By this name processes that the script starts import it, from the first folder of sys.path.
+    # Processes that the script starts import it by this name, from the first folder of sys.path.
     sys.modules[name] = module
     beside = str(path.parent.resolve())
     if sys.path[:1] != [beside]:

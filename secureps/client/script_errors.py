@@ -1,6 +1,6 @@
 """Turns failures of the data holder's own code into one line that says what raised, and where.
 
-The traceback is for whoever wrote the code, and goes to the log at DEBUG (`secureps join
+The traceback is for the author of the code, and goes to the log at DEBUG (`secureps join
 --verbose`).
 """
 
@@ -16,14 +16,13 @@ from secureps.tracebacks import told, where
 
 log = logging.getLogger("secureps")
 
-
 _listeners: list[Callable[[str], None]] = []
 
 
 def entering(listener: Callable[[str], None]) -> None:
-    """Adds a listener, told the name of each function of the data holder before it is called.
+    """Adds a listener that hears the name of each function of the data holder before it is called.
 
-    Before, because such a call may never return.
+    Before, because the call may never return.
     """
     _listeners.append(listener)
 
@@ -34,23 +33,23 @@ def leaving(listener: Callable[[str], None]) -> None:
 
 
 def told_of(what: str) -> None:
-    """Tells all listeners what is called next."""
+    """Tells all listeners which function is called next."""
     for listener in _listeners:
         listener(what)
 
 
 @contextmanager
 def blamed(what: str, whose: str = "") -> Iterator[None]:
-    """Wraps code of the data holder, or checks of its results, and says so in errors.
+    """Turns errors of the data holder's code, or of checks of its results, into ScriptFailed.
 
     Args:
         what: names the code.
         whose: the client's name, for listeners: other clients may run in this process.
 
     Raises:
-        ScriptFailed: in place of whatever is no SecurepsError, SystemExit included (it would end
-            a thread, not the process), and of a ClientError, whose sender is this script.
-        SecurepsError: any other as it is: it says whose fault it is.
+        ScriptFailed: in place of any error that is no SecurepsError, SystemExit included (it would
+            end a thread, not the process), and of a ClientError, whose sender is this script.
+        SecurepsError: any other, as it is: it says whose fault it is.
     """
     told_of(f"{whose}'s {what}" if whose else what)
     try:

@@ -1,4 +1,4 @@
-"""Reads a script's settings, and refuses misspelt ones by what the script asks for."""
+"""Reads a script's settings, and refuses misspelt ones by comparing what the script asks for."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class Settings(Section):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Reads what `make(settings)` is given.
+        """Reads the settings that `make(settings)` is given.
 
+        Args:
+            settings: values by name; a text is read as the field's type, as `--set` gives it.
         Raises:
             ConfigError: names every setting that is wrong.
         """
@@ -139,12 +141,14 @@ class Asked(dict[str, Any]):
 
 
 EVERYBODYS = ("partition", "partitions")
-"""Settings that `up` and `simulate` give to every client, whether its script asks or not."""
+"""Settings that `up` and `simulate` give to every client, whether or not its script asks."""
 
 
 def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
-    """Refuses settings that the globals of a script do not declare in `SETTINGS`; without it, none.
+    """Refuses settings that a script's `SETTINGS` does not declare; without SETTINGS refuses none.
 
+    Args:
+        names: the globals of the script.
     Raises:
         ConfigError: a given key is not declared, or SETTINGS is no collection of names.
     """
@@ -162,7 +166,7 @@ def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
 def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
     """Refuses a given key that is similar to a wanted one.
 
-    A key that is like none of them may be for somebody who has not asked yet.
+    A key that is like none of them may be for code that has not asked yet.
 
     Raises:
         ConfigError: there is one; names both.

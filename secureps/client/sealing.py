@@ -1,11 +1,10 @@
 """Seals a submission into the outbox: encrypts, digests and signs its blocks and its receipt.
 
-Every payload is durable before the receipt that names it exists. Under a one-time key, which its
-receipt gives to the holders, a block is of no use to anybody before that: it may leave while the
-others are sealed, and an update that is never whole tells nobody anything. In the clear, or under a
-holder's lasting key, a block that leaves is let out. A key that a committee shares is kept in
-memory until nobody can ask for its update again: after a burnt cohort the same integers are sealed
-anew.
+Every payload is durable before the receipt that names it exists. Under a one-time key, which the
+receipt gives to the holders, nobody can use a block before that: it may leave while others are
+sealed, and an update that is never completed tells nobody anything. In the clear, or under a
+holder's lasting key, no block may leave alone. A key that a committee shares is kept in memory
+until nobody can ask for its update again: after a burnt cohort the same integers are sealed anew.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.integers import BlockIntegers
+from secureps.client.update import BlockIntegers
 from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, Sealer
 from secureps.crypto.identity import Identity
@@ -50,11 +49,11 @@ from secureps.store.spool import Spool
 
 Made = TypeVar("Made")
 Sealing = Generator[BlockHeader, None, Made]
-"""Seals blocks one by one; yields each that may leave before all are sealed, and then returns."""
+"""Seals blocks one by one; yields each that may leave before all are sealed."""
 
 
 def whole(sealing: Sealing[Made]) -> Made:
-    """Seals to the end, and returns what the sealing made."""
+    """Seals to the end, and returns the result."""
     while True:
         try:
             next(sealing)
@@ -72,7 +71,7 @@ def draft(
     spends: Fact | None,
     unsafe: bool,
 ) -> Receipt:
-    """A receipt before anything is sealed: without blocks, shares and signature.
+    """A receipt without blocks, shares and signature, before anything is sealed.
 
     Args:
         spends: the privacy that the submission costs, or None.
@@ -96,12 +95,12 @@ class OutboxSealer:
 
     Args:
         identity: signs headers and receipts.
-        holder_keys: the holders' public cipher keys, from the kit: what bfv seals under.
-        committee: for which key holders an update of a group from a version is sealed.
+        holder_keys: the holders' public cipher keys, from the kit, for bfv.
+        committee: the key holders for whom an update of a group from a version is sealed.
         outbox: keeps payloads until they are durable elsewhere.
-        ledger: has every update on record, with what it spends, before a key of its own is made.
+        ledger: has every update on record, with what it spends, before its one-time key is made.
         threads: that seal pieces; the integers do not depend on their number.
-        announced: the newest keys of holders, where these have announced any after the kit's.
+        announced: the newest keys of holders that have announced one after the kit's.
     """
 
     def __init__(
@@ -132,8 +131,8 @@ class OutboxSealer:
             values: float32 (values of the group,).
 
         Raises:
-            Refused: this client has sent updates of the run. What `parameters` gives may have been
-                trained by then, and would leave without clip, noise and encryption.
+            Refused: this client has sent updates of the run. Its `parameters` may give a trained
+                model by then, which would leave without clip, noise and encryption.
         """
         if self._ledger.has_trained(pinned.run.id, id.client):
             raise Refused(
@@ -161,9 +160,9 @@ class OutboxSealer:
 
         Args:
             receipt: its `draft`.
-            blocks: all of the group by their numbers, in the order in which they are sealed: each
-                makes its integers on the grid, piece by piece, when they are sealed, so that no
-                whole vector of them is in memory.
+            blocks: all of the group by their numbers, in the order in which they are sealed. Each
+                makes its integers on the grid, piece by piece, when it is sealed, so that no whole
+                vector of them is in memory.
 
         Raises:
             KitError: the kit has no key of a holder, or too many.
@@ -176,10 +175,10 @@ class OutboxSealer:
         return (yield from self._put(pinned, receipt, made, sealer.key))
 
     def release(self, pinned: Pinned, rows: Sequence[UpdateReleased]) -> list[str]:
-        """Has updates on record before any of them is sealed; says why each may not leave, if so.
+        """Records updates together before any is sealed; says of each why it may not leave, if so.
 
-        Together: with many groups each would be a wait for the disk of its own. A kill after that
-        may waste budget, but leaves no update uncharged.
+        Recorded one by one, each of many groups would wait for the disk. A kill after that may
+        waste budget, but leaves no update uncharged.
 
         Raises:
             BudgetSpent: over all runs more would be spent than this client allows.
@@ -190,7 +189,7 @@ class OutboxSealer:
     def excess(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> str:
         """Says why this run may spend no more of a client; empty if a task is affordable.
 
-        The ledger alone tells what the run has spent: it outlives a state folder that was lost.
+        Only the ledger tells what the run has spent: it outlives a state folder that was lost.
         """
         if pinned.plan.section.privacy is None:
             return ""
@@ -203,10 +202,10 @@ class OutboxSealer:
         return excess and f"another version {excess}: this client stops"
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
-        """Checks that the budget over all runs covers a task, before it is done.
+        """Checks before a task that the budget over all runs covers it.
 
         Returns:
-            what its data holder is to know of that budget.
+            remarks on that budget for the data holder.
         Raises:
             BudgetSpent: it does not.
         """
@@ -230,7 +229,7 @@ class OutboxSealer:
     ) -> Sealed:
         """Encrypts the integers of an update anew, under a fresh key and sequence number.
 
-        Without a key of its own it is put into the outbox as it is, under the other number.
+        Without a one-time key the update stays as it is, and gets only the other number.
 
         Args:
             receipt, headers: of the update, whose key this process must still have.
@@ -276,9 +275,10 @@ class OutboxSealer:
 
     @contextmanager
     def all_or_none(self) -> Iterator[list[str]]:
-        """A list for the keys of what is put into the outbox: if the `with` fails, that is dropped.
+        """Yields a list for the keys of what is put into the outbox; drops them if an error comes.
 
-        What is sealed again has other bytes, and other names; until then it would take up room.
+        Blocks that are sealed again have other bytes and names; until then these would take up
+        room.
         """
         put = list[str]()
         try:
@@ -307,8 +307,8 @@ class OutboxSealer:
     ) -> Sealing[Sealed]:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
-        Yields under a one-time key each block but the last one, once it is in the outbox. What is
-        not sealed whole is deleted.
+        Under a one-time key it yields each block but the last, once it is in the outbox. If sealing
+        fails, it deletes them.
         """
         id, made = receipt.id, dict[int, BlockHeader]()
         of_all = pinned.layout.group(id.group).blocks
@@ -316,7 +316,7 @@ class OutboxSealer:
             for block, pieces in blocks:
                 place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
                 header = BlockHeader(*place, length=0, digest=b"")
-                sealed = in_order(self._threads, _made, pieces)
+                sealed = in_order(self._threads, _run, pieces)
                 length, digest = self._outbox.keep(header.name, sealed)
                 header = dataclasses.replace(header, length=length, digest=digest)
                 put.append(header.key)
@@ -330,17 +330,17 @@ class OutboxSealer:
                 receipt, blocks=digests, root=ciphertext_root(digests), size=size
             )
             if key is not None:
-                receipt = self._shared(pinned, receipt, key)
+                receipt = self._share_key(pinned, receipt, key)
                 self._kept[headers[0].key] = key
             receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
             return Sealed(receipt, tuple(headers))
 
-    def _shared(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
+    def _share_key(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
         """Adds the shares of the one-time key to a receipt, which then lacks only its signature.
 
         Raises:
             PlanRefused: there are not as many key holders as the plan says.
-            Refused: there are none that this version is sealed for.
+            Refused: no committee is known for this version.
         """
         sealed_for = self._committee(receipt.id.group, receipt.version)
         committee = pinned.plan.committee(sealed_for.holders)
@@ -372,5 +372,5 @@ class OutboxSealer:
         return self._identity.sign(*signing_bytes(record))
 
 
-def _made(piece: Piece) -> Payload:
+def _run(piece: Piece) -> Payload:
     return piece()

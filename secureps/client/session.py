@@ -1,6 +1,6 @@
 """Sessions for data holders' own training loops: pull the model, train, push the update.
 
-The client is that of `client.runner`, on a thread beside the caller's; its trainer hands the model
+The client is that of `client.runner`, on a thread beside the caller's. Its trainer hands the model
 to the caller, and waits for the update.
 """
 
@@ -46,9 +46,8 @@ from secureps.store.kit_files import Passphrases
 
 LEFT = "this client left the run"
 
-
 LEAVE_SECONDS = 30.0
-"""Seconds in which pushed updates may arrive, and the coordinator learns that a client leaves."""
+"""Seconds for pushed updates to arrive, and for the coordinator to learn that the client leaves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class PulledModel(Mapping[str, Array]):
     """A published model: its tensors by name, read-only, in the dtypes of the first parameters.
 
     Args:
-        parameters: the same as a dict.
+        parameters: the tensors as a dict.
         config: what the run asks of this training: settings, seed, part of the work, privacy.
 
     Examples:
@@ -71,7 +70,7 @@ class PulledModel(Mapping[str, Array]):
 
     @property
     def version(self) -> int:
-        """The model's version; the lowest, where its groups are at several versions."""
+        """The model's version; the lowest, if its groups are at several versions."""
         return min(self.config.versions.values())
 
     def __getitem__(self, name: str) -> Array:
@@ -87,13 +86,14 @@ class PulledModel(Mapping[str, Array]):
 class Session:
     """A client of a run for your own training loop, used in a `with`; made by `join`.
 
-    It joins when the `with` begins. When the block ends before the run does, the client leaves in
+    It joins when the `with` begins. If the block ends before the run does, the client leaves in
     order: updates that were pushed arrive, then the coordinator is told that nobody need wait for
-    it; it may join again later with the same state. An exception that leaves the block passes on
+    it. It may join again later with the same state. An exception that leaves the block passes on
     unchanged, and stops the client at once, as if it had been killed: join again with the same
-    state, and it goes on where it was.
+    state, and it continues where it was.
 
-    Its methods are for one thread. Each raises whatever ended the client, with whose fault it is.
+    Its methods are for one thread. Each raises the error that ended the client, which says whose
+    fault it is.
 
     Examples:
         >>> with ps.join("kit", "plan.toml", server=server, name="client-03",
@@ -147,9 +147,9 @@ class Session:
 
     @property
     def outcomes(self) -> Mapping[str, str]:
-        """The outcomes of updates so far, by the names that `push` returned.
+        """What became of updates so far, by the names that `push` returned.
 
-        "included" in a version, and "durable" once a checkpoint has that version; or "dropped" or
+        "included" in a version, "durable" once a checkpoint has that version; or "dropped" or
         "lost", and the log says why.
         """
         return dict(self._exchange.outcomes)
@@ -161,10 +161,10 @@ class Session:
         more, and no more privacy is spent.
 
         Returns:
-            None once the run is over, or this client's budget is spent: `finished` says.
+            None once the run is over, or this client's budget is spent: `finished` says which.
 
         Raises:
-            ScriptFailed: what was pulled before was not pushed.
+            ScriptFailed: nothing was pushed for the model that was pulled before.
             SecurepsError: whatever ended the client.
         """
         self._demand_inside()
@@ -188,10 +188,10 @@ class Session:
     ) -> tuple[str, ...]:
         """Clips, noises and seals an update of the pulled model, as the plan says.
 
-        Returns when the sealed update is durable in this client's outbox, and its cost in
-        its journal and ledger. From then on the same bytes are sent until the coordinator has
-        them, also after a kill. The rule decides whether the update becomes part of a version:
-        `outcomes` tells later.
+        Returns when the sealed update is durable in this client's outbox, and its cost in its
+        journal and ledger. From then on the same bytes are sent until the coordinator has them,
+        also after a kill. The rule decides whether the update becomes part of a version: `outcomes`
+        tells later.
 
         Args:
             delta: the difference to the model: a finite array for each tensor, of its shape.
@@ -205,16 +205,16 @@ class Session:
             the names of the updates, one for each group; none if nobody wants it any more.
 
         Raises:
-            ScriptFailed: nothing was pulled, or the update is not one of this model; nothing was
+            ScriptFailed: nothing was pulled, or the update does not fit the model; nothing was
                 sent, and another one may be pushed.
             SecurepsError: whatever ended the client.
         """
         self._demand_inside()
         if self._pulled is None:
             raise ScriptFailed("push: there is no pulled model: call pull() before each push")
-        trained = _trained(self._pulled, self._frozen, delta, parameters)
-        count = _counted("examples", self._trainer.examples() if examples is None else examples)
-        result = FitResult(trained, count, _finite(metrics or {}), _counted("steps", steps))
+        trained = _make_model(self._pulled, self._frozen, delta, parameters)
+        count = _count("examples", self._trainer.examples() if examples is None else examples)
+        result = FitResult(trained, count, _demand_finite(metrics or {}), _count("steps", steps))
         if self._pulled.config.privacy is not None:
             _demand_private(self._pulled.config, result)
         self._pulled = None
@@ -302,7 +302,7 @@ def join(
 
     Args:
         kit: the start-up kit's folder.
-        plan: the plan that this client agrees to; a run of any other is refused.
+        plan: the plan that this client agrees to; a run of any other plan is refused.
         server: HOST:PORT of the coordinator.
         name: this client's, on the kit's roster.
         initial: version 0, every tensor by name, or a function of a seed that makes it. The values
@@ -311,23 +311,25 @@ def join(
         examples: how many records it trains on; public, where the plan weights by examples.
         evaluate: judges a model on held-out records, where the plan asks for it; called in another
             thread, between a push and the next pull.
-        touches: rows of sparse tensors that its records touch, see `Trainer`.
+        touches: rows of sparse tensors that its records touch, by name: int64, ascending. The
+            operator of the coordinator sees which row-blocks these are.
         private_steps: the loop takes the private steps of a plan with record-level privacy itself:
             it samples records, clips each gradient, and adds noise from `config.secret`.
         state: the folder of journal, outbox and seed; default: KIT/state/NAME.
         budget: the epsilon at which this client stops, whatever the plan says.
-        threshold: how many key holders must agree to open a sum, at least.
-        records: count as so many records, and publish this number, however many there are.
+        threshold: the least number of key holders who must agree to open a sum.
+        records: the number of records to count by and to publish, however many there are.
         ledger: the file of what its records spend over all runs; default: beside the kit.
         threads: that seal updates.
         ca_fingerprint: refuse a kit that another CA has signed.
         unsafe_seed: makes it repeatable, without privacy; needs `insecure_for_tests`.
+        insecure_for_tests: says that no real data is at stake.
         insecure: without TLS, to a coordinator and shards on loopback.
         passphrase_fd: an open file whose first line is the passphrase of its private keys; without
-            one a terminal is asked, if they are under one.
-        site: the file of what this site allows, whatever the plan says (docs/operations.md); it
-            holds beside these options, the stricter of two limits.
-        pin: "auto", "off" or a NUMA node: whose CPUs and memory this process takes from now on
+            one a terminal is asked, if the keys have a passphrase.
+        site: the file of what this site allows, whatever the plan says (docs/operations.md). Of its
+            limits and these options the stricter hold.
+        pin: "auto", "off" or a NUMA node, whose CPUs and memory this process then uses
             (docs/tuning.md).
 
     Raises:
@@ -378,13 +380,13 @@ def join(
 # --- what is pushed -----------------------------------------------------------------
 
 
-def _trained(
+def _make_model(
     model: PulledModel,
     frozen: Sequence[str],
     delta: Mapping[str, ArrayLike] | None,
     parameters: Mapping[str, ArrayLike] | None,
 ) -> Parameters:
-    """The new model, from the delta or the whole; ScriptFailed if the update is not usable."""
+    """Makes the new model from the delta or the whole; ScriptFailed if the update is not usable."""
     pushed = delta if parameters is None else parameters
     if pushed is None or (delta is not None and parameters is not None):
         raise ScriptFailed("push: give the delta, or parameters= of the whole new model")
@@ -412,7 +414,7 @@ def _trained(
     return trained
 
 
-def _counted(key: str, given: object) -> int:
+def _count(key: str, given: object) -> int:
     try:
         count = whole_number(key, given)
     except Malformed as error:
@@ -422,7 +424,7 @@ def _counted(key: str, given: object) -> int:
     return count
 
 
-def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _demand_finite(metrics: Mapping[str, Any]) -> dict[str, float]:
     found = dict[str, float]()
     for name, value in metrics.items():
         plain = number(value)
@@ -433,9 +435,9 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _demand_private(config: FitConfig, result: FitResult) -> None:
-    """Refuses an update that breaks record-level privacy, while the session can still go on.
+    """Refuses an update that breaks record-level privacy, while the session can still continue.
 
-    The ledger charges the plan's steps: with more of them epsilon would be more than is counted.
+    The ledger charges the plan's steps: with more steps epsilon would be more than is counted.
     """
     if result.steps != config.settings["local_steps"]:
         raise ScriptFailed(
@@ -456,7 +458,7 @@ class Left(BaseException):
 
 
 class Exchange(Meter):
-    """The rendezvous of the client's worker thread and the caller's: each waits for the other.
+    """Where the client's worker thread and the caller's thread wait for each other.
 
     As the client's meter it hears which records are durable.
     """
@@ -494,7 +496,7 @@ class Exchange(Meter):
             self._changed.notify_all()
 
     def journalled(self, records: Sequence[Record]) -> None:
-        """Reads durable records of the client: which updates are sealed, which are settled."""
+        """Notes from durable records which updates are sealed, and which are settled."""
         with self._changed:
             for record in records:
                 match record:
@@ -505,13 +507,13 @@ class Exchange(Meter):
             self._changed.notify_all()
 
     def started(self) -> None:
-        """Says that the client is put together; it may still have to join."""
+        """Notes that the client is put together; it may still have to join."""
         with self._changed:
             self._started = True
             self._changed.notify_all()
 
     def ended(self, end: Halt | BaseException) -> None:
-        """Says that the client ended, and why."""
+        """Notes that the client ended, and why."""
         with self._changed:
             self.end = end
             self._changed.notify_all()
@@ -531,7 +533,7 @@ class Exchange(Meter):
             return None if self.over else model
 
     def give(self, result: FitResult) -> tuple[str, ...]:
-        """Hands an update over, and waits until it is durable; returns the ids of what is."""
+        """Hands an update over, waits until it is durable, and returns the ids of durable ones."""
         with self._changed:
             if self.over:
                 return ()
@@ -543,7 +545,7 @@ class Exchange(Meter):
             return tuple(sorted((self._sealed or set()) & self._durable))
 
     def close(self) -> None:
-        """Ends all training: whoever waits for a model or an update goes on without."""
+        """Ends all training: every wait for a model or an update returns without one."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -555,11 +557,7 @@ class Exchange(Meter):
 
 
 class ExchangeTrainer:
-    """The `Trainer` of a session; its `fit` is the caller's code between `pull` and `push`.
-
-    Args:
-        initial, examples, evaluate, touches: of `join`.
-    """
+    """The `Trainer` of a session; its `fit` is the caller's code between `pull` and `push`."""
 
     def __init__(
         self,
@@ -593,7 +591,7 @@ class ExchangeTrainer:
         return self._touches
 
     def fit(self, parameters: Parameters, config: FitConfig) -> FitResult:
-        """Lets the caller train; see `Trainer.fit`."""
+        """Lets the caller train."""
         for array in parameters.values():
             array.flags.writeable = False
         return self.exchange.ask(PulledModel(parameters, config))
@@ -620,6 +618,6 @@ class ExchangeWorker:
         except Left:
             return Leave(LEFT)
         sealing = isinstance(task, Contribute | SealOn)
-        if sealing and isinstance(done, Contributed) and not done.again:  # else it is sealed anew
+        if sealing and isinstance(done, Contributed) and not done.again:  # again: sealed anew
             self._exchange.sealed({str(update.receipt.id) for update in done.updates})
         return done

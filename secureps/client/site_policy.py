@@ -1,4 +1,4 @@
-"""A site's policy as its file says it: read, and held against the script that is to run."""
+"""Reads a site's policy from its file, and compares it with the script that is to run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SitePolicy:
     Args:
         terms: on which it takes part.
         ledger: the file of what its records spend over all runs; None: it names none.
-        records: by how many records its clients count, publicly; None: it does not say.
+        records: the public number by which its clients count; None: it does not say.
         scripts: SHA-256 digests of the scripts that may run, hex (`script_digest`); None: any.
-        network: whether a script may have one.
+        network: whether a script may use the network.
         where: the file, for errors.
     """
 
@@ -36,14 +36,13 @@ class SitePolicy:
     where: str = ""
 
     def demand_script(self, script: Path | None) -> None:
-        """ConfigError unless this script may run; None is one without a file.
+        """Raises ConfigError unless this script may run; None is a script without a file.
 
-        The digest is of the one file, not of what it imports, nor of its data; or of all that is
-        in an app's folder.
+        The digest covers the one file, not its imports or data; or all files in an app's folder.
         """
         if self.scripts is None:
             return
-        # A plan may name a device or a pipe, which has no end.
+        # A plan may name a device or a pipe, whose bytes never end.
         if script is None or not (script.is_file() or script.is_dir()):
             what = "a script without a file" if script is None else f"{script}: no file"
             raise ConfigError(
@@ -57,12 +56,12 @@ class SitePolicy:
                 f"{len(self.scripts)} that this site allows: nothing of it was run; read it, and "
                 "add the digest to scripts"
             )
-        if script.is_dir():  # what Python keeps of what it compiles would be there the next time
+        if script.is_dir():  # compiled files would change the folder's digest for the next start
             sys.dont_write_bytecode = True
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # nor do processes that it starts
 
     def demand_running(self) -> None:
-        """ConfigError unless the script that Python was started with may run as it does."""
+        """Raises ConfigError unless the script that Python was started with may run as it does."""
         if not self.network:
             raise ConfigError(
                 f"{self.where}: network = false: this script runs in the client's own process, "
@@ -71,7 +70,7 @@ class SitePolicy:
         self.demand_script(running_script())
 
     def records_of(self, option: int | None) -> int | None:
-        """The number to count by; ConfigError if an option says another than this site's."""
+        """The number to count by; ConfigError if the option contradicts this site's."""
         if self.records is None or option in (None, self.records):
             return self.records or option
         raise ConfigError(
@@ -80,7 +79,7 @@ class SitePolicy:
         )
 
     def ledger_of(self, option: Path | None) -> Path | None:
-        """The ledger to charge; ConfigError if an option names another than this site's."""
+        """The ledger to charge; ConfigError if the option names another than this site's."""
         if self.ledger is None or option is None or option.absolute() == self.ledger:
             return self.ledger or option
         raise ConfigError(
@@ -111,16 +110,15 @@ def read_site(path: Path) -> SitePolicy:
 
 
 def script_digest(script: Path) -> str:
-    """What sha256sum says of a file; of an app's folder what this says in it:
+    """The SHA-256 digest of a file; of an app's folder the digest that this prints in it:
 
         find . -type f -not -path '*/.*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 
-    All files count, what Python compiled too, which it may take in their place; but nothing whose
-    name or folder begins with a dot, which Python does not import.
+    All files count, also compiled ones, which Python may run in place of the sources; but nothing
+    whose name or folder begins with a dot, which Python does not import.
 
     Raises:
-        ConfigError: something in the folder is no file, or has a name that sha256sum spells
-            otherwise.
+        ConfigError: something in the folder is no file, or has a name that sha256sum escapes.
     """
     if not script.is_dir():
         return hashlib.sha256(script.read_bytes()).hexdigest()

@@ -2,12 +2,11 @@
 
 Beside it only what it calls, and `device`, import torch.
 
-Randomness comes from `FitConfig.seed` alone, in streams that do not touch each other: order of
-batches (or Poisson sampling), gradient noise, layers such as dropout. A fit's streams are also
-bound to the model (of a tensor in `touches`: to those rows) and settings it starts from, so that a
-server that asks twice under one version cannot subtract one answer from the other and with it the
-noise. torch's global generators are put back as they were; since they are global, fits in one
-process take turns.
+All randomness comes from `FitConfig.seed`, in separate streams: the order of batches (or Poisson
+sampling), gradient noise, layers such as dropout. A fit's streams are also bound to the settings
+and the model it starts from (of a tensor in `touches`, to those rows), so that a server that asks
+twice under one version cannot subtract one answer from the other and with it the noise. torch's
+global generators are put back as they were; since they are global, fits in one process take turns.
 """
 
 from __future__ import annotations
@@ -67,7 +66,12 @@ _GLOBAL_GENERATORS = threading.RLock()
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Share of records whose largest output is their class; outputs [n, classes], targets [n]."""
+    """The share of records whose largest output is their class.
+
+    Args:
+        outputs: scores, [n, classes].
+        targets: classes, [n].
+    """
     return (outputs.argmax(dim=1) == targets).double().mean()
 
 
@@ -88,39 +92,44 @@ class TorchTrainer:
     """A `Trainer` of a PyTorch model on tensors held in memory.
 
     A tensor that the model has under several names (tied weights) travels once, and is there under
-    all of them. What `state_dict` has beside tensors stays as the constructor makes it, and travels
-    nowhere. Where a BatchNorm is, a pass's last batch of one record takes up another one again.
-    Buffers of integers and booleans (the counter of a BatchNorm, tables of indices) leave `fit` as
-    they came: they add nothing to an update, and nothing to its norm, which is clipped. Running
-    statistics of a BatchNorm are averaged as all else is, a variance below 0 counting as 0; under
-    client-level privacy, whose noise would ruin them, a plan must keep them `local`; under
-    record-level privacy there is no BatchNorm, since it mixes records.
+    all of them. Entries of `state_dict` that are no tensors stay as the constructor makes them, and
+    never travel. Buffers of integers and booleans (the counter of a BatchNorm, tables of indices)
+    leave `fit` as they came: they add nothing to an update, nor to its norm, which is clipped.
+
+    If the model has a BatchNorm, no batch has a single record: the last batch of a pass then takes
+    another record again. Running statistics of a BatchNorm are averaged as all tensors are; a
+    variance below 0 counts as 0. Under client-level privacy, whose noise would ruin them, the plan
+    must keep them `local`. Record-level privacy refuses BatchNorm, which mixes records.
 
     Args:
-        model: makes a fresh model with random weights. Called for every use; it and the
-            model's `forward` must take randomness from torch's global generator only. A model
-            with a method `shards()` is one that several processes hold together: what it gives are
-            the parts, such as its blocks, whose tensors are gathered one part at a time.
-        train: records to train on, at least one.
-        held_out: records to evaluate on, at least one, none of them in `train`.
-        loss: a mean over the records (a sum would be scaled wrongly). Under privacy the model and
-            the loss see one record at a time, and what every layer takes and gives has the records
-            first, of which there is one; `forward` keeps nothing from one call to the next.
-        metrics: more measures of `evaluate`, by name, each of all held-out records at once,
-            on the CPU, where the model has one tensor as its output; default: `accuracy` where
-            the model scores classes, [records, classes, ...], and targets are classes, else none.
-        device: "auto" (CUDA when there is one) or a name that torch knows. Bits repeat on
-            the same device, torch and number of threads; CUDA 10.2 and later need
+        model: makes a fresh model with random weights. It is called for every use; it and the
+            model's `forward` must take randomness from torch's global generator only. Several
+            processes can hold one model together if it has a method `shards()`, which gives its
+            parts, such as its blocks: tensors are gathered one part at a time.
+        train: (inputs, targets) to train on, arrays or tensors; the first dimension of both counts
+            records, at least one.
+        held_out: (inputs, targets) to evaluate on, at least one record, none of them in `train`.
+        loss: (outputs, targets) -> a scalar, a mean over the records (a sum would be scaled
+            wrongly). Under record-level privacy the model and the loss see one record at a time:
+            the first dimension of what every layer takes and gives counts records, of which there
+            is one, and `forward` keeps nothing from one call to the next.
+        metrics: further measures for `evaluate`, by name, like `loss` but of all held-out records
+            at once, on the CPU; they need a model whose output is one tensor. Default: `accuracy`
+            where the model scores classes, [records, classes, ...], and targets are classes; else
+            none.
+        device: "auto" (CUDA when there is one) or a name that torch knows. Bits repeat on the same
+            device, torch and number of threads; CUDA 10.2 and later need
             CUBLAS_WORKSPACE_CONFIG=:4096:8 for that, else torch says so and stops.
-        touches: rows of tensors by name, see `touches` of `Trainer`. The other rows of these
-            tensors leave `fit` as they came, whatever the weight decay.
+        touches: int64 rows by name of tensor, ascending: the rows that these records touch
+            (`Trainer` says who may see that). The other rows of these tensors leave `fit` as they
+            came, whatever the weight decay.
 
     Raises:
-        ScriptFailed: no records, or not as many inputs as targets; inputs of a type that the model
-            does not take; targets that are no classes of the model, for cross entropy; `touches`
-            has rows that do not ascend, or that the model does not have; or the model is compiled
-            (`torch.compile`), which every method refuses.
-        ConfigError: no such device.
+        ScriptFailed: there are no records, or not as many inputs as targets; inputs have a type
+            that the model does not take; targets are no classes of the model, for cross entropy;
+            `touches` has rows that do not ascend, or that the model does not have; or the model is
+            compiled (`torch.compile`), which every method refuses.
+        ConfigError: there is no such device.
 
     Examples:
         >>> from torch import nn
@@ -148,11 +157,13 @@ class TorchTrainer:
         self._device = _device(device)
         self._digest: bytes | None = None
         self._ranks = ranks.Ranks()
-        self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
+        self._touches = {
+            name: _demand_ascending(name, rows) for name, rows in (touches or {}).items()
+        }
         with self._reproducible(b"", "load"):
             # torch loads another second's worth of itself: now, not in the first round
-            module = self._made()
-            if reason := _lacking(_tensors_of(module), self._touches):
+            module = self._make_model()
+            if reason := _find_lacking(_tensors_of(module), self._touches):
                 raise ScriptFailed(f"touches: the model's {reason}")
             held = {"train": self._train, "held_out": self._held_out}
             self._no_classes = refuse_records(module, loss, held)
@@ -161,18 +172,27 @@ class TorchTrainer:
         self._tied_names = _ties(module)
         self._has_shards = ranks.shards_of(module) is not None
 
-    def _made(self) -> nn.Module:
+    def _make_model(self) -> nn.Module:
         """A fresh model; raises ScriptFailed if it is compiled."""
         module = self._model()
         refuse_compiled(module)
         return module
 
     def parameters(self, seed: int) -> dict[str, Array]:
-        """The state dict of a fresh model, buffers included; a pure function of `seed`."""
+        """The state dict of a fresh model, buffers included; a pure function of `seed`.
+
+        Args:
+            seed: 63 bits, unsigned.
+        Returns:
+            every tensor by name, as a NumPy array of its shape and dtype; bfloat16 becomes float32.
+        Raises:
+            ConfigError: the seed is out of range.
+            ScriptFailed: the model is compiled.
+        """
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
-            module = self._made()
+            module = self._make_model()
         state, ties = _tensors_of(module), _ties(module)
         made = {name: _array(each) for name, each in state.items() if name not in ties}
         return {name: made[ties.get(name, name)] for name in state}
@@ -180,12 +200,18 @@ class TorchTrainer:
     def refuse_settings(
         self, settings: Mapping[str, Setting], privacy: RecordPrivacy | None
     ) -> None:
-        """Refuses settings that `fit` does not take (ConfigError, PlanRefused); see `Trainer`."""
+        """Refuses settings that `fit` does not take, so that they are found before a run begins.
+
+        Raises:
+            ConfigError: an unknown setting, or a value of the wrong type or out of range.
+            PlanRefused: the model cannot be trained under this privacy.
+            ScriptFailed: without privacy, a target is no class of the model.
+        """
         LocalSgd.of(settings, privacy)
         self._refuse_targets(privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
-                refuse_model(self._made().train())
+                refuse_model(self._make_model().train())
 
     def _refuse_targets(self, privacy: RecordPrivacy | None) -> None:
         """Refuses classes out of range (ScriptFailed); under privacy such a record adds nothing."""
@@ -193,9 +219,13 @@ class TorchTrainer:
             raise ScriptFailed(self._no_classes["train"])
 
     def kinds(self) -> dict[str, Kind]:
-        """The kind of each tensor; see `Trainer`."""
+        """The kind of each tensor, by name.
+
+        "statistics" for running means and variances, "trained" for what gradients change,
+        "constant" for the rest.
+        """
         with self._reproducible(b"", "load"):
-            module = self._made()
+            module = self._make_model()
         statistics = {
             f"{name}.{own}" if name else own
             for name, layer in module.named_modules()
@@ -209,36 +239,51 @@ class TorchTrainer:
         return found
 
     def tied(self) -> dict[str, str]:
-        """The further names of the model's tensors; see `Trainer`."""
+        """The further names of the model's tied tensors, each with the name that it stands for."""
         return dict(self._tied_names)
 
     def touches(self) -> dict[str, NDArray[np.int64]]:
-        """The rows that the constructor was given; see `Trainer`."""
+        """The rows that the constructor was given: int64 by name of tensor, ascending; copies."""
         return {name: rows.copy() for name, rows in self._touches.items()}
 
     def examples(self) -> int:
-        """The number of training records; see `Trainer`."""
+        """The number of training records."""
         return len(self._train[0])
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Trains from `parameters`; see `Trainer.fit` for the contract and the errors.
+        """Trains from `parameters` on the training records; a pure function, to the last bit.
 
-        Plain SGD goes through shuffled passes over the records. With `config.privacy` every
-        step draws its own Poisson sample, which may be empty (then it adds noise alone), and
+        Plain SGD goes through shuffled passes over the records. With `config.privacy` every step
+        draws its own Poisson sample, which may be empty (then the step adds noise alone), and
         divides by the expected batch size, a public number (`RecordPrivacy.expected_batch`): the
         true size stays private. The noise is floating-point Gaussian (for its weakness see Mironov
         2012).
 
-        Metrics without privacy: `loss`, the mean over steps. Under privacy: none.
-        `PlanRefused` under privacy if rows are left out: the choice of rows tells about records;
-        or if several processes train together. `ScriptFailed` where the device has no memory left.
+        Args:
+            parameters: every tensor by name, as `parameters` gives them.
+            config: its `settings` may have `lr`, `momentum`, `weight_decay`, `batch_size`,
+                `local_epochs` and `local_steps` (`client.torch_sgd.LocalSgd`).
+        Returns:
+            the trained model. Its metrics have `loss`, the mean over the steps; under privacy none.
+        Raises:
+            ConfigError: an unknown setting, or a value of the wrong type or out of range.
+            PlanRefused: the model cannot be trained under this privacy; rows are left out under
+                privacy, because the choice of rows tells about records; or several processes train
+                together under privacy.
+            WrongShape: `parameters` are not this model's.
+            NotFinite: the loss or a tensor became NaN or infinite; says after how many steps.
+            ScriptFailed: the device has no memory left, or the model is compiled.
         """
         held = self.fit_held(parameters, config)
         here = {name: np.asarray(each) for name, each in held.parameters.items()}
         return replace(held, parameters=here)
 
     def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Trains as `fit`; on CUDA tensors of float32 and float64 stay there; see `Trainer`."""
+        """Trains as `fit`; on CUDA float32 and float64 tensors of the result stay on the device.
+
+        They are `client.trainer.HeldTensor`s: NumPy takes them for arrays, and copies them to the
+        host.
+        """
         if config.privacy is not None and self._touches:
             raise PlanRefused(
                 f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
@@ -250,17 +295,17 @@ class TorchTrainer:
         steps = config.part(local.steps(records, config.privacy))
         ties = self._tied_names
         once = {name: each for name, each in parameters.items() if name not in ties}
-        key = fit_key(self._touched(once), config, local, self._data(config.privacy))
+        key = fit_key(self._select_touched(once), config, local, self._data(config.privacy))
         own = ranks.Order(key, local, steps)
         with self._ranks.together(own, once, config.privacy):
-            state, metrics = self._trained(once, own, config.privacy)
+            state, metrics = self._train_model(once, own, config.privacy)
         for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
                 raise NotFinite(
                     f"step {steps} of {steps} made tensor {name!r} NaN or infinite; lower lr (now "
                     f"{local.lr}), or scale the inputs"
                 )
-        result = {name: self._left(name, each) for name, each in state.items() if name not in ties}
+        result = {name: self._leave(name, each) for name, each in state.items() if name not in ties}
         for name, rows in self._touches.items():
             trained = result[name][rows]
             result[name][...] = parameters[name]
@@ -269,35 +314,36 @@ class TorchTrainer:
         return FitResult(whole, records, metrics, steps)
 
     def follow(self) -> str | None:
-        """Trains what the client of another process orders, until it is dismissed; see `Trainer`.
+        """Trains what the client's process orders, until it is dismissed, in a process that helps.
 
-        Returns why it ended; None if this process is the client.
+        Returns:
+            why it ended; None if this process is the client's.
         """
         if not ranks.several() or ranks.leads():
             return None
         with ranks.failing_together():
             while (heard := ranks.hear()) is not None:
-                with suppress(NotFinite):  # which all have met: the client says so, and decides
+                with suppress(NotFinite):  # all have met it: the client says so, and decides
                     if heard[1] == ranks.EVALUATION:
-                        self._evaluated(heard[0])
+                        self._evaluate(heard[0])
                     else:
-                        self._trained(*heard, None)
+                        self._train_model(*heard, None)
         return ranks.DISMISSED
 
     def dismiss(self) -> None:
-        """Ends the processes that follow this one, if there are any; see `Trainer`."""
+        """Ends the processes that follow this one, if there are any."""
         self._ranks.dismiss()
 
-    def _trained(
+    def _train_model(
         self,
         parameters: Mapping[str, Array],
         order: ranks.Order,
         privacy: RecordPrivacy | None,
     ) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Trained tensors, of which integers are as they came, and the metrics of the training."""
+        """Trained tensors, with integers as they came, and the metrics of the training."""
         key, local = order.key, order.local
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
-            module = self._loaded(parameters).train()
+            module = self._load(parameters).train()
             kept = {n: each.clone() for n, each in _tensors_of(module).items() if _whole(each)}
             sgd = torch.optim.SGD(
                 [each for each in module.parameters() if each.requires_grad],
@@ -323,26 +369,37 @@ class TorchTrainer:
                     state[name].copy_(each)
             return ranks.state_of(module, state), metrics
 
-    def _left(self, name: str, tensor: Tensor) -> Any:
-        """A trained tensor: left where it is, if updates are made there, else copied."""
+    def _leave(self, name: str, tensor: Tensor) -> Any:
+        """A trained tensor: left on its device, if updates are made there, else copied."""
         stays = tensor.device.type in HELD_ON and tensor.dtype in (torch.float32, torch.float64)
         if stays and name not in self._touches:
             return HeldTensor(tensor.detach())
         return _array(tensor)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Loss and metrics on the held-out records; see `Trainer.evaluate`."""
+        """Evaluates a model on the held-out records; changes nothing.
+
+        Args:
+            parameters: every tensor by name, as `parameters` gives them.
+        Returns:
+            the mean loss, the number of held-out records, and the metrics.
+        Raises:
+            WrongShape: `parameters` are not this model's.
+            NotFinite: the loss or a tensor is NaN or infinite.
+            ScriptFailed: metrics need one tensor, and the model's output is another; or another
+                process of this client has failed.
+        """
         self._ranks.demand_whole()
         if not (ranks.several() and self._has_shards):
-            return self._evaluated(parameters)
+            return self._evaluate(parameters)
         with self._ranks.together(ranks.EVALUATION, parameters, None):
-            return self._evaluated(parameters)
+            return self._evaluate(parameters)
 
-    def _evaluated(self, parameters: Mapping[str, Array]) -> EvaluateResult:
+    def _evaluate(self, parameters: Mapping[str, Array]) -> EvaluateResult:
         x, y = self._held_out
         total, outputs, measures = 0.0, list[Tensor](), self._metrics
         with self._reproducible(b"", "evaluate"), torch.no_grad():
-            module = self._loaded(parameters).eval()
+            module = self._load(parameters).eval()
             for start in range(0, len(x), EVALUATION_BATCH):
                 part = slice(start, start + EVALUATION_BATCH)
                 targets = y[part].to(self._device)
@@ -368,7 +425,8 @@ class TorchTrainer:
         """A digest of the records; empty without privacy.
 
         The noise is bound to it. Otherwise a client that lost state, removed a record and repeated
-        a version would add the same noise, which cancels in the difference: that is the record.
+        a version would add the same noise, which cancels in the difference: the difference is the
+        record.
         """
         if privacy is None:
             return b""
@@ -380,16 +438,16 @@ class TorchTrainer:
             self._digest = made.digest()
         return self._digest
 
-    def _touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
-        """The part of a model that training depends on: of tensors in `touches`, their rows."""
-        reason = _lacking(parameters, self._touches)
+    def _select_touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
+        """The part of a model that training depends on; of tensors in `touches` only these rows."""
+        reason = _find_lacking(parameters, self._touches)
         if reason is not None:
             raise WrongShape(f"not a state of this trainer's model: {reason}")
         rows = {name: np.asarray(parameters[name])[own] for name, own in self._touches.items()}
         return {**parameters, **rows}
 
-    def _loaded(self, parameters: Mapping[str, Array]) -> nn.Module:
-        module = self._made()
+    def _load(self, parameters: Mapping[str, Array]) -> nn.Module:
+        module = self._make_model()
         ties, state = _ties(module), _tensors_of(module)
         shapes = {name: tuple(each.shape) for name, each in state.items() if name not in ties}
         given = {name: each for name, each in parameters.items() if name not in ties}
@@ -441,7 +499,7 @@ def _shuffled(
     """Yields `steps` batches of shuffled passes over the records; a pass's last may be short.
 
     Args:
-        size: of a batch, and of a short one at least: it takes up records of the pass again.
+        size: of a batch, and the least size of a short one, which repeats records of the pass.
     """
     order = rng.permutation(records)
     start, (most, least) = 0, size
@@ -454,13 +512,13 @@ def _shuffled(
 
 
 def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """A model's state, those of its entries that are tensors; the model's own, not copies."""
+    """A model's state, without entries that are no tensors; the model's own tensors, not copies."""
     state = module.state_dict(keep_vars=True)
     return {name: each for name, each in state.items() if isinstance(each, Tensor)}
 
 
 def _ties(module: nn.Module) -> dict[str, str]:
-    """Names under which a model's state has a tensor again, by the first name of each."""
+    """Further names of tensors in a model's state, with the first name of each."""
     first = dict[int, str]()
     state = _tensors_of(module)
     names = {name: first.setdefault(id(each), name) for name, each in state.items()}
@@ -468,7 +526,7 @@ def _ties(module: nn.Module) -> dict[str, str]:
 
 
 def _classifies(outputs: Any, targets: Tensor) -> bool:
-    """Says whether a model gives a score for each class and its targets are classes."""
+    """Says whether a model gives a score for each class, and its targets are classes."""
     if not isinstance(outputs, Tensor) or outputs.ndim < 2 or not _whole(targets):
         return False
     return targets.shape == outputs.shape[:1] + outputs.shape[2:]
@@ -479,7 +537,7 @@ def _whole(tensor: Tensor) -> bool:
 
 
 def _array(tensor: Tensor) -> Array:
-    """A copy on the host; of bfloat16, which NumPy lacks, as float32."""
+    """A copy on the host; bfloat16, which NumPy lacks, becomes float32."""
     dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
     order = torch.contiguous_format
     return tensor.detach().to("cpu", dtype, copy=True, memory_format=order).numpy()
@@ -510,17 +568,17 @@ def _tensor(what: str, given: Tensor | Array) -> Tensor:
         raise ScriptFailed(f"{what} are {kind}, and must be numbers: {one_line(error)}") from None
 
 
-def _ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _demand_ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     own = np.array(rows, np.int64)
     if own.ndim != 1 or (own < 0).any() or (np.diff(own) <= 0).any():
         raise ScriptFailed(f"touches: the rows of {name!r} must ascend from 0 or more, none twice")
     return own
 
 
-def _lacking(
+def _find_lacking(
     tensors: Mapping[str, Array | Tensor], touches: Mapping[str, NDArray[np.int64]]
 ) -> str | None:
-    """Says which of these rows the tensors lack; None if they have them all."""
+    """Says which of these rows the tensors lack; None if they have all."""
     for name, rows in touches.items():
         height = tuple(tensors[name].shape)[:1] if name in tensors else ()
         if not height or (rows >= height[0]).any():
@@ -568,9 +626,9 @@ def seed_of(key: bytes, purpose: str) -> int:
 def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
     """Makes generators of `device` whose Gaussians together depend on every bit of `key`.
 
-    On the CPU one is enough: torch uses only the low 32 bits of a seed (mt19937), few enough to
-    try them all, so the state is filled from SHAKE-256 instead: 24 bytes of header, then 624
-    words of 32 bits in 8 bytes each. On other devices a generator has its seed alone.
+    On the CPU one is enough. torch uses only the low 32 bits of a seed (mt19937), few enough to try
+    them all, so its state is filled from SHAKE-256 instead: 24 bytes of header, then 624 words of
+    32 bits in 8 bytes each. On other devices a generator has its seed alone.
     """
     if device.type != "cpu":
         return tuple(torch.Generator(device=device).manual_seed(seed) for seed in noise_seeds(key))
@@ -584,7 +642,7 @@ def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator,
 
 
 def noise_seeds(key: bytes) -> tuple[int, ...]:
-    """Four seeds of 64 bits, of which the noise is the sum.
+    """Four seeds of 64 bits; the noise is the sum of their Gaussians.
 
     The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
     other two: 2^128 of work and memory.

@@ -1,9 +1,9 @@
 """Several processes that train one client's model together: the ranks of `torchrun`.
 
 Rank 0 is the client. It tells the others what to train from; each takes its share of every batch,
-on its own GPU, and gradients are averaged (DistributedDataParallel). All ranks then have the same
-model, of which rank 0 makes the update. Of a model that says which of its parts are gathered one at
-a time (`shards`) each rank holds a share (FSDP), which rank 0 gathers on its host. All have the
+on its own GPU, and gradients are averaged (DistributedDataParallel). Then all ranks have the same
+model, and rank 0 makes the update. If the model says which of its parts are gathered one at a time
+(`shards`), each rank holds a share (FSDP), and rank 0 gathers them on its host. All ranks have the
 client's records and its code: they are one party.
 """
 
@@ -32,14 +32,14 @@ DISMISSED = "the client that this process trained with is done"
 AGAIN = "they train together no more: start all of this client's processes again"
 
 FAILED = "secureps/failed"
-"""Where the group's store has which rank failed first, and why."""
+"""The key under which the group's store says which rank failed first, and why."""
 
 
 @dataclass(frozen=True)
 class Order:
     """One training: the key that its randomness derives from, and its settings.
 
-    Without any steps: an evaluation, in which ranks that hold shares of a model take part.
+    Without steps: an evaluation, in which ranks that hold shares of a model take part.
     """
 
     key: bytes
@@ -71,7 +71,7 @@ def order(given: Order | None, parameters: Mapping[str, Array]) -> None:
 
 
 def hear() -> tuple[dict[str, Array], Order] | None:
-    """What rank 0 orders next, and the model to train from; None once it is done."""
+    """Waits for the next order of rank 0, and its model; None once the client is done."""
     (length,) = _received(1, np.int64)
     told = json.loads(_received(int(length), np.uint8).tobytes())
     if told is None:
@@ -89,9 +89,9 @@ EVALUATION = Order(b"", LocalSgd(), 0)
 
 @contextmanager
 def failing_together() -> Iterator[None]:
-    """Ends the group where this rank fails: whoever waits for it in a collective fails too.
+    """Ends the group if this rank fails, so that ranks that wait for it in a collective fail too.
 
-    Not where a value is not finite, which all ranks meet. With gloo that is at once; NCCL may
+    Except where a value is not finite, which all ranks meet. With gloo they fail at once; NCCL may
     wait as long as its own watchdog does.
 
     Raises:
@@ -118,14 +118,14 @@ def failing_together() -> Iterator[None]:
 
 
 class Ranks:
-    """The other ranks of this client, as long as they hear what it orders."""
+    """The other ranks of this client, as long as they hear its orders."""
 
     def __init__(self) -> None:
         self._hear = True
         self._failed = ""
 
     def demand_whole(self) -> None:
-        """ScriptFailed once a rank has failed: this one alone would train another model."""
+        """Raises ScriptFailed once a rank has failed: the others would train another model."""
         if self._failed:
             raise ScriptFailed(self._failed)
 
@@ -133,10 +133,10 @@ class Ranks:
     def together(
         self, given: Order, parameters: Mapping[str, Array], privacy: RecordPrivacy | None
     ) -> Iterator[None]:
-        """What all ranks do: they end at its last step, or where a value is not finite.
+        """Orders what all ranks do; they stop at its last step, or where a value is not finite.
 
         Raises:
-            PlanRefused: with privacy each rank would clip and noise its own share of a step.
+            PlanRefused: under privacy each rank would clip and noise its own share of a step.
             ScriptFailed: a rank failed, now or before.
         """
         self.demand_whole()
@@ -164,9 +164,8 @@ class Ranks:
     def dismiss(self) -> None:
         """Ends the other ranks, if there are any.
 
-        After a training that this rank left alone they wait in the midst of it: an order would be
-        heard by nobody, and waited for as long as the group's timeout says. They fail once this
-        process is gone.
+        After a training that this rank alone left, they wait in the midst of it: nobody would hear
+        an order, and it would wait for the group's timeout. They fail once this process is gone.
         """
         if several() and self._hear:
             order(None, {})
@@ -175,9 +174,7 @@ class Ranks:
 def descend_together(
     module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
 ) -> float:
-    """Plain SGD, each batch shared out among the ranks, of a model or of shares of it.
-
-    Returns the mean loss.
+    """Plain SGD, each batch shared out among the ranks; returns the mean loss.
 
     Raises:
         NotFinite: the loss became NaN or infinite, at every rank alike.
@@ -188,7 +185,7 @@ def descend_together(
         own = index[rank::world]
         x, y = task.batch(own if len(own) else index[:1])
         sgd.zero_grad()
-        # gradients are averaged over ranks: of unequal shares, as the mean over the batch has them
+        # gradients are averaged over ranks: this weight makes it the mean over the batch
         loss = task.loss(together(x), y) * (world * len(own) / len(index))
         torch.autograd.backward(loss)
         mean: Tensor = loss.detach() / world
@@ -205,7 +202,7 @@ def shards_of(module: nn.Module) -> Callable[[], Iterable[nn.Module]] | None:
 
 
 def placed(module: nn.Module, device: torch.device) -> nn.Module:
-    """A model on a rank's device: whole, or this rank's share where it has `shards`."""
+    """Puts a model on a rank's device: all of it, or this rank's share if it has `shards`."""
     parts = shards_of(module) if several() else None
     if parts is None:
         return module.to(device)
@@ -220,9 +217,9 @@ def placed(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def state_of(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A model's tensors: where they lie, or of shares gathered one by one on the host of rank 0.
+    """A model's tensors where they lie; of shares, gathered one by one on the host of rank 0.
 
-    Ranks that hold shares ask together; the others have nothing.
+    Ranks that hold shares call it together; the others get nothing.
     """
     if not several() or shards_of(module) is None:
         return state

@@ -1,7 +1,7 @@
 """SGD on a PyTorch model, and DP-SGD with the noise of Opacus.
 
 DP-SGD is algorithm 1 of Abadi et al. 2016; `private_sum` clips records' gradients and adds them up.
-Opacus is imported at the first private step; it costs more than a second.
+Opacus is imported at the first private step, because that takes more than a second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Records = tuple[Tensor, Tensor]
 """(x, y): inputs and targets; the first dimension of both counts records."""
 
 TRIED = 2
-"""Made records on which a model is tried: a `squeeze()` would take one for no dimension."""
+"""Made records on which a model is tried: with one, a `squeeze()` would drop the dimension."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,8 @@ def demand_finite(loss: Tensor, step: int, task: Task, index: NDArray[np.int64])
     """Returns the loss of a step, or raises NotFinite and says which of its records to look at.
 
     Args:
-        step: counted from 1; index: the step's records.
+        step: counted from 1.
+        index: the step's records.
     """
     if bool(torch.isfinite(loss.detach()).all()):
         return loss
@@ -106,16 +107,16 @@ def descend_privately(
     steps: int,
     generators: tuple[np.random.Generator, Sequence[torch.Generator]],
 ) -> None:
-    """Takes private steps, each on its own Poisson sample of the records; without any, of noise.
+    """Takes private steps, each on its own Poisson sample of the records.
 
-    A record without a finite loss and gradient adds nothing. How often that was so is logged here
-    and told to nobody: no noise covers it.
+    Without any record a step adds noise alone. A record without a finite loss and gradient adds
+    nothing. How often that happened is logged here and told to nobody: no noise covers it.
 
     Args:
         generators: one for the samples, and several for the noise, which is the sum of theirs.
     Raises:
         PlanRefused: the loss mixes records, or the model does not work for one alone, has no
-            gradients by record, or changes what leaves without noise.
+            gradients by record, or changes tensors that leave without noise.
     """
     rng, noise = generators
     refuse_model(module)
@@ -137,7 +138,7 @@ def descend_privately(
             for each in optimizer.params:
                 each.grad = sums[each].to(each.dtype)
             optimizer.step()
-            kept.refuse_changes()  # now: the next step may find it as it was
+            kept.refuse_changes()  # at every step, because a later one may undo a change
     if gradients.left_out:
         log.warning(
             "record privacy: in %d steps %d records that were drawn counted as nothing, because "
@@ -156,8 +157,8 @@ def _noisy(
 ) -> Any:
     """Makes an Opacus optimizer whose noise is a sum of independent Gaussians.
 
-    Each has its share of the variance and a generator of its own: an attacker who wants to
-    subtract the noise has to find all of their seeds.
+    Each has its share of the variance and its own generator: an attacker who wants to subtract the
+    noise has to find all of their seeds.
     """
 
     from opacus.optimizers import DPOptimizerFastGradientClipping
@@ -196,15 +197,15 @@ def refuse_compiled(module: nn.Module) -> None:
 def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> dict[str, str]:
     """Refuses records whose types or shapes the model or cross entropy cannot take.
 
-    The model is tried on made records (`made_records`), so that this follows from no value of a
-    real one. What fails for another reason is left to the training.
+    The model is tried on made records (`made_records`), so a refusal tells nothing of a real
+    record's values. Other failures are left to the training.
 
     Args:
         held: inputs and targets, by the argument that they came in.
 
     Returns:
-        why targets of an argument are out of range, if they are. To end a client for that under
-        record-level privacy would tell everybody of a record, without noise.
+        why targets are out of range, by argument. To end a client for that under record-level
+        privacy would tell everybody of a record, without noise.
 
     Raises:
         ScriptFailed: names the argument, and what was wrong.
@@ -246,7 +247,7 @@ def _no_classes(y: Tensor, scores: torch.Size | None) -> str | None:
     """Says why targets are no classes for cross entropy, if they are none.
 
     Args:
-        scores: the shape of what the model gives for a record, classes first; None if not known.
+        scores: the shape of the model's output for a record, classes first; None if not known.
     """
     kind, shape = _named(y.dtype), tuple(y.shape)
     if y.is_floating_point():
@@ -278,7 +279,7 @@ def _out_of_range(y: Tensor, classes: int, ignored: int) -> str | None:
 
 
 def _ignored_class(loss: Measure) -> int | None:
-    """The class that torch's cross entropy passes over; None if the loss is another one."""
+    """The class that torch's cross entropy ignores; None if the loss is another one."""
     if type(loss) is nn.CrossEntropyLoss:
         return loss.ignore_index
     given: dict[str, Any] = {}
@@ -304,9 +305,9 @@ def _named(dtype: torch.dtype) -> str:
 
 @contextmanager
 def shapes_agree() -> Iterator[None]:
-    """Makes an error of torch's warning that outputs [n, 1] and targets [n] are not of one shape.
+    """Makes an error of torch's warning that outputs [n, 1] and targets [n] differ in shape.
 
-    A loss broadcasts them to [n, n], and every record learns all records' targets.
+    A loss would broadcast them to [n, n], and every record would learn all records' targets.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Using a target size", UserWarning)
@@ -317,9 +318,9 @@ def shapes_agree() -> Iterator[None]:
 class LocalSgd:
     """The settings of local training that `FitConfig.settings` may name, and their defaults.
 
-    `local_steps` above 0 counts optimizer steps and overrides `local_epochs`. Under
-    `RecordPrivacy` an epoch is 1 / sample_rate steps, so that the number of steps is public, and
-    `batch_size` is refused: the sample rate decides.
+    `local_steps` above 0 counts optimizer steps and overrides `local_epochs`. Under `RecordPrivacy`
+    an epoch is 1 / sample_rate steps, so that the number of steps is public, and `batch_size` is
+    refused: the sample rate decides.
     """
 
     lr: float = 0.1
@@ -358,7 +359,7 @@ class LocalSgd:
         return cls(**values)
 
     def steps(self, records: int, privacy: RecordPrivacy | None) -> int:
-        """Optimizer steps of one fit on `records` records; under privacy they do not count."""
+        """Optimizer steps of one fit; under privacy the number of records does not count."""
         if self.local_steps:
             return self.local_steps
         if privacy is not None:

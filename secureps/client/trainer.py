@@ -1,9 +1,8 @@
 """The `Trainer` Protocol, which a data holder implements, and the values it takes and returns.
 
-Nothing here knows of torch, of the network, or of how an update is clipped, encrypted and
-pushed. A trainer sees plain NumPy arrays and a `FitConfig`, and keeps nothing between calls
-but what it would find again from the base versions alone: a client that was killed is started
-again and must repeat the same bits.
+A trainer sees plain NumPy arrays and a `FitConfig`, and keeps nothing between calls but what it
+could make again from the base versions alone: a client that was killed is started again and must
+repeat the same bits.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ Setting = float | int | str | bool
 
 SEED_BITS = 63
 """A seed is an integer in [0, 2^63): it fits a signed 64-bit field."""
+
 SECRET_BYTES = 32
 """Length of the secret that noise is made from: too many values to try."""
 
@@ -47,15 +47,18 @@ def _require(condition: bool, text: str) -> None:
 class RecordPrivacy:
     """Record-level privacy: DP-SGD with Poisson sampling (Abadi et al. 2016).
 
-    All are public values of the plan. Each step takes every record with probability
-    `sample_rate`, clips its gradient to `max_grad_norm` (L2), and adds Gaussian noise of
-    standard deviation `noise_multiplier * max_grad_norm` to the sum, which it divides by the
-    expected batch, `sample_rate` times `records`. `delta` is for the accountant; training does not
-    use it.
+    All values are public, and come from the plan. Each step takes every record with probability
+    `sample_rate`, clips its gradient to `max_grad_norm` (L2), and adds Gaussian noise of standard
+    deviation `noise_multiplier * max_grad_norm` to the sum, which it divides by the expected batch,
+    `sample_rate` times `records`.
 
     Args:
-        records: the public number of records that a training is told it has; None under
-            `adjacency = "zero-out"`, where the exact number is public.
+        noise_multiplier: finite, above 0.
+        max_grad_norm: finite, above 0.
+        sample_rate: in (0, 1].
+        delta: in (0, 1), for the accountant; training does not use it.
+        records: the public number of records, at least 1, that a training is told it has; None
+            under `adjacency = "zero-out"`, where the exact number is public.
 
     Raises:
         ConfigError: a value is not finite or out of range.
@@ -98,7 +101,7 @@ def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | No
     """The record-level mechanism of a plan; None if it has none.
 
     Args:
-        records: the public number of the client's own settings.
+        records: the public number in the client's own settings.
     Raises:
         PlanRefused: the plan wants a public number, and there is none.
     """
@@ -120,19 +123,19 @@ class FitConfig:
 
     Args:
         versions: base version of every group, by the group's name.
-        seed: 63 bits. All randomness of the fit comes from it, or from it and `secret`. It is kept
-            out of `repr`, as `secret` is.
+        seed: 63 bits. All randomness of the fit comes from it, or from it and `secret`. Like
+            `secret` it is left out of `repr`.
         settings: the plan's training settings (learning rate, local steps, ...), public.
         privacy: the record-level mechanism to train under, or None.
-        work: the part of its local steps that this training takes, in (0, 1]: rounded down, but
-            one at least. Below 1 only under a plan with `[work]`, never with `privacy`.
-        secret: 32 bytes, from which the noise of `privacy` has to be made: whoever knows them can
+        work: the part of its local steps that this training takes, in (0, 1]: rounded down, but one
+            at least. Below 1 only under a plan with `[work]`, never with `privacy`.
+        secret: 32 bytes, from which the noise of `privacy` must be made: whoever knows them can
             subtract it. They come from the secret seed of this client, never from the server, and
-            differ between submissions. Empty where a fit has no privacy to keep.
+            differ between submissions. Empty without privacy.
 
     Raises:
-        ConfigError: the seed does not fit 63 bits, `work` is no part, or there is `privacy` and
-            no secret.
+        ConfigError: the seed does not fit 63 bits, `work` is not in (0, 1], or there is `privacy`
+            and no secret.
 
     Examples:
         >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"local_steps": 10}, work=0.5)
@@ -166,13 +169,13 @@ class FitResult:
     """A trained model.
 
     Args:
-        parameters: every tensor by name, in the order of `Trainer.parameters`; the whole new
-            model, not the difference. Kept out of `repr`: it is private until encrypted.
-        examples: records held for training. The client counts by this number, and publishes it in
-            its receipt, unless all count alike or it counts by a number of its site's own
-            (`--records`) or of the plan's (`RecordPrivacy.records`). With 0 it sends no update.
-        metrics: finite numbers about the training; empty under `RecordPrivacy`, because a
-            training loss is computed from records without noise.
+        parameters: every tensor by name, in the order of `Trainer.parameters`; the whole new model,
+            not the difference. Left out of `repr`: it is private until encrypted.
+        examples: records held for training. The client counts by this number and publishes it in
+            its receipt, unless all clients count alike, or it counts by a number of its site
+            (`--records`) or of the plan (`RecordPrivacy.records`). With 0 it sends no update.
+        metrics: finite numbers about the training; empty under `RecordPrivacy`, because a training
+            loss is computed from records without noise.
         steps: optimizer steps taken; under `RecordPrivacy` the accountant composes over them.
 
     Examples:
@@ -186,7 +189,7 @@ class FitResult:
     steps: int = 0
 
     def copied(self) -> FitResult:
-        """The same, in arrays that nobody else changes; what lies on a device stays there."""
+        """The same, in arrays that nobody else changes; tensors on a device stay there."""
         given = self.parameters.items()
         own = {name: a.copy() if isinstance(a, np.ndarray) else a for name, a in given}
         return replace(self, parameters=own)
@@ -194,12 +197,17 @@ class FitResult:
 
 @dataclass(frozen=True)
 class EvaluateResult:
-    """Mean loss and metrics of a model over `examples` held-out records (never trained on).
+    """Mean loss and metrics of a model over held-out records, which it was never trained on.
 
-    `RecordPrivacy` does not cover them: they are the exact values. Where a plan evaluates, they
-    leave this client as encrypted integers, and what everybody sees is their mean over at
-    least the minimum cohort; no epsilon covers the held-out records. A designated evaluator's
-    are told as they are. Who knows no loss says None.
+    They are exact values: `RecordPrivacy` does not cover them. Where a plan evaluates, they leave
+    this client as encrypted integers, and everybody sees their mean over at least the minimum
+    cohort; no epsilon covers the held-out records. A designated evaluator's values are published as
+    they are.
+
+    Args:
+        loss: None if there is none.
+        examples: how many held-out records.
+        metrics: by name.
 
     Examples:
         >>> ps.EvaluateResult(loss=0.25, examples=30, metrics={"accuracy": 0.9})
@@ -217,59 +225,64 @@ class Evaluator(Protocol):
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
         """Evaluates `parameters` on this holder's held-out data; changes nothing.
 
+        Args:
+            parameters: every tensor by name.
+        Returns:
+            the mean loss, the number of held-out records, and metrics.
         Raises:
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss is NaN or infinite.
         """
-        ...
 
 
 class Trainer(Evaluator, Protocol):
     """A data holder's own code. Arrays that are handed in or out are never shared.
 
-    One more method is optional, `touches() -> Mapping[str, NDArray[np.int64]]`: of tensors by
-    name, the rows that this holder's records touch, trained on or held out, ascending, the same
-    at every call. Of a sparse group the client pulls and pushes the row-blocks of these rows alone;
-    the others it neither reads nor changes: rows that are left out may hold anything finite in
-    `fit` and `evaluate`, and must leave `fit` bit for bit as they came. Of a tensor that
-    is not named, and without the method, every row is touched. Whoever runs the coordinator
-    sees who touches which row-blocks; no privacy unit covers that.
+    `parameters`, `fit` and `evaluate` are required. These methods are optional:
 
-    Another is `examples() -> int`: how many records it trains on, as `FitResult.examples` will say.
-    By it `secureps check --run-script` says how clients' sizes suit the plan; runs do not ask.
+    `touches() -> Mapping[str, NDArray[np.int64]]`: the rows of tensors, by name, that this holder's
+    records touch, trained on or held out; ascending, the same at every call. Of a sparse group the
+    client pulls and pushes only the row-blocks of these rows. Other rows may hold anything finite
+    in `fit` and `evaluate`, and must leave `fit` bit for bit as they came. Every row of a tensor
+    that is not named is touched. The operator of the coordinator sees who touches which row-blocks;
+    no privacy unit covers that.
 
-    Another is `evaluate_at(parameters, versions)`, `evaluate` of a published model whose base
-    version of every group is told; without it `evaluate` is asked.
+    `examples() -> int`: how many records it trains on, as `FitResult.examples` will say. `secureps
+    check --run-script` compares clients' sizes with the plan by it; runs do not ask.
 
-    Another is `report_at(parameters, versions, message)`, of the messages that the plan's
-    `evaluation.reports` names: an `EvaluateResult` of what this holder says beside its evaluation,
-    with how many records it is of; None if it has nothing to say, and then it sends no
-    evaluation of that version either. It leaves this client as a mean
-    over a cohort, weighted by those records, as metrics do.
+    `evaluate_at(parameters, versions)`: called in place of `evaluate` for a published model;
+    `versions` has the base version of every group.
 
-    Another is `refuse_settings(settings, privacy)`, of a `FitConfig`: it raises ConfigError for
+    `report_at(parameters, versions, message)`: called for each message that the plan's
+    `evaluation.reports` names. It returns an `EvaluateResult` of what this holder reports beside
+    its evaluation, with its number of records; or None if it has nothing to report, and then it
+    sends no evaluation of that version either. A report leaves this client as a mean over a cohort,
+    weighted by those records, as metrics do.
+
+    `refuse_settings(settings, privacy)`, with values as in `FitConfig`: raises ConfigError for
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this
     privacy, so that `secureps check` says so before anything runs.
 
-    Another is `initial_digest() -> str`, of who was given the plan's file of version 0 and has
-    `parameters` from there: BLAKE2b-256 of its bytes, in hex. A run that is founded on another
-    file, or serves another model as version 0, is refused.
+    `initial_digest() -> str`: BLAKE2b-256, in hex, of the plan's file of version 0, if `parameters`
+    come from there. A run that is founded on another file, or serves another model as version 0, is
+    refused.
 
-    Another is `fit_held(parameters, config)`, asked in the place of `fit`: the same training, whose
-    tensors may be `client.trainer.HeldTensor`s, left on the device where they were trained.
-    Their update is made there, with the same bits, and only its integers come to the host.
+    `fit_held(parameters, config)`: called in place of `fit`. Tensors of its result may be
+    `client.trainer.HeldTensor`s, left on the device where they were trained. Their update is made
+    there, with the same bits, and only its integers come to the host.
 
-    Two belong together. `follow() -> str | None`, of a process that only helps another one to
-    train, trains what that one orders until it is dismissed, and says why it ended; None if this
-    process is the client, whose `dismiss()` is called once its run is over.
+    `follow() -> str | None` and `dismiss()`, together: `follow`, in a process that only helps
+    another one to train, trains what that one orders until it is dismissed, and returns why it
+    ended; None if this process is the client. The client's `dismiss` is called once its run is
+    over.
 
-    Another is `tied() -> Mapping[str, str]`, of tensors that have several names (tied weights):
-    each further name, with the name that it stands for. Such a tensor travels, is clipped and gets
-    its noise once; `fit`, `evaluate` and an exported file have it under all its names.
+    `tied() -> Mapping[str, str]`: each further name of a tensor that has several (tied weights),
+    with the name that it stands for. Such a tensor travels, is clipped and gets its noise once;
+    `fit`, `evaluate` and an exported file have it under all its names.
 
-    And `kinds() -> Mapping[str, Kind]`, of tensors by name; one that is not named counts as
-    trained. Statistics are refused where noise would be added to them
-    (`policy.tensor_kinds`).
+    `kinds() -> Mapping[str, Kind]`: "trained", "statistics" or "constant" for tensors by name; one
+    that is not named counts as trained. Statistics, such as running means and variances, are
+    refused where noise would be added to them.
 
     Examples:
         >>> class Mean:  # of a hospital's 40 records
@@ -289,8 +302,10 @@ class Trainer(Evaluator, Protocol):
         """The initial model, every tensor by name in the model's order; a pure function of `seed`.
 
         The names, shapes and dtypes are those of every later model of the run.
+
+        Args:
+            seed: 63 bits, unsigned.
         """
-        ...
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Trains from `parameters` on this holder's own data.
@@ -303,28 +318,19 @@ class Trainer(Evaluator, Protocol):
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss or a parameter became NaN or infinite.
         """
-        ...
-
-
-class HoldingTrainer(Trainer, Protocol):
-    """A trainer whose trained model may stay on a device."""
-
-    def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Trains as `fit`; tensors may be `client.trainer.HeldTensor`s."""
-        ...
 
 
 class AheadTrainer(Protocol):
-    """A trainer elsewhere, which may begin before the answer is wanted: virtual time passes first.
+    """A trainer in another process, which may begin before its result is wanted.
 
     Whatever begins is asked for later, with the same arguments, or never.
     """
 
     def begin_fit(self, parameters: dict[str, Array], config: FitConfig) -> None:
-        """Begins what `fit` will ask for."""
+        """Begins what `fit` will be asked for."""
 
     def begin_evaluate(self, parameters: dict[str, Array], versions: Mapping[str, int]) -> None:
-        """Begins what `evaluate_at` will ask for, or `evaluate`."""
+        """Begins what `evaluate_at` or `evaluate` will be asked for."""
 
 
 def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
@@ -338,7 +344,7 @@ def ties_of(trainer: Trainer) -> Mapping[str, str]:
     """The further names of tensors that a trainer declares; {} without a method `tied`.
 
     Raises:
-        ScriptFailed: it raised, or maps no names to names.
+        ScriptFailed: it raised, or does not map names to names.
     """
     with blamed("tied"):
         tied = getattr(trainer, "tied", None)
@@ -353,7 +359,8 @@ def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResul
     """The function that trains: `fit_held`, unless a derived class has a `fit` of its own."""
     for kind in type(trainer).__mro__:
         if "fit_held" in vars(kind):
-            return cast(HoldingTrainer, trainer).fit_held
+            held: Callable[[dict[str, Array], FitConfig], FitResult] = cast(Any, trainer).fit_held
+            return held
         if "fit" in vars(kind):
             break
     return trainer.fit
@@ -362,11 +369,10 @@ def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResul
 def check_like(
     parameters: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
 ) -> str | None:
-    """Compares `parameters` with the names and shapes of a model.
+    """Compares `parameters` with the names and shapes of a model, in any order.
 
     Returns:
-        One line that names the first tensor that differs, or None when names and shapes agree
-        (in whatever order).
+        one line that names the first tensor that differs; None if none does.
     """
     missing = [name for name in shapes if name not in parameters]
     if missing:
@@ -381,7 +387,7 @@ def check_like(
 
 @dataclass(frozen=True, eq=False)
 class HeldTensor:
-    """A tensor that NumPy takes for an array: `numpy.asarray` copies it to the host.
+    """A tensor on a device, which NumPy takes for an array: `numpy.asarray` copies it to the host.
 
     Args:
         tensor: of torch, of floating-point numbers that NumPy has too.

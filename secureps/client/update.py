@@ -1,49 +1,70 @@
-"""A client's update, from the trained model to where it becomes integers.
+"""A client's update, from the trained model to the integers that are sealed.
 
-    trained - pulled + kept -> clip -> codec and grid (`client.integers`)
+    trained - pulled + kept -> clip -> codec -> round to a grid -> noise
 
-It is made part by part: no copy of it need be in memory. Under error feedback the client keeps what
-the integers did not carry, and adds it to its next update. That is taken before any noise, so that
-no noise is taken back later; what the clip cuts off is gone.
+It is made part by part, so no copy of all of it need be in memory. Under error feedback the client
+keeps what the integers did not carry, and adds it to its next update. The rest is taken before any
+noise, so that no noise is taken back later; what the clip cuts off is lost.
+
+All integers come from the client's seed, the update and the plan: an update that is made again has
+the same integers, under every cipher. A digest of the integers alone names what leaves. A name that
+followed from the seed would change when the seed is lost, though the same integers leave; and it
+would stay after a change of the code, though others do.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.trainer import SECRET_BYTES
 from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid
 from secureps.codec.moving_range import MovingRange
 from secureps.config.plan import PrioritySection
-from secureps.crypto.sampling import Stream
+from secureps.crypto.sampling import Label, Stream
 from secureps.errors import NotFinite
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest, payload_hasher
-from secureps.model.difference import Part
-from secureps.model.layout import GroupLayout
+from secureps.messages.schema import TensorSpec
+from secureps.model.layout import SCALE, GroupLayout, cast
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import declared
 from secureps.policy.scales import moved
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism
-from secureps.privacy.mechanism import PIECE, clip_factor, shrink
-from secureps.roles.member.tasks import Aim, kept_key
+from secureps.privacy.mechanism import PIECE, clip_factor, clip_l2, shrink
+from secureps.roles.member.tasks import Aim, in_own_order, kept_key
 from secureps.service.logs import tell
 from secureps.store.spool import Spool
 
 Integers = NDArray[np.integer[Any]]
 Made = TypeVar("Made")
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+BlockIntegers = Callable[[int, int], Integers]
+"""Makes the integers of a block's values [first, last), from any thread; each once."""
+
+_Part = tuple[BlockCode, tuple[int, int], slice]
+"""A block: its code, its values' place, and where its integers are among those of the update."""
 
 Words = tuple[Stream, int]
 """A stream, and from which of its words on."""
+
+Part = Callable[[int, int], NDArray[np.float32]]
+"""Makes the values [first, last) of a vector: float32, an array of its own, from any thread."""
+
+EXACT = ("float32", "float64")
+"""Types that every float32 passes through unchanged."""
 
 
 class DeviceSteps(Protocol):
@@ -51,22 +72,19 @@ class DeviceSteps(Protocol):
 
     def block(self, block: int) -> NDArray[np.int32]:
         """z of a block, before any noise."""
-        ...
 
     def noised(self, hidden: Stream) -> list[Integers]:
-        """u of all blocks, with this client's noise; `hidden` has its words."""
-        ...
+        """u of all blocks, with this client's noise; `hidden` has the words of the noise."""
 
 
 class DeviceValues(Protocol):
-    """The values of an update in a device's memory; `client.device_update` has them."""
+    """The values of an update in a device's memory (`client.device_update`)."""
 
     def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """What an action on the device makes; None where its memory does not suffice.
+        """Performs an action on the device; None if its memory does not suffice.
 
         From then on the values are on the host, and every attempt is None.
         """
-        ...
 
     def rounded(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
@@ -76,7 +94,6 @@ class DeviceValues(Protocol):
         Raises:
             NotFinite: a value is not finite.
         """
-        ...
 
     def steps(
         self,
@@ -85,18 +102,15 @@ class DeviceValues(Protocol):
         coded: bool,
         stream: Stream,
     ) -> DeviceSteps:
-        """All values in whole grid steps; `coded`: they may have become longer than the clip."""
-        ...
+        """All values in whole grid steps; `coded` says that a codec may have lengthened them."""
 
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
     ) -> bool:
-        """Takes away what integers, times a step, decode to."""
-        ...
+        """Subtracts what integers, times a step, decode to; all of a block or nothing."""
 
     def beyond(self, part: slice, share: float, most: float) -> int:
         """How many values of a part are beyond `most`, times `share`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -105,11 +119,11 @@ class Update:
 
     Args:
         size: how many values it has.
-        digest: 32 bytes; updates with the same are the same, if plan and base version are.
+        digest: 32 bytes, which tell updates of the same plan and base version apart.
         largest: no value is further from zero.
         norm: L2, without running statistics.
         part: makes values [first, last): float32, from any thread.
-        device: where the values lie in a device's memory, and are made integers; else None.
+        device: the values in a device's memory, if they are there.
         uncut: L2 before the clip, without running statistics; None where the clip cuts nothing, or
             moves and so is no advice.
     """
@@ -124,12 +138,11 @@ class Update:
 
     @classmethod
     def of(cls, values: NDArray[np.float32], norm: float) -> Update:
-        """An update that is in memory, float32 (size,): its parts are views."""
+        """An update in memory, float32 (size,): its parts are views."""
         digest = payload_digest(values.astype("<f4", copy=False).data.cast("B"))
         return cls(values.size, digest, furthest(values), norm, _slices(values))
 
     def whole(self) -> NDArray[np.float32]:
-        """All values, float32 (size,)."""
         made = np.empty(self.size, np.float32)
         for start in range(0, self.size, PIECE):
             stop = min(start + PIECE, self.size)
@@ -154,11 +167,12 @@ class Update:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model of a group, of which an update is made.
+    """A trained model of a group, from which an update is made.
 
     Args:
-        party: the client, which is told.
-        published: the group's blocks that were pulled, in order; model: trained tensors by name.
+        party: the client.
+        published: the group's pulled blocks, in order.
+        model: trained tensors by name.
         kept: what the last update did not carry, float32 (size,).
         scale, kinds: as `clip_update` takes them.
     """
@@ -173,19 +187,75 @@ class Trained:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
 
 
+def difference(
+    layout: GroupLayout, published: Sequence[NDArray[np.float32]], trained: Mapping[str, Any]
+) -> Part:
+    """The difference of a trained group and the pulled one, both in float32; 0 for a scale.
+
+    A published value counts as the trainer saw it: in its tensor's type.
+
+    Args:
+        published: the group's blocks, in order.
+        trained: tensors by name, which nobody may change as long as parts are made. Values that are
+            not finite make differences that are not.
+    Raises:
+        WrongShape: a tensor is missing, or has another shape or dtype.
+    """
+    tensors = list(layout.views(trained))
+    starts = [0, *itertools.accumulate(view.size for _, view in tensors)]
+    ends = [0, *itertools.accumulate(block.size for block in published)]
+
+    def part(first: int, last: int) -> NDArray[np.float32]:
+        out = np.empty(last - first, np.float32)
+        for k, start, stop in runs(starts, first, last):
+            spec, view = tensors[k]
+            if spec == SCALE:
+                out[start - first : stop - first] = 0
+                continue
+            for j, begin, end in runs(ends, start, stop):
+                now = view[begin - starts[k] : end - starts[k]]
+                before = published[j][begin - ends[j] : end - ends[j]]
+                subtract(spec, now, before, out[begin - first : end - first])
+        return out
+
+    return part
+
+
+def runs(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Yields (k, begin, end) for the part of [first, last) in each [starts[k], starts[k + 1])."""
+    k = bisect_right(starts, first) - 1
+    while first < last:
+        end = min(last, starts[k + 1])
+        if first < end:
+            yield k, first, end
+        first, k = end, k + 1
+
+
+def subtract(
+    spec: TensorSpec, now: NDArray[Any], before: NDArray[np.float32], out: NDArray[np.float32]
+) -> None:
+    """out = now - before, of values of a tensor; float32 (n,) but for `now`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if now.dtype == np.float32:
+            np.subtract(now, before, out=out)
+            return
+        out[:] = now
+        out -= before if spec.dtype in EXACT else cast(before, spec).astype(np.float32)
+
+
 def keep(
     outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32], scale: float | None = None
 ) -> None:
     """Keeps what an update did not carry, durably, under the name of the update.
 
-    It lies in the outbox before the record that has the name is written: which of them counts
-    follows from the journal (`roles.member.outbox`).
+    It is in the outbox before the record that has the name is written: the journal then says which
+    of them counts (`roles.member.outbox`).
 
     Args:
         rest: float32 (values of the group,), which may change.
-        scale: in units of which it is, where the group has one; its place is the last value.
+        scale: the group's, in units of which `rest` is; the last value is the scale's place.
     """
-    if scale is not None:  # that of the next update will be another
+    if scale is not None:  # the next update will have another scale
         rest *= np.float32(scale)
         rest[-1] = 0
     values = rest.astype("<f4", copy=False).data.cast("B")
@@ -197,9 +267,6 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
 
     If the file is missing or damaged, the client logs it and goes on with None: it loses that part
     of its training and nothing else.
-
-    Args:
-        size: values of the group.
     """
     if not aim.carried:
         return None
@@ -216,7 +283,7 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
 
 
 def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
-    """Adds what was kept to a group's difference."""
+    """Adds what the last update did not carry to a group's difference."""
     if kept is None:
         return delta
     return lambda first, last: delta(first, last) + kept[first:last]
@@ -225,7 +292,7 @@ def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
 EVENT = "UpdateCut"
 
 FAR = 1000.0
-"""An update so many times as long as the clip is a fault of the training, not of the plan."""
+"""An update that is so many times longer than the clip is a fault of the training."""
 
 
 def clip_update(
@@ -238,8 +305,8 @@ def clip_update(
     """Clips an update of a group to its L2 norm; running statistics are left as they are.
 
     Statistics are in the units of a layer's inputs, not of gradient steps: counted in the same norm
-    as the weights, they would shrink the weights' part to nothing. No plan adds noise to
-    them (`policy.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
+    as the weights, they would shrink the weights' part to nothing. No plan adds noise to them
+    (`policy.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
 
     Args:
         delta: makes the values of the group.
@@ -301,7 +368,7 @@ def _in_units(update: Update, scale: float, last: np.float32) -> Update:
 
 
 def magnitude(plan: Plan, group: str, update: Update) -> int | None:
-    """The norm that a receipt declares, if the rule asks for it."""
+    """The norm that a receipt declares; None unless the rule asks for it."""
     section = plan.group(group)
     if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
         return None
@@ -311,13 +378,13 @@ def magnitude(plan: Plan, group: str, update: Update) -> int | None:
 def tell_cuts(
     party: str, where: str, layout: GroupLayout, update: Update, share: float, most: float | None
 ) -> None:
-    """Tells the client what the clip and then the range cut off its update, in one line.
+    """Tells the client in one line what the clip and then the range cut off its update.
 
-    The range is measured after the clip. So the line names a range that holds what the clip leaves,
-    and a clip with a range that hold the whole update: a plan takes the one or the other.
+    The range is measured after the clip. So the line names a range for the clipped update, and a
+    clip with a range for the whole one: a plan takes the one or the other.
 
     Args:
-        update, share: the values that are put on the grid are `share` times these, in float64.
+        update, share: the grid gets `share` times the update's values, in float64.
         most: the range; None where noise or a codec decides what values become.
     """
     said = list[str]()
@@ -381,5 +448,197 @@ def furthest(values: NDArray[np.float32]) -> float:
     return max(float(values.max(initial=0)), -float(values.min(initial=0)))
 
 
-def _slices(values: NDArray[np.float32]) -> Part:
+def _slices(values: NDArray[Scalar]) -> Callable[[int, int], NDArray[Scalar]]:
     return lambda first, last: values[first:last]
+
+
+# --- integers ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UpdateIntegers:
+    """Makes the integers of one update of one client.
+
+    Args:
+        stream: the client's random words for a purpose and labels.
+    """
+
+    client: str
+    plan: Plan
+    layout: GroupLayout
+    aim: Aim
+    stream: Callable[..., Stream]
+
+    def make(
+        self,
+        code_of: Callable[[int], BlockCode],
+        update: Update,
+        examples: int,
+        share: float,
+    ) -> tuple[bytes, Iterator[tuple[int, BlockIntegers]]]:
+        """Returns the digest of all integers, and each block's number with what makes its own.
+
+        Blocks come in the client's own order, and their integers are made when they are sealed.
+        Without noise they are made twice, once for the digest, so that no whole vector of them is
+        in memory. Under feedback the rest that the integers do not carry replaces the clipped
+        values, as blocks are made.
+
+        Args:
+            code_of: draws the code of a block.
+            update: in memory, where the plan has feedback.
+            examples: the public number that the client counts by; the digest covers it.
+            share: the part of its values that the client sends, by that number.
+        Raises:
+            NotFinite: a value is not finite.
+        """
+        every = range(self.layout.blocks)
+        order = in_own_order(self.client, every)
+
+        def part(block: int) -> _Part:
+            place, sent = self.layout.span(block), self.layout.sent_span(block)
+            return code_of(block), place, slice(*sent)
+
+        mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
+        where, rotates = self.plan.head(self.layout.name), self.plan.group(self.layout.name).rotates
+        most = None if mechanism is not None or rotates else self._grid.range
+        tell_cuts(self.client, where, self.layout, update, share, most)
+        if mechanism is not None:
+            noised = self._round_and_noise(mechanism, [part(block) for block in every], update)
+            own = (made[at : at + PIECE] for made in noised for at in range(0, made.size, PIECE))
+            return _digest_of(examples, own), ((block, _slices(noised[block])) for block in order)
+        name = _digest_of(examples, self._pieces(map(part, every), update, share))
+        blocks = self._round_blocks(map(part, order), update, share)
+        return name, zip(order, blocks, strict=True)
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return self.plan.grid(self.layout.name, self.layout.sent)
+
+    def _pieces(self, parts: Iterable[_Part], update: Update, share: float) -> Iterator[Integers]:
+        """All integers, a few at a time; the update stays as it is."""
+        for part in parts:
+            made = self._round(part, update, share)
+            for at in range(0, part[0].sent, PIECE):
+                yield made(at, min(at + PIECE, part[0].sent))
+
+    @cached_property
+    def _labels(self) -> tuple[Label, ...]:
+        return self.client, self.layout.name, self.aim.version, self.aim.step
+
+    def _round_blocks(
+        self, parts: Iterable[_Part], update: Update, share: float
+    ) -> Iterator[BlockIntegers]:
+        """Rounds block by block; under feedback, leaves the rest in the update."""
+        feedback = self.plan.group(self.layout.name).feedback
+        for part in parts:
+            made = self._round(part, update, share)
+            if feedback:
+                code, place, _ = part
+                whole = made(0, code.sent)
+                carried = whole.astype(np.int32, copy=False) - self._grid.most
+                _leave_rest(update, code, place, carried, self._grid.step / share)
+                made = _slices(whole)
+            yield made
+
+    def _round(self, part: _Part, update: Update, share: float) -> BlockIntegers:
+        """Makes what rounds a block piece by piece; words are numbered over the whole vector."""
+        code, place, span = part
+        grid, there = self._grid, update.device
+        words = self.stream("round", *self._labels)
+        if there is not None:
+            at = (words, span.start)
+            whole = there.attempt(partial(there.rounded, code, place, grid, share, at))
+            if whole is not None:
+                return _slices(whole)
+        coded = self.plan.group(self.layout.name).codec
+        encoded = code.encode(update.part(*place)) if coded else None
+
+        def piece(first: int, last: int) -> NDArray[np.int32]:
+            drawn = words.at(span.start + first).words(last - first)
+            if encoded is not None:
+                return grid.encode(encoded[first:last], drawn, share)
+            return grid.encode(update.part(place[0] + first, place[0] + last), drawn, share)
+
+        return piece
+
+    def _round_and_noise(
+        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
+    ) -> list[Integers]:
+        """Rounds, and adds this client's noise; a norm of integers needs all of them at once.
+
+        The same update gets the same noise. Noise is bound to the integers that it hides, by a
+        digest under the secret seed: no two updates have one noise, even if both left this client.
+        """
+        there, made = update.device, None
+        if there is not None:
+            made = there.attempt(partial(self._noise_there, there, mechanism, parts))
+        rounded, noised = made or self._noise_here(mechanism, parts, update)
+        for (code, place, _), steps in zip(parts, rounded, strict=False):  # none but of feedback
+            _leave_rest(update, code, place, steps, mechanism.calibration.step)
+        return list(noised)
+
+    def _noise_here(
+        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
+    ) -> tuple[list[Integers], list[Integers]]:
+        """The integers of all blocks, before any noise under feedback, and with noise."""
+        section = self.plan.group(self.layout.name)
+        if section.codec:  # in float32 it may have become longer than the clip
+            encoded = np.empty(self.layout.sent, np.float32)
+            for code, place, span in parts:
+                encoded[span] = code.encode(update.part(*place))
+            whole, _ = clip_l2(encoded, mechanism.clip)
+        else:
+            whole = update.whole()
+        z = mechanism.rounded(whole, self.stream("round", *self._labels).words)
+        every = parts if section.feedback else ()
+        kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]
+        hidden = self._noise_words(z[span] for _, _, span in parts)
+        noised = mechanism.noised(z, hidden.words)
+        return kept, [noised[span] for _, _, span in parts]
+
+    def _noise_there(
+        self, device: DeviceValues, mechanism: ClientMechanism, parts: Sequence[_Part]
+    ) -> tuple[list[Integers], list[Integers]]:
+        """The same, for an update on a device."""
+        section, kept = self.plan.group(self.layout.name), list[Integers]()
+        blocks = [(code, place) for code, place, _ in parts]
+        words = self.stream("round", *self._labels)
+        steps = device.steps(mechanism, blocks, bool(section.codec), words)
+
+        def rounded() -> Iterator[Integers]:
+            for block in range(len(parts)):
+                yield (z := steps.block(block))
+                if section.feedback:
+                    kept.append(z)
+
+        return kept, steps.noised(self._noise_words(rounded()))
+
+    def _noise_words(self, integers: Iterable[Integers]) -> Stream:
+        """The words of the noise that hides these integers."""
+        return self.stream("noise", *self._labels, *self._digests(integers))
+
+    def _digests(self, integers: Iterable[Integers]) -> Iterator[bytes]:
+        for block, part in enumerate(integers):
+            own = part.astype("<i8", copy=False).tobytes()
+            words = self.stream("integers", self.client, self.layout.name, block, own)
+            yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
+
+
+def _leave_rest(
+    update: Update, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
+) -> None:
+    there = update.device
+    if there is not None and there.attempt(partial(there.subtract, code, place, integers, step)):
+        return
+    rest = update.part(*place)
+    rest -= code.decode(integers * step)
+
+
+def _digest_of(examples: int, pieces: Iterable[Integers]) -> bytes:
+    """Hashes the public number and all integers, int32 little-endian, by BLAKE3."""
+    hasher = payload_hasher()
+    hasher.update(examples.to_bytes(8, "little"))
+    for piece in pieces:
+        hasher.update(np.ascontiguousarray(piece, "<i4").tobytes())
+    digest: bytes = hasher.digest()
+    return digest

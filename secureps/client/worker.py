@@ -2,9 +2,9 @@
 
     delta = trained - pulled -> clip -> codec -> times the share -> integers -> seal -> outbox
 
-Everything random but keys and encryption errors derives from the member's seed and from
-(client, group, base version, purpose): a killed member that trains again makes the same
-integers, under every cipher. Metrics of held-out records take the same way.
+All randomness but keys and encryption errors derives from the member's seed and from (client,
+group, base version, purpose): a killed member that trains again makes the same integers, under
+every cipher. Metrics of held-out records take the same way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from secureps.client.initial_model import (
     refuse_other_start,
     with_ties,
 )
-from secureps.client.integers import BlockIntegers, UpdateIntegers
 from secureps.client.local_tensors import LocalTensors, refuse_changed, take_frozen
 from secureps.client.returned import LOOK, taken_fit
 from secureps.client.script_errors import blamed
@@ -48,10 +47,13 @@ from secureps.client.trainer import (
     ties_of,
 )
 from secureps.client.update import (
+    BlockIntegers,
     Trained,
     Update,
+    UpdateIntegers,
     add_kept,
     clip_update,
+    difference,
     keep,
     load_kept,
     magnitude,
@@ -81,7 +83,6 @@ from secureps.messages.submission import (
     SubmissionId,
     model_digest,
 )
-from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.counting import (
@@ -121,11 +122,10 @@ from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.spool import Spool
 
 _BUFFERS = Buffers(8 << 20)
-"""For sealed blocks: a client that lives for a wave finds those of the process' wave before."""
+"""For sealed blocks: a client of one wave uses the buffers of the process's last wave again."""
 
 LARGE = 1 << 20
-"""Values of a pulled model from which on memory that is free is given back before there are two of
-it: for a smaller one that is not worth its time."""
+"""Values of a pulled model from which on free memory is given back before a second copy is made."""
 
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
 """Published blocks by key: the clients of this process share one read-only copy."""
@@ -136,14 +136,14 @@ class Site:
     """A client's trainer, keys and settings; only public keys and sealed updates ever leave it.
 
     Args:
-        seed: all randomness but keys and encryption errors comes from it.
+        seed: the source of all randomness but keys and encryption errors.
         holder_keys: the key holders' public cipher keys, by name.
         local: folder of the tensors that never leave (the plan's `local` patterns).
         threads: that seal blocks.
         records: the public number that the client counts by; None for the plan's.
         ledger: has every update on record, and what it spends, before it is sealed.
-        shared: other clients train in this process while an update is sealed, with the same arrays
-            perhaps: those of a training are copied.
+        shared: other clients train in this process while an update is sealed, perhaps in the same
+            arrays: results are copied.
     """
 
     name: str
@@ -163,7 +163,8 @@ class _Draft:
     """An update that may be sealed once its row is in the ledger.
 
     Args:
-        receipt: its `draft`; blocks: as of `OutboxSealer.seal`.
+        receipt: its `draft`.
+        blocks: as of `OutboxSealer.seal`.
         rest: keeps what its integers do not carry; None where the plan has no feedback.
     """
 
@@ -175,12 +176,12 @@ class _Draft:
 
 
 def _content(task: Contribute | Evaluate) -> bytes:
-    """One digest of the model of a task, whatever its version is called."""
+    """One digest of a task's model, whatever its version is called."""
     return digest("secureps-base", *task.blocks)
 
 
 def _not_finite(layout: GroupLayout, result: FitResult) -> str:
-    """Names a group's trained tensor that is not finite, and the steps; empty if all are finite."""
+    """Names the group's first trained tensor that is not finite, and the steps; or is empty."""
     try:
         layout.flatten(result.parameters)
     except NotFinite as error:
@@ -190,10 +191,10 @@ def _not_finite(layout: GroupLayout, result: FitResult) -> str:
 
 
 def trained_update(made: Trained) -> Update:
-    """The clipped update of a group; in memory, and to be changed, where the plan has feedback.
+    """Makes the clipped update of a group; in memory and changeable where the plan has feedback.
 
-    It is made on the device where the model was trained, if it is left there, else on the host: the
-    same bits.
+    It is made on the device where the model was trained, if it was left there, else on the host,
+    with the same bits.
 
     Raises:
         NotFinite: a value is not finite.
@@ -202,8 +203,7 @@ def trained_update(made: Trained) -> Update:
     named = (made.model.get(spec.name) for spec in layout.tensors)
     held = next((each for each in named if isinstance(each, HeldTensor)), None)
     if held is not None:
-        # torch, which who holds a tensor has loaded
-        from secureps.client.device_update import device_update
+        from secureps.client.device_update import device_update  # imports torch
 
         there = device_update(made, held.tensor.device)
         if there is not None:
@@ -219,7 +219,7 @@ class ClientWorker(Worker):
     `pulled` has the cached blocks by `roles.member.tasks.block_key`, read-only.
 
     Args:
-        cost: tells how many seconds of virtual time a task takes.
+        cost: the seconds of virtual time that a task takes.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class ClientWorker(Worker):
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._sealing: Sealing[Contributed] | None = None
-        """The contribution that is being sealed, of these aims."""
+        """The contribution that is being sealed, for these aims."""
         self._aims: tuple[Aim, ...] = ()
         self._left = self._between = 0.0
         """When its last block was sealed, and the seconds of other work between its blocks."""
@@ -266,9 +266,9 @@ class ClientWorker(Worker):
             try:
                 self._begin(self._ahead, task)
             except SecurepsError:
-                pass  # said when the task is done, which comes to the same
+                pass  # the task itself will raise it
             finally:
-                self.pulled = held  # what is let go of then may be needed until then
+                self.pulled = held  # the task itself may still need all blocks
         return self._cost(task)
 
     def _begin(self, trainer: AheadTrainer, task: Task) -> None:
@@ -283,10 +283,10 @@ class ClientWorker(Worker):
     # --- payloads -----------------------------------------------------------------
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes:
-        """Caches a published block, which differences may have brought; returns its digest.
+        """Caches a published block, or the block that differences lead to; returns its digest.
 
         Raises:
-            Malformed: it is neither a float32 block nor differences from the one that is here.
+            Malformed: it is neither a float32 block nor differences from the cached block.
         """
         if not isinstance(request, GetBlock):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
@@ -311,11 +311,9 @@ class ClientWorker(Worker):
         return made.data.cast("B")
 
     def fetch(self, key: str) -> memoryview:
-        """A sealed block from the outbox."""
         return self._outbox.read(key, self._buffers)
 
     def work(self, task: Task) -> BlockSealed | Contributed | Judged | Leave | Resting | None:
-        """Does a task of the member's."""
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
@@ -392,9 +390,9 @@ class ClientWorker(Worker):
         return Contributed(tuple(made), figures, unsent, told, self._sealer.standing(pinned))
 
     def _seal_next(self) -> BlockSealed | Contributed:
-        """Seals one block of a contribution, or the rest where that has to stay together.
+        """Seals one block of a contribution, or all the rest if no block may leave alone.
 
-        After an error, perhaps when blocks have left, all aims are sealed anew: a key seals each
+        After an error all aims are sealed anew, because blocks may have left: a key seals each
         block once.
         """
         sealing, self._sealing = self._sealing, None
@@ -410,13 +408,13 @@ class ClientWorker(Worker):
         return BlockSealed(block)
 
     def _rest(self, task: Contribute) -> Resting | None:
-        """Rests if the site lets no training begin now; one that was done before needs no leave."""
+        """Rests if the site lets no training begin now; one that is done already needs no leave."""
         pinned, ledger, early = self._machine.pinned, self._site.ledger, self._early
         if ledger.updates_per_hour is None:
             return None
         if early is not None and self._labels(early[0]) == self._labels(task):
             return None
-        self._sealer.afford(pinned, self._site.name, task)  # who goes for good need not rest
+        self._sealer.afford(pinned, self._site.name, task)  # else it leaves instead of resting
         seconds = ledger.begin(pinned.run.id)
         return Resting(seconds, task.aims) if seconds else None
 
@@ -431,7 +429,7 @@ class ClientWorker(Worker):
         return result, time.perf_counter() - began
 
     def _load_staying(self, task: Contribute | Evaluate) -> Tensors:
-        """Loads the tensors that stay with this client, as they are before the task."""
+        """Loads the tensors that never travel, as they are before the task."""
         layout = self._layout()
         tensors = self._load_local(task) if layout.local else {}
         if layout.frozen and not self._frozen:
@@ -441,7 +439,7 @@ class ClientWorker(Worker):
         return tensors | self._frozen
 
     def _assemble(self, task: Contribute | Evaluate, staying: Tensors) -> Tensors:
-        """The pulled model, in the order of the schema, in memory of its own but for `staying`."""
+        """Makes the pulled model, in the order of the schema; only `staying` is not copied."""
         layout, blocks = self._layout(), self._blocks(task)
         wanted = {block_key(digest) for digest in task.blocks}
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
@@ -451,8 +449,7 @@ class ClientWorker(Worker):
         self._check_start(task)
 
         def values(group: GroupLayout) -> list[NDArray[np.float32]]:
-            """Zeros where this client's data touches nothing, which it does not pull."""
-            if group.name not in blocks:
+            if group.name not in blocks:  # this client's data touches none of it
                 return [np.zeros(group.size, np.float32)]
             return self._published(blocks[group.name])
 
@@ -465,7 +462,7 @@ class ClientWorker(Worker):
         return [self.pulled[block_key(each)] for each in blocks]
 
     def _check_start(self, task: Contribute | Evaluate) -> None:
-        """Refuses a version 0 that is not the file's (WrongRun), if the client was given one."""
+        """Raises WrongRun if version 0 is not the model of the file that the client was given."""
         trainer, pulled = self._site.trainer, self._blocks(task)
         first = [at.group for at in task.model if at.version == 0 and at.group in pulled]
         if first and initial_digest(trainer):
@@ -492,7 +489,7 @@ class ClientWorker(Worker):
             work=task.work,
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
-        # The trainer may change what it gets: nothing of that is anybody else's.
+        # The trainer may change what it gets: nobody else has these arrays.
         return self._assemble(task, {n: each.copy() for n, each in staying.items()}), config
 
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
@@ -550,7 +547,7 @@ class ClientWorker(Worker):
                 update = trained_update(Trained(name, plan, layout, *made))
             except NotFinite as error:
                 raise NotFinite(f"{_not_finite(layout, result) or error}: {LOOK}") from error
-            counted = self._counted(aim, result.examples)
+            counted = self._count(aim, result.examples)
             spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # With more or fewer private steps than are charged, epsilon would be wrong.
             if isinstance(spends, Charge) and result.steps != spends.steps:
@@ -562,7 +559,7 @@ class ClientWorker(Worker):
     def _draft(
         self, task: Contribute | Evaluate, aim: Aim, base: bytes, update: Update, examples: int
     ) -> _Draft:
-        """Rounds an update and adds the plan's noise: what is sealed of it, if it may leave."""
+        """Rounds an update and adds the plan's noise, ready to be sealed if it may leave."""
         site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
         spends = fact(plan, site.name, aim.group, layout.sent, aim.version, aim.step)
@@ -590,10 +587,10 @@ class ClientWorker(Worker):
         return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, rest)
 
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Unsent, ...]]:
-        """Has updates in the ledger before anything of them leaves: those that may, and the others.
+        """Records updates in the ledger before anything of them leaves; separates those that may.
 
-        The ledger has one update for each place: an update that came out differently, because the
-        state of this client was lost or a training does not repeat its bits, never leaves.
+        The ledger has one update for each place: an update that came out differently, because this
+        client's state was lost or a training does not repeat its bits, never leaves.
         """
         said = self._sealer.release(self._machine.pinned, [each.row for each in drafts])
         both = list(zip(drafts, said, strict=True))
@@ -612,7 +609,7 @@ class ClientWorker(Worker):
     def _name(self, aim: Aim, integers: bytes) -> bytes:
         """Names an update to the coordinator, which cannot test a guess of its integers by it.
 
-        Equal names mean equal integers, by their digest.
+        Equal names mean equal digests of integers.
         """
         labels = (self._site.name, aim.group, aim.version, aim.step, integers)
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
@@ -621,7 +618,7 @@ class ClientWorker(Worker):
         """A group's scale, which ends the last pulled block; None where it has none.
 
         Raises:
-            Malformed: no clip and no range of the plan has it.
+            Malformed: no clip and no range of the plan has such a scale.
         """
         mover = moved(self._machine.pinned.plan, group)
         return None if mover is None else mover.check(float(self.pulled[block_key(last)][-1]))
@@ -629,7 +626,7 @@ class ClientWorker(Worker):
     # --- evaluating ---------------------------------------------------------------
 
     def _evaluate(self, task: Evaluate) -> Contributed | Judged:
-        """Judges the pulled model on held-out records; the metrics are sealed, or signed."""
+        """Judges the pulled model on held-out records; seals the metrics, or signs them."""
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
@@ -661,7 +658,7 @@ class ClientWorker(Worker):
             return Judged(dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
-            counted = self._counted(aim, judgement.examples)
+            counted = self._count(aim, judgement.examples)
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
@@ -675,7 +672,7 @@ class ClientWorker(Worker):
         seed, run = self._site.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
-    def _counted(self, aim: Aim, examples: int) -> int:
+    def _count(self, aim: Aim, examples: int) -> int:
         """Returns what an update counts by, publicly; notes what may surprise the client."""
         plan = self._machine.pinned.plan
         section = plan.group(aim.group)
@@ -688,7 +685,7 @@ class ClientWorker(Worker):
         return counted
 
     def _note(self, notes: Iterable[str]) -> None:
-        """Prints each remark once, on the client's own terminal and nowhere else."""
+        """Prints each remark once, on the client's own terminal alone."""
         for note in notes:
             if note not in self._noted:
                 self._noted.add(note)
@@ -700,7 +697,7 @@ class ClientWorker(Worker):
     # --- tensors that never leave -------------------------------------------------
 
     def _load_local(self, task: Contribute | Evaluate) -> Tensors:
-        """The local tensors that this training starts from: saved ones, or the initial ones."""
+        """Loads the local tensors that this training starts from: saved, or else initial ones."""
         site, kept = self._site, LocalTensors(self._site.local)
         own = kept.load(task.model) or initial_parameters(site.trainer, site.seed)
         return {spec.name: own[spec.name] for spec in self._layout().local}

@@ -1,26 +1,47 @@
 """What makes an update small before it is rounded: linear stages, block by block.
 
-    encode   take the support's places -> rotate
-    decode   rotate back -> put the support's places among zeros
+    encode   keep the values of the support -> rotate
+    decode   rotate back -> put the support's values among zeros
 
 Each block is encoded by itself, into as many values or fewer. Stages are linear: the sum of
 encodings decodes to the sum of what each alone would decode to. Their state, places and signs, is
 public, and the same for all members of a cohort.
+
+**Support.** One value of each run of `one_in` is sent; the last run may be shorter. All members
+draw the same places from public words, so sums of what they sent are sums of their values there.
+
+**Rotation.** Randomised Hadamard transforms of pieces of 4^k values, up to 1024:
+
+    y = H S x / 2^k,    x = S H y / 2^k
+
+H is Sylvester's Hadamard matrix and S a diagonal of public random signs, so H / 2^k is orthonormal
+and its own inverse: norms stay, and so do sums of vectors. Afterwards all values of a piece are
+alike, about normal with the piece's mean square, and one range fits them. Butterflies are additions
+of float64 in a fixed order, and 2^k is a power of two: every machine has the same bits, and whole
+numbers below 2^53 stay exact. Piece j of P has the values j, j + P, j + 2 P, ..., so that it sees
+all parts of a block. The rest of a block goes in smaller pieces, down to single values. References:
+Ailon and Chazelle 2009, "The Fast Johnson-Lindenstrauss Transform"; Suresh, Yu, Kumar and McMahan
+2017, "Distributed Mean Estimation with Limited Communication", section 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.codec import rotate, support
 from secureps.errors import WrongShape
 
 Draw = Callable[[str, int], NDArray[np.uint32]]
 """draw(stage, count): the public words of one stage for one block, uint32 (count,)."""
+
+LARGEST = 4**5
+"""The most values of a rotated piece."""
+
+_COLUMNS = 32
+"""Pieces that are rotated at a time, so that they stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +49,11 @@ class BlockCode:
     """The chain of one block of one version: pure, and linear.
 
     Args:
-        values: of the block.
-        places: of those that are sent, int64 (sent,), ascending; None for all.
+        values: how many values the block has.
+        places: of the values that are sent, int64 (sent,), ascending; None for all.
         factors: by which a decoded value is multiplied, float64 (sent,); None for 1.
-        signs: of the rotation, int8, of what is sent but for a value that goes as it is; None
-            where nothing is rotated.
+        signs: of the rotation, int8, one for each value that is sent, but for values that go as
+            they are; None where nothing is rotated.
     """
 
     values: int
@@ -42,18 +63,17 @@ class BlockCode:
 
     @property
     def sent(self) -> int:
-        """How many values are sent."""
         return self.values if self.places is None else self.places.size
 
     def encode(self, x: NDArray[np.float32]) -> NDArray[np.float32] | NDArray[np.float64]:
-        """What of a block is rounded, and sent: (sent,), of an L2 norm that is at most x's.
-
-        It is float64, or x itself where there is nothing to do.
+        """Encodes a block into the values that are rounded and sent; their L2 norm is at most x's.
 
         Args:
             x: float32 (values,).
+        Returns:
+            float64 (sent,), or x itself where there is nothing to do.
         Raises:
-            WrongShape: another shape.
+            WrongShape: x has another shape.
         """
         if x.shape != (self.values,):
             raise WrongShape(f"this block has {self.values} values, not shape {list(x.shape)}")
@@ -61,23 +81,23 @@ class BlockCode:
             return x
         taken = (x if self.places is None else x[self.places]).astype(np.float64)
         if self.signs is not None:
-            taken[: self.signs.size] = rotate.rotated(taken[: self.signs.size], self.signs)
+            taken[: self.signs.size] = rotated(taken[: self.signs.size], self.signs)
         return taken
 
     def decode(self, mean: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.float32]:
-        """What a mean of encodings is the mean of: float32 (values,), 0 where nothing was sent.
+        """Decodes a mean of encodings: float32 (values,), 0 where nothing was sent.
 
         Args:
             mean: (sent,).
         Raises:
-            WrongShape: another shape.
+            WrongShape: mean has another shape.
         """
         if mean.shape != (self.sent,):
             raise WrongShape(f"{self.sent} values of this block are sent, not {list(mean.shape)}")
         made = mean.astype(np.float64)
         if self.signs is not None:
             turned = made[: self.signs.size]
-            turned[:] = rotate.rotated_back(turned, self.signs)
+            turned[:] = rotated_back(turned, self.signs)
         if self.places is None:
             return made.astype(np.float32)
         if self.factors is not None:
@@ -93,10 +113,10 @@ class Chain:
 
     Args:
         one_in: one of so many values is sent; 1: all are.
-        rotates: whether what is sent is rotated.
-        unbiased: whether a value that is sent counts for those of its run that are not, so that
-            the decoded mean is right on average over supports. Clients that keep what they did not
-            send will send that later, and nothing stands for it.
+        rotates: whether the values that are sent are rotated.
+        unbiased: whether a value that is sent counts for the others of its run too, so that the
+            decoded mean is right on average over supports. False under feedback: clients keep what
+            they did not send, and send it later.
     """
 
     one_in: int = 1
@@ -110,20 +130,125 @@ class Chain:
 
     @property
     def plain(self) -> bool:
-        """Whether every value is sent as it is."""
         return self.one_in == 1 and not self.rotates
 
     def block(self, values: int, draw: Draw, apart: int = 0) -> BlockCode:
-        """The code of a block of so many values, of which the last `apart` go as they are."""
+        """Makes the code of a block of so many values, of which the last `apart` go as they are."""
         coded = values - apart
-        count = support.sent(coded, self.one_in)
+        count = sent(coded, self.one_in)
         places = factors = by = None
         if self.one_in > 1:
-            places = support.places(coded, self.one_in, draw("support", count))
+            places = draw_places(coded, self.one_in, draw("support", count))
             places = np.append(places, np.arange(coded, values))
             if self.unbiased:
-                factors = support.runs(coded, self.one_in).astype(np.float64)
+                factors = runs(coded, self.one_in).astype(np.float64)
                 factors = np.append(factors, np.ones(apart))
         if self.rotates:
-            by = rotate.signs(count, draw("rotate", rotate.sign_words(count)))
+            by = signs(count, draw("rotate", sign_words(count)))
         return BlockCode(values, places, factors, by)
+
+
+# --- the support -------------------------------------------------------------------
+
+
+def sent(values: int, one_in: int) -> int:
+    """How many of so many values are sent: ceil(values / one_in)."""
+    return -(-values // one_in)
+
+
+def runs(values: int, one_in: int) -> NDArray[np.int64]:
+    """The lengths of the runs, int64 (sent,): `one_in`, but for the last.
+
+    1 / length is the chance of each value of a run to be sent.
+    """
+    lengths = np.full(sent(values, one_in), one_in, np.int64)
+    if values % one_in:
+        lengths[-1] = values % one_in
+    return lengths
+
+
+def draw_places(values: int, one_in: int, words: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Draws the place of one value in each run: floor(word * length / 2^32) after its start.
+
+    Every place of a run is as likely as any other, within one_in / 2^32.
+
+    Args:
+        words: uint32 (sent,), uniform.
+    Returns:
+        int64 (sent,), ascending.
+    """
+    lengths = runs(values, one_in)
+    drawn = words.astype(np.uint64) * lengths.astype(np.uint64) >> np.uint64(32)
+    drawn += np.arange(0, values, one_in, dtype=np.uint64)
+    return drawn.view(np.int64)
+
+
+# --- the rotation ------------------------------------------------------------------
+
+
+def sign_words(values: int) -> int:
+    """How many words of 32 bits the signs of so many values take."""
+    return -(-values // 32)
+
+
+def signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
+    """Makes signs of words, the lowest bit first: int8 (values,), each -1 or 1.
+
+    Args:
+        words: uint32 (sign_words(values),), uniform.
+    """
+    bits = np.unpackbits(words.astype("<u4", copy=False).view(np.uint8), bitorder="little")
+    return 1 - 2 * bits[:values].view(np.int8)
+
+
+def rotated(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
+    """H S x / 2^k: float64 (n,).
+
+    Args:
+        x: float64 (n,).
+        by: signs, int8 (n,).
+    """
+    made = x * by
+    _transform(made)
+    return made
+
+
+def rotated_back(y: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
+    """S H y / 2^k, which undoes `rotated`; the arguments are the same."""
+    made = y.copy()
+    _transform(made)
+    made *= by
+    return made
+
+
+def sections(values: int) -> Iterator[tuple[slice, int]]:
+    """Yields (where, size of its pieces) of all that is transformed; up to three values are not."""
+    start, size = 0, LARGEST
+    while size > 1:
+        stop = start + (values - start) // size * size
+        if stop > start:
+            yield slice(start, stop), size
+        start, size = stop, size // 4
+
+
+def _transform(x: NDArray[np.float64]) -> None:
+    """H x / 2^k of every piece, in place."""
+    for where, size in sections(x.size):
+        pieces = x[where].reshape(size, -1)
+        for first in range(0, pieces.shape[1], _COLUMNS):
+            part = np.ascontiguousarray(pieces[:, first : first + _COLUMNS])
+            _butterflies(part.reshape(-1), size)
+            np.multiply(
+                part, 0.5 ** (size.bit_length() // 2), out=pieces[:, first : first + _COLUMNS]
+            )
+
+
+def _butterflies(flat: NDArray[np.float64], size: int) -> None:
+    """H of each column of a matrix of `size` rows, stored row by row, in place."""
+    half = flat.size // size
+    while half < flat.size:
+        pairs = flat.reshape(-1, 2, half)
+        difference = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] += pairs[:, 1]
+        pairs[:, 1] = difference
+        half *= 2

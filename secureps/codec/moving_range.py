@@ -1,19 +1,19 @@
 """A grid's range that follows the mean norm of updates, which is sent inside the encryption.
 
 In a version whose scale is s updates travel in units of s: the grid, made for an update as long as
-the clip C, is as fine as for one of the length C s. One value more behind them says how long the
+the clip C, is as fine as for one of the length C s. One more value behind them says how long the
 update is, in the same units:
 
-    (clipped update / s, (2 |update| / (4 C s) - 1) range)     with range the grid's: -1 to 1 of it
+    (clipped update / s, (2 |update| / (4 C s) - 1) range)     with the grid's range: -1 to 1 of it
 
-so that 0 to 4 times C s are told, and on average without error, in however few bits. What is more
-than 4 counts as 4. The mean of the cohort is opened with its sum, and makes the next scale:
+So 0 to 4 times C s can be told, without error on average, in however few bits; a longer update
+counts as 4. The mean of the cohort is opened with its sum, and makes the next scale:
 
     s' = s 4 (share of the range + 1) / 2, kept within s / 4 to 4 s and LEAST to 1
 
-The first is 1: the range begins as that of the clip. Nobody computes it twice: the one shard that
-has the value does, rounds it to float32, and everybody else is told. The mean norm is public
-thereafter, as the mean update is.
+The first scale is 1: the range begins as that of the clip. The one shard that has the value
+computes the next scale, rounds it to float32, and tells everybody else. From then on the mean norm
+is public, as the mean update is.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import numpy as np
 from secureps.errors import Malformed, PlanRefused
 
 LEAST = 2.0**-20
-"""The least scale: a run whose updates have become as short as that moves nothing any more."""
+"""The least scale: such short updates no longer move the model."""
 MOST = 4.0
-"""How many times as long as expected an update may be, for its length to be told."""
+"""How many times the expected length can be told of an update."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ class MovingRange:
             raise PlanRefused(f"a clip of {self.clip:g} under a range that moves: 2^-100 to 2^100")
 
     def told(self, norm: float, scale: float) -> np.float32:
-        """What a client sends of an update's length, within the grid's range.
+        """The value that tells an update's length, within the grid's range.
 
         Args:
-            norm: L2, of the clipped update. scale: of the base version.
+            norm: L2, of the clipped update.
+            scale: of the base version.
         """
         times = min(norm / (self.clip * scale), MOST)
         return np.float32((2 * times / MOST - 1) * self.range)
@@ -61,14 +62,15 @@ class MovingRange:
         """The next version's scale, a float32.
 
         Args:
-            scale: of this version; mean: of what the cohort's members told.
+            scale: of this version.
+            mean: of the values that the cohort's members told.
         """
         times = MOST * (mean / self.range + 1) / 2
         moved = scale * min(max(times, 1 / MOST), MOST)
         return float(np.float32(min(max(moved, LEAST), 1.0)))
 
     def check(self, scale: float | None) -> float:
-        """A scale that somebody else made; Malformed unless it is one of a range."""
+        """Returns a scale that another party made; Malformed if no range has it."""
         if scale is None or not LEAST <= scale <= 1:  # NaN is within no bounds
             raise Malformed(f"a range's scale of {scale}: it is kept between {LEAST:g} and 1")
         return scale

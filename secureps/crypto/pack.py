@@ -50,16 +50,15 @@ class Packing:
             )
 
     def coefficients(self, n: int) -> int:
-        """The number of coefficients of n values: ceil(n / digits)."""
         return -(-n // self.digits)
 
     def pack(self, u: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Packs values; the places that are left over hold zeros.
+        """Packs values; places that are left over hold zeros.
 
         Args:
-            u: int64 of shape (n,), each in [0, base).
+            u: int64 (n,), each in [0, base).
         Returns:
-            int64 of shape (ceil(n / digits),), each in [0, base**digits).
+            int64 (ceil(n / digits),), each in [0, base**digits).
         Raises:
             WrongShape: u is not a vector of int64.
             Malformed: a value is no digit of the base.
@@ -77,13 +76,13 @@ class Packing:
         return packed
 
     def unpack(self, m: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-        """Unpacks what `pack` made, or a sum of packed vectors within the capacity.
+        """Unpacks a packed vector, or a sum of packed vectors within the capacity.
 
         Args:
-            m: int64 of shape (ceil(n / digits),), public.
+            m: int64 (ceil(n / digits),), public.
             n: how many values were packed.
         Returns:
-            int64 of shape (n,), each in [0, base).
+            int64 (n,), each in [0, base).
         Raises:
             WrongShape: m has another shape or dtype than n values take.
             Malformed: a coefficient is not in [0, base**digits): some client overflowed.

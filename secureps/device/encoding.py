@@ -1,26 +1,29 @@
-"""Clips, encodes and rounds values where they lie, to the bits of `privacy` and `codec`.
+"""Clips, encodes, rounds and noises an update where it lies, to the bits of `privacy` and `codec`.
 
 Support, rotation and rounding are gathers, additions and single operations of float64 in the order
-that the host has them; places and signs are the `codec.chain.BlockCode`'s. A device without float64
-(MPS) has none of it.
+that the host has them; places and signs are the `codec.chain.BlockCode`'s. `first_difference` tries
+a device before an update is left to it: it may lack float64 (MPS), or round otherwise than IEEE 754
+says.
 
-**Words.** The words of a stream, ChaCha20 (RFC 8439), are made on the device that uses them, in
-operations of torch: additions of int32 wrap around, and a rotation is two shifts and a mask.
-Nothing else is needed, so that every device makes the words that `crypto.sampling.Stream` makes on
-the host.
+**Words.** The words of a stream, ChaCha20 (RFC 8439), are made on the device that uses them, by
+additions of int32, which wrap around, and rotations, which are two shifts and a mask. So every
+device makes the words that `crypto.sampling.Stream` makes on the host.
 
-**Norms.** Values are clipped where they lie, to the bits of `privacy.mechanism`. A sum of squares
-is made in one order: of each PIECE values pairwise as NumPy adds them, and of pieces exactly. NumPy
-halves a run until 128 values are left, adds these up in eight columns, and the columns as ((0 + 1)
-+ (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The accuracy of floating point summation"). Products
-and sums are operations of their own, so that none is fused. NumPy itself adds what is left after
-the last whole piece.
+**Norms.** A sum of squares is made in the host's order: of each PIECE values pairwise as NumPy adds
+them, and of pieces exactly. NumPy halves a run until 128 values are left, adds these up in eight
+columns, and the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The accuracy of
+floating point summation"). Products and sums are separate operations, so that none is fused. NumPy
+itself adds what is left after the last whole piece.
+
+**Noise.** Nothing is kept that can be made again from values and words: rounding is repeated for
+the norm, for the digests that the noise is bound to, and for the noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -28,18 +31,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secureps.codec.chain import BlockCode
+from secureps.codec.chain import BlockCode, Chain, sections
 from secureps.codec.grid import Grid
-from secureps.codec.rotate import sections
-from secureps.crypto.sampling import Stream
-from secureps.errors import NotFinite
+from secureps.crypto.sampling import Stream, public_stream
+from secureps.errors import InternalError, NotFinite
+from secureps.privacy import mechanism as host
+from secureps.privacy.client_level import MOST_TRIES, ClientMechanism
 from secureps.privacy.mechanism import PIECE, factor_within
+from secureps.privacy.skellam import Skellam
+from secureps.wording import one_line
 
 TOGETHER = 1 << 20
 """Values that are worked on at a time, a multiple of PIECE: float64 of them are 8 MiB."""
 
 _RUN = 128
 """Values that are added up in eight columns."""
+
+BLOCK = 16
+"""Words of a block of ChaCha20."""
+
+_COLUMNS = 1 << 10
+"""Pieces of a rotation at a time: of 1024 values each they are 8 MiB."""
+
+_SQUARES = 1 << 14
+"""Squares that add up within int64, each up to 2^48."""
+
+
+# --- norms and clips -----------------------------------------------------------------
 
 
 def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
@@ -51,23 +69,24 @@ def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
 def divisor(value: float, like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """A number to divide by, (1,), on a tensor's device.
 
-    Torch divides by a number of the host's as it multiplies by its inverse, on some devices: that
-    has other bits.
+    Some devices divide by a number of the host's by multiplying by its inverse: other bits.
     """
     return torch.full((1,), value, dtype=dtype, device=like.device)
 
 
 def furthest(values: Tensor) -> float:
-    """How far from zero the furthest value is; 0 of none."""
+    """The largest distance of a value from zero; 0 of none."""
     return max((float(each.abs().max()) for each in pieces(values)), default=0.0)
 
 
 def clip_factor(parts: Callable[[], Iterable[Tensor]], bound: float) -> tuple[float, float]:
-    """By what values are multiplied, and their norm: `privacy.mechanism.clip_factor`.
+    """The factor by which a clip multiplies values, and their norm.
+
+    As `privacy.mechanism.clip_factor`.
 
     Args:
-        parts: float32, of a multiple of PIECE values but for the last; asked twice where once is
-            too close.
+        parts: float32, of a multiple of PIECE values but for the last; asked a second time where
+            the norm is too close to the bound to call.
         bound: C, finite and > 0.
     Raises:
         NotFinite, PlanRefused: as there.
@@ -95,7 +114,7 @@ def shrink(values: Tensor, factor: float) -> None:
 
 
 def sums_of_squares(part: Tensor) -> list[float]:
-    """Of each PIECE values, float32, the sum of their squares in float64."""
+    """The sum of squares of each PIECE values, float32, in float64."""
     whole = part.numel() // PIECE * PIECE
     sums = list[float]()
     if whole:
@@ -111,7 +130,6 @@ def sums_of_squares(part: Tensor) -> list[float]:
 
 
 def _columns(squares: Tensor) -> Tensor:
-    """Sums of the last two dimensions, (..., rows, 8), row after row and then pairwise."""
     made = squares[..., 0, :]
     for row in range(1, squares.shape[-2]):
         made = made + squares[..., row, :]
@@ -120,12 +138,11 @@ def _columns(squares: Tensor) -> Tensor:
     return made[..., 0] + made[..., 1]
 
 
-BLOCK = 16
-"""Words of a block."""
+# --- words ---------------------------------------------------------------------------
 
 
 def rotated_left(x: Tensor, bits: int) -> Tensor:
-    """x, int32 of any shape, with its bits moved round to the left."""
+    """x, int32 of any shape, with its bits rotated to the left."""
     # `>>` of a signed number brings its sign along: the mask takes that away again
     return (x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))
 
@@ -134,8 +151,8 @@ def words(stream: Stream, first: int, count: int, device: torch.device) -> Tenso
     """Words first to first + count of a stream, counted from its beginning.
 
     Returns:
-        int32 (count,), the bits of the stream's uint32, on the device; it takes the memory of three
-        such tensors meanwhile.
+        int32 (count,), the bits of the stream's uint32, on the device. Three such tensors are in
+        memory meanwhile.
     Raises:
         InternalError: beyond the end of the stream.
     """
@@ -155,18 +172,13 @@ def words(stream: Stream, first: int, count: int, device: torch.device) -> Tenso
 
 
 def _round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four quarter rounds beside one another, of rows of a state, each (4, blocks)."""
     return _half_round(*_half_round(a, b, c, d, 16, 12), 8, 7)
 
 
 def _half_round(
     a: Tensor, b: Tensor, c: Tensor, d: Tensor, left_d: int, left_b: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Half of a quarter round, by how far it turns d and b to the left.
-
-    Args:
-        a, b, c, d: int32, of one shape.
-    """
+    """Half of a quarter round, by how far it rotates d and b to the left."""
     a = a + b
     d = rotated_left(d ^ a, left_d)
     c = c + d
@@ -175,16 +187,15 @@ def _half_round(
 
 
 def unsigned(made: Tensor) -> Tensor:
-    """The same words as they count, int64 in [0, 2^32)."""
+    """The same words as unsigned numbers, int64 in [0, 2^32)."""
     return made.to(torch.int64) & 0xFFFFFFFF
 
 
-_COLUMNS = 1 << 10
-"""Pieces of a rotation at a time: of 1024 values each they are 8 MiB."""
+# --- encoding and rounding -------------------------------------------------------------
 
 
 def encode(code: BlockCode, x: Tensor) -> Tensor:
-    """What of a block is rounded, and sent: `BlockCode.encode`.
+    """`BlockCode.encode` on the device.
 
     Args:
         x: float32 (values,).
@@ -193,16 +204,16 @@ def encode(code: BlockCode, x: Tensor) -> Tensor:
     """
     if code.places is None and code.signs is None:
         return x
-    taken = (x if code.places is None else x[_placed(code.places, x)]).double()
+    taken = (x if code.places is None else x[_like(code.places, x)]).double()
     if code.signs is not None:
         turned = taken[: code.signs.size]
-        turned *= _placed(code.signs, x)
+        turned *= _like(code.signs, x)
         _transform(turned)
     return taken
 
 
 def decode(code: BlockCode, mean: Tensor) -> Tensor:
-    """What an encoding stands for: float32 (values,), `BlockCode.decode`.
+    """`BlockCode.decode` on the device: float32 (values,).
 
     Args:
         mean: float64 (sent,); it is changed.
@@ -210,18 +221,18 @@ def decode(code: BlockCode, mean: Tensor) -> Tensor:
     if code.signs is not None:
         turned = mean[: code.signs.size]
         _transform(turned)
-        turned *= _placed(code.signs, mean)
+        turned *= _like(code.signs, mean)
     if code.places is None:
         return mean.float()
     if code.factors is not None:
-        mean *= _placed(code.factors, mean)
+        mean *= _like(code.factors, mean)
     whole = torch.zeros(code.values, dtype=torch.float32, device=mean.device)
-    whole[_placed(code.places, mean)] = mean.float()
+    whole[_like(code.places, mean)] = mean.float()
     return whole
 
 
 def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
-    """The integers of values, int32 (n,): `Grid.encode`.
+    """`Grid.encode` on the device: int32 (n,).
 
     Args:
         x: float32 or float64 (n,).
@@ -248,13 +259,12 @@ def rounded(value: Tensor, words: Tensor) -> Tensor:
     return floor + (unsigned(words).double() < (value - floor) * 2.0**32).double()
 
 
-def _placed(array: NDArray[Any], like: Tensor) -> Tensor:
-    """An array where a tensor lies."""
+def _like(array: NDArray[Any], like: Tensor) -> Tensor:
     return torch.from_numpy(np.array(array)).to(like.device)
 
 
 def _transform(x: Tensor) -> None:
-    """H x / 2^k of every piece, in place: `codec.rotate`, butterfly by butterfly."""
+    """H x / 2^k of every piece, in place, butterfly by butterfly."""
     for where, size in sections(x.numel()):
         table = x[where].view(size, -1)
         for first in range(0, table.shape[1], _COLUMNS):
@@ -267,3 +277,166 @@ def _transform(x: Tensor) -> None:
                 pairs[:, 1] = difference
                 half *= 2
             columns.copy_(part * 0.5 ** (size.bit_length() // 2))
+
+
+# --- noise ---------------------------------------------------------------------------
+
+
+class DeviceRounding:
+    """`ClientMechanism.rounded` on the device, block by block.
+
+    Args:
+        blocks: each makes the values of a block, float32, after the clip, the same at every call.
+        starts: how many values are before each block, and at the end the number of all.
+        stream: the words of all tries, one after another.
+    Raises:
+        InternalError: the words are not random, or the update was not clipped.
+    """
+
+    def __init__(
+        self,
+        mechanism: ClientMechanism,
+        blocks: Sequence[Callable[[], Tensor]],
+        starts: Sequence[int],
+        stream: Stream,
+    ) -> None:
+        self._made, self._stream = mechanism.calibration, stream
+        self._blocks, self._starts = blocks, starts
+        for self._tried in range(MOST_TRIES):
+            if sum(map(self._squares, range(len(blocks)))) <= self._made.limit:
+                return
+        raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
+
+    @property
+    def blocks(self) -> int:
+        return len(self._blocks)
+
+    def steps(self, block: int) -> Iterator[Tensor]:
+        """Yields z of a block's values before any noise, a few at a time: int64."""
+        at = self._tried * self._starts[-1] + self._starts[block]
+        for piece in pieces(self._blocks[block]()):
+            drawn = words(self._stream, at, piece.numel(), piece.device)
+            scaled = piece.double() * (1.0 / self._made.step * (1.0 - 2.0**-50))
+            yield rounded(scaled, drawn).to(torch.int64)
+            at += piece.numel()
+
+    def _squares(self, block: int) -> int:
+        """The squared norm of a block, exactly."""
+        sums = [part.sum() for z in self.steps(block) for part in pieces(z * z, _SQUARES)]
+        return sum(torch.stack(sums).tolist())
+
+
+class DeviceSkellam:
+    """`Skellam.sample` with its table on the device: the same values.
+
+    Args:
+        stream: of the noise, which is used for nothing else.
+    """
+
+    def __init__(self, sampler: Skellam, stream: Stream, device: torch.device) -> None:
+        self._sampler, self._stream, self._device = sampler, stream, device
+        self._read = 0
+
+    @cached_property
+    def _bounds(self) -> Tensor:
+        return torch.from_numpy(self._sampler.table.bounds).to(self._device)
+
+    @cached_property
+    def _guide(self) -> Tensor:
+        return torch.from_numpy(self._sampler.table.guide).to(self._device)
+
+    def next(self, count: int) -> Tensor:
+        """The next values, int64 (count,).
+
+        Raises:
+            InternalError: the words are not random.
+        """
+        values = torch.empty(count, dtype=torch.int64, device=self._device)
+        done = 0
+        while done < count:
+            n = min(TOGETHER, count - done)
+            found, undecided = self._look_up(words(self._stream, self._read, 2 * n, self._device))
+            if not undecided.numel():
+                values[done : done + n] = found
+                self._read, done = self._read + 2 * n, done + n
+                continue
+            # once in 2^40 or less: the host reads on
+            first = int(undecided[0])
+            values[done : done + first] = found[:first]
+            self._read += 2 * first
+            values[done + first] = self._sampler.decided(self._pair)
+            done += first + 1
+        return values
+
+    def _pair(self) -> int:
+        low, high = self._stream.at(self._read).words(2).tolist()
+        self._read += 2
+        return int(low | high << 32)
+
+    def _look_up(self, held: Tensor) -> tuple[Tensor, Tensor]:
+        """Signed values of pairs of words, and the places that the table leaves undecided."""
+        table, upper = self._sampler.table, self._bounds[1:]
+        low, high = unsigned(held).view(-1, 2).unbind(1)
+        u = (high << 30) | (low >> 2)
+        size = self._guide[u >> table.shift].to(torch.int64)
+        size += (upper[size] <= u).to(torch.int64)
+        late = (upper[size] <= u).nonzero()[:, 0]
+        if late.numel():
+            size[late] = torch.searchsorted(upper, u[late], right=True)
+        undecided = (u - self._bounds[size] < table.slack).nonzero()[:, 0]
+        negative = -(low & 1)
+        return (size ^ negative) - negative, undecided
+
+
+# --- whether a device makes the same bits ------------------------------------------------
+
+
+_TRIED = PIECE + 4321
+_TRIED_GRID = Grid(16, 0.7)
+_VARIANCE = 1000.0
+
+
+@cache
+def first_difference(device: torch.device) -> str:
+    """Names the first step of an update in which a device's bits are not the host's.
+
+    Or says why the device cannot take the step. Empty: all bits are the same.
+    """
+    try:
+        return next((step for step, same in _steps(device) if not same), "")
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        return one_line(error, lines=1) or type(error).__name__  # empty would say: the same bits
+
+
+def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:
+    """Takes each step on values of every size; says whether its bits are the host's."""
+    stream = public_stream("secureps-bits")
+    drawn = stream.at(5).words(_TRIED)
+    there = words(stream, 5, _TRIED, device)
+    yield "words", np.array_equal(there.cpu().numpy().view(np.uint32), drawn)
+
+    whole = (drawn.astype(np.float64) / 2**32 - 0.5) * 10.0 ** (drawn % 30 - 25.0)
+    x = whole.astype(np.float32)
+    values = torch.from_numpy(x.copy()).to(device)
+    factor, norm = clip_factor(lambda: [values], 3.0)
+    here_too = host.clip_factor(lambda: np.split(x, [PIECE]), 3.0)
+    yield "norms", (factor, norm) == here_too
+    shrink(values, factor)
+    host.shrink(x, factor)
+    yield "clips", np.array_equal(values.cpu().numpy(), x)
+    quotient = values / divisor(0.37, values, torch.float32)
+    yield "quotients", np.array_equal(quotient.cpu().numpy(), x / np.float32(0.37))
+
+    code = Chain(3, True).block(_TRIED, lambda stage, count: public_stream(stage).words(count))
+    here, encoded = code.encode(x), encode(code, values)
+    yield "rotations", np.array_equal(encoded.cpu().numpy(), here)
+    back = decode(code, encoded.clone()).cpu().numpy()
+    yield "decoding", np.array_equal(back, code.decode(here))
+    steps = round_to_grid(encoded, there[: code.sent], _TRIED_GRID, 0.3).cpu().numpy()
+    yield "rounding", np.array_equal(steps, _TRIED_GRID.encode(here, drawn[: code.sent], 0.3))
+
+    sampler = Skellam(_VARIANCE)
+    noise = DeviceSkellam(sampler, stream, device).next(1000).cpu().numpy()
+    yield "noise", np.array_equal(noise, sampler.sample(1000, stream.at(0).words))

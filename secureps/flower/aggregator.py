@@ -1,7 +1,7 @@
 """The servers of a run inside Flower's engine: coordinator and shards, in threads of a ServerApp.
 
-They are those of `secureps serve`, with their journals on disk: a ServerApp that was killed goes
-on where they stand. Clients reach them by a `Relay`, and key holders dial the coordinator as ever.
+They are those of `secureps serve`, with their journals on disk: a ServerApp that was killed
+continues from them. Clients reach them by a `Relay`; key holders dial the coordinator.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ from secureps.wire.waves.batch import Entry, about
 from secureps.wire.waves.relay import Relay, answering
 
 ANSWER, LOOK = 600.0, 1.0
-"""Seconds within which a server of this process answers, if it has not ended, and between two looks
-at whether it has: who waits for one that failed would never hear why."""
+"""Seconds that a server of this process has to answer, and between two looks at whether it has
+ended: a caller learns why it failed instead of waiting."""
 MOST_BYTES_A_VALUE = 64
-"""Of a sealed block: more than any cipher takes for one."""
+"""More bytes than any cipher's sealed block has for a value."""
 
 Tensors = dict[str, NDArray[Any]]
 T = TypeVar("T")
@@ -80,8 +80,8 @@ class Aggregator:
     Args:
         kit: folder with the public part, and the private keys of coordinator and shards.
         folder: of states and checkpoints.
-        listen: HOST:PORT at which key holders reach the coordinator; empty where they are nodes.
-        simulated: all parties are of this machine.
+        listen: HOST:PORT at which key holders reach the coordinator; empty if they are nodes.
+        simulated: all parties are on this machine.
         unsafe_seed: of shards' noise, in tests.
 
     Raises:
@@ -160,10 +160,10 @@ class Aggregator:
         return MOST_BYTES_A_VALUE * sum(math.prod(spec.shape) for spec in tensors)
 
     def settled(self) -> None:
-        """Waits until the coordinator has told all that follows from what it has handled."""
+        """Waits until the coordinator has sent everything that follows from the requests so far."""
         told: Future[None] = Future()
         self._parties[COORDINATOR].later(partial(told.set_result, None))
-        self._answered(COORDINATOR, told)
+        self._wait_for(COORDINATOR, told)
 
     def foreseen(
         self, client: str, orders: Iterable[object]
@@ -181,7 +181,7 @@ class Aggregator:
         return entries, payloads
 
     def _block(self, owner: str, ask: GetBlock) -> Payload | None:
-        """A published block; None if it is not to be had: its client asks for it then."""
+        """A published block; None if its server has none: then the client asks for it."""
         place = (ask.group, ask.version, ask.block)
         if place not in self._blocks:
             try:
@@ -240,7 +240,7 @@ class Aggregator:
         return bytes(found.payload)
 
     def _fetch(self, owner: str, ask: GetBlock) -> Payload:
-        """A block as it lies in a message: copied once, and not for each client."""
+        """Fetches a block as it lies in a message: it is copied once, and not for each client."""
         found = self._ask(owner, ask)
         assert isinstance(found, Payload)
         return Payload(found.digest, bytes(found.payload))
@@ -251,13 +251,13 @@ class Aggregator:
         return self._welcome
 
     def _ask(self, server: str, message: Any) -> Any:
-        return self._answered(server, self._parties[server].request(COORDINATOR, message))
+        return self._wait_for(server, self._parties[server].request(COORDINATOR, message))
 
-    def _answered(self, server: str, answer: Future[T]) -> T:
-        """What a server says.
+    def _wait_for(self, server: str, answer: Future[T]) -> T:
+        """Waits for a server's answer.
 
         Raises:
-            NotReady: it says nothing for too long.
+            NotReady: none has come for too long.
             SecurepsError: a refusal, or whatever ended a server.
         """
         until = time.monotonic() + ANSWER
@@ -311,14 +311,14 @@ class Aggregator:
     def _turn(loop: RealLoop, executor: Executor) -> None:
         try:
             loop.run()
-        except BaseException as error:  # nothing would be done any more, and all look alive
+        except BaseException as error:  # else the server would look alive and do nothing
             executor.fail(error)
 
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         checkpoints = self._folder / "checkpoints"
         if name == COORDINATOR:
-            # Where holders are nodes, to wait until they have looked would cost every round another
-            # wave; in a simulation a way there and back after the last update, of all that wait.
+            # To wait until holders have checked a cohort would cost every round another wave where
+            # they are nodes; in a simulation, a round trip during which all wait.
             looks = bool(self.address) and not self.simulated
             founding = assemble.Founding(self.plan, self._initial, os.urandom(32), looks)
             return assemble.make_coordinator(self.kit, founding, checkpoints, stores, around)
@@ -342,15 +342,16 @@ SIMULATED = (sys.executable, "-P", "-m", "secureps.flower.simulated_holder")
 class Holders:
     """The key holders of one run that are processes of this machine; a context, which ends them.
 
-    Each is a `secureps serve keyholder`. Those whose private keys are in the run's kit are started
-    here; the others are somebody else's processes, and dial the coordinator's address. In a
-    simulation all are started here, by a program that waits for no disk
+    Each is a `secureps serve keyholder`. Holders whose private keys are in the run's kit are
+    started here; the others are somebody else's processes, and dial the coordinator's address. A
+    simulation starts all of them, by a program that does not wait for the disk
     (`flower.simulated_holder`).
 
     Args:
-        root: the run's folder; address: HOST:PORT of the coordinator, empty where nodes relay to
-            key holders: then none is started here.
-        simulated: all parties are of this machine, and the run is over with it.
+        root: the run's folder.
+        address: HOST:PORT of the coordinator, empty where nodes relay to key holders: then none is
+            started here.
+        simulated: all parties are on this machine, and the run is over with it.
     """
 
     def __init__(self, plan: Plan, root: Path, kit: Path, address: str, simulated: bool) -> None:
@@ -376,7 +377,7 @@ class Holders:
         self._supervisor.__exit__(None, None, None)
 
     def look(self) -> None:
-        """Starts again what has died; OperatorError if that does not help."""
+        """Starts dead processes again; OperatorError if that does not help."""
         for each in self._supervisor.poll():
             if isinstance(each, Died):
                 log.warning("%s died (%s), and is started again", each.name, each.how)

@@ -48,7 +48,8 @@ class Founder:
     """What a ServerApp decides of a run.
 
     Args:
-        plan: its own file; rounds: how many versions.
+        plan: its own file.
+        rounds: how many versions.
         optimizer: of its strategy, in the plan's words; None for the mean itself.
         fraction, least: of the nodes, how many train in a round.
         clients: how many nodes there are.
@@ -65,11 +66,11 @@ class Founder:
 
     @property
     def name(self) -> str:
-        """The plan's own name, by which its runs are called."""
+        """The plan's own name, after which its runs are called."""
         return load_plan(self.plan).section.name
 
     def found(self, root: Path, model: Mapping[str, Array]) -> Plan:
-        """Makes a run's folder with its plan and version 0; goes on with one that is there.
+        """Makes a run's folder with its plan and version 0, or continues an existing run.
 
         Raises:
             ConfigError, PlanRefused: the plan cannot be played inside Flower's engine.
@@ -128,7 +129,7 @@ def _of_metrics(section: PlanSection, first: GroupSection, count: int) -> GroupS
 
 
 def refuse_unfit(section: PlanSection) -> None:
-    """PlanRefused for what a plan cannot have inside Flower's engine, and why."""
+    """Raises PlanRefused, with the reason, for what a plan cannot have inside Flower's engine."""
     if isinstance(section.privacy, RecordPrivacySection):
         raise PlanRefused(
             'privacy: a Flower app takes steps of its own, which nobody accounts: unit = "client" '

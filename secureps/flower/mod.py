@@ -2,9 +2,9 @@
 
     app = ClientApp(mods=[secureps_mod])
 
-It comes first of an app's mods, and answers train messages of `SecureFedAvg` alone: any other would
-have the app answer in the clear. Messages to evaluate and queries pass as they are, but for those
-that the node's site keeps from the app.
+It comes first of an app's mods, and answers only train messages of `SecureFedAvg`: to any other
+train message the app would answer in the clear. Messages to evaluate and queries pass as they are,
+unless the node's site keeps them from the app.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from secureps.wire.waves.batch import MOST_BYTES
 log = logging.getLogger("secureps")
 
 APP = "the app's own code failed; the node's log says where"
-"""Its words may quote records: they go no further than the node."""
+"""Said in place of the app's words, which may quote records and so stay at the node."""
 OURS = "the node failed (our own fault); its log says how"
 
 
@@ -54,28 +54,33 @@ def secureps_mod(
 ) -> Message:
     """Answers a train message with a sealed update, made of what the app answers to it.
 
-    What goes wrong is told to the server in the answer, in one line; nothing of the app's is.
+    Any error is told to the server in the answer, in one line; the app's own words are not.
+
+    Args:
+        message: of Flower's server.
+        context: of the node; its node_config has the node's settings (docs/flower.md).
+        call_next: the app, and any mods after this one.
     """
     if message.metadata.message_type.partition(".")[0] != "train":
         if HOLDER in context.node_config:
             return refusal(message, "the node of a key holder has no data, and evaluates nothing")
         try:
-            _allowed(message, context)
+            _refuse_forbidden(message, context)
         except SecurepsError as error:
-            return refusal(message, _told(error))
+            return refusal(message, _report(error))
         return call_next(message, context)
     try:
-        _allowed(message, context)
-        parcel = _sealed(message, context, call_next)
+        _refuse_forbidden(message, context)
+        parcel = _seal(message, context, call_next)
     except SecurepsError as error:
-        parcel = post.Parcel({"error": _told(error)})
+        parcel = post.Parcel({"error": _report(error)})
     except Exception as error:  # Flower would send its words
         log.exception("the node failed")
         parcel = post.Parcel({"error": f"{type(error).__name__}: the node's log says where"})
     return answer(message, post.packed(parcel))
 
 
-def _allowed(message: Message, context: Context) -> None:
+def _refuse_forbidden(message: Message, context: Context) -> None:
     site = context.node_config.get(SITE)
     if site is None:
         return
@@ -84,8 +89,8 @@ def _allowed(message: Message, context: Context) -> None:
         raise TermsRefused(own, heard)
 
 
-def _told(error: SecurepsError) -> str:
-    """Logs an error here; what the server hears of it."""
+def _report(error: SecurepsError) -> str:
+    """Logs an error here; returns what the server may hear of it."""
     log.error("%s", one_line(error))
     if isinstance(error, ScriptFailed):
         return APP
@@ -94,7 +99,7 @@ def _told(error: SecurepsError) -> str:
     return error.revealed if isinstance(error, TermsRefused) else one_line(error)
 
 
-def _sealed(
+def _seal(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> post.Parcel:
     frame = inspect.currentframe()
@@ -144,7 +149,7 @@ class Node:
         self._seed = self._own_seed()
 
     def wave(self, data: bytes, payloads: Mapping[bytes, bytes], trainer: AppTrainer) -> Answer:
-        """Hears one batch of the servers', and answers it; raises as `OneWave.play`."""
+        """Takes one batch of the servers' messages, and answers it; raises as `OneWave.play`."""
         settings, policy = self._settings, self._policy
         ledger = policy.ledger_of(None) or default_ledger(settings.kit, settings.name)
         site = Site(
@@ -157,7 +162,7 @@ class Node:
             records=policy.records,
             ledger=BudgetLedger(ledger, policy.terms.budget, policy.terms.updates_per_hour),
         )
-        # Of the app's values the node knows nothing: no plan in Flower's engine freezes any.
+        # No digests of values: no plan in Flower's engine freezes a tensor.
         terms, records = policy.terms, policy.records
         member = MemberSettings(
             settings.name, self._kit.roster, trainer.schema, terms, records=records

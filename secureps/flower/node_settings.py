@@ -1,11 +1,11 @@
-"""Who a node is: its kit, its name and its state folder, as its operator says, or a simulation.
+"""Reads a node's kit, name and state folder, as its operator or a simulation gives them.
 
     --node-config 'secureps-kit="/srv/kit" secureps-name="north"'
 
-Its site's policy says which messages the app is given. In Flower's simulation all nodes are of one
-machine, and nobody starts them one by one: the run itself then says which kit it made for them, and
-a node's name follows from its `partition-id`. Where the node's operator says anything, nothing of
-that is heard.
+The policy of its site says which messages the app is given. In Flower's simulation all nodes are on
+one machine, and nobody starts them one by one: the run itself names the kit that it made for them,
+and a node's name follows from its `partition-id`. If the node's operator gives any setting, the
+run's are ignored.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ SITE, UNSAFE, HOLDER = "secureps-site", "secureps-unsafe-seed", "secureps-holder
 KNOWN = (KIT, NAME, STATE, SITE, UNSAFE, HOLDER)
 
 PREFIX = "secureps-"
-"""Of all our keys of `--node-config`."""
+"""How all our keys of `--node-config` begin."""
 
 TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
-"""What a simulation's ServerApp says in the marker."""
+"""The marker's keys for what a simulation's ServerApp tells its nodes."""
 
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """Of one node.
+    """The settings of one node.
 
     Args:
         state: folder of journal, outbox and seed.
         site: file of what its site allows; None for everything.
         unsafe_seed: makes its updates repeatable: tests alone, there is no privacy.
-        simulated: nobody started this node but a simulation.
+        simulated: a simulation started this node.
     """
 
     kit: Path
@@ -57,7 +57,7 @@ class NodeSettings:
         """Reads the node's own configuration, or what a simulation's ServerApp has told.
 
         Raises:
-            ConfigError: neither says enough, or the node's an unknown key.
+            ConfigError: neither is complete, or the node's own has an unknown key.
         """
         own = {key: value for key, value in config.items() if key.startswith(PREFIX)}
         if unknown := own.keys() - set(KNOWN):
@@ -94,7 +94,7 @@ def policy_of(site: Path | None) -> SitePolicy:
     """What a node's site allows.
 
     Raises:
-        ConfigError: it cannot be read, or has a key that nobody can hold an app to here.
+        ConfigError: it cannot be read, or has a key that cannot be enforced here.
     """
     if site is None:
         return NO_POLICY

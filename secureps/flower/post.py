@@ -4,7 +4,7 @@ secureps           ConfigRecord: what is no secret and no message of ours
 secureps.batch     ArrayRecord of one array of our own kind, which Flower cuts as it cuts models
 secureps.payloads  ArrayRecord, by digest: the same arrays for all nodes, so they travel once
 
-What Flower has no public name for stands at the end.
+Names that Flower does not publish stand at the end.
 """
 
 from __future__ import annotations
@@ -22,34 +22,26 @@ from secureps.errors import Malformed, Oversized
 from secureps.messages.encoding import DIGEST_BYTES
 
 log = logging.getLogger("flwr.secureps")
-"""What a ServerApp says goes where Flower's own log goes."""
-
+"""Goes where Flower's own log goes."""
 
 MARKER = "secureps"
-
-
 BATCH = "secureps.batch"
-
-
 PAYLOADS = "secureps.payloads"
-
+OURS = (MARKER, BATCH, PAYLOADS)
 
 STYPE = "secureps"
 """How our arrays are serialized: Flower's `numpy()` refuses them, so nothing adds them up."""
-
-
-OURS = (MARKER, BATCH, PAYLOADS)
-
 
 Said = Mapping[str, str | int]
 
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """One message's part of ours.
+    """Our part of one message.
 
     Args:
-        said: beside the batch; batch: its bytes, empty where there is none.
+        said: beside the batch.
+        batch: its bytes, empty if there is none.
         payloads: of answers, by digest.
     """
 
@@ -126,10 +118,7 @@ def _bytes(found: Array | None, most: int) -> bytes:
 REFUSED = 2
 """Flower's code of an app that raises."""
 
-
 _APP = ClientApp.__module__
-
-
 _CHAIN = utils.__name__
 
 
@@ -147,7 +136,7 @@ def outermost(frame: FrameType | None) -> bool:
     """Whether the mod whose frame this is, or was called from, is the first of its app's.
 
     Between an app and its first mod there is one function of Flower's; before any other mod there
-    is the frame of the one that called it.
+    is the frame of the mod that called it.
     """
     while frame is not None and frame.f_globals.get("__name__") != _CHAIN:
         frame = frame.f_back

@@ -1,9 +1,9 @@
-"""A key holder of Flower's simulation: `secureps serve keyholder`, but for its waits for the disk.
+"""A key holder of Flower's simulation: `secureps serve keyholder`, without waiting for the disk.
 
     python -m secureps.flower.simulated_holder FILE
 
-A program of its own, which a simulation's ServerApp starts: no configuration, and nothing that a
-run says, has a key holder of `secureps serve` acknowledge what is not on its disk.
+It is a program of its own, which a simulation's ServerApp starts, so that no configuration and no
+message can make a key holder of `secureps serve` acknowledge what is not on its disk.
 """
 
 from __future__ import annotations

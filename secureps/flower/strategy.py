@@ -1,9 +1,9 @@
-"""`SecureFedAvg`: a strategy of Flower's whose training nobody sees, but for its mean.
+"""`SecureFedAvg`: a strategy of Flower's that sees only the mean of all updates.
 
     strategy = SecureFedAvg(plan="plan.toml")
     result = strategy.start(grid, initial_arrays=arrays, num_rounds=3)
 
-Flower's own loop runs, and says what it always says; its train messages become waves of sealed
+Flower's own loop runs, and logs what it always logs; its train messages become waves of sealed
 updates (`flower.waves`).
 """
 
@@ -38,14 +38,14 @@ from secureps.policy.plan import load_plan
 from secureps.store.keyring import demand_host
 
 LISTEN = "127.0.0.1:0"
-"""Where key holders dial, unless it is said: they are on this machine then."""
+"""The default address that key holders dial: they are on this machine then."""
 
 
 class SecureFedAvg(FedAvg):
     """Federated averaging of sealed updates, inside Flower's engine.
 
-    Rounds are made by the plan's rule, the server's optimizer is the plan's or that of `strategy`,
-    and evaluation is Flower's own: its metrics are not encrypted. A subclass may override
+    The plan's rule makes the rounds, and the server's optimizer is the plan's or that of
+    `strategy`. Evaluation is Flower's own: its metrics are not encrypted. A subclass may override
     `aggregate_train` to see the model of each version.
 
     Args:
@@ -54,17 +54,19 @@ class SecureFedAvg(FedAvg):
             FedYogi, FedAdagrad, FedAvgM, FedProx), or a subclass of one; it configures rounds.
         kit: folder with the keys of coordinator and shards; None in Flower's simulation, which
             makes one for all its nodes.
-        run: the run's folder: one that was begun goes on. Default: runs/NAME-DATE-TIME.
+        run: the run's folder; a run that was begun there continues. Default: runs/NAME-DATE-TIME.
         holders: "service": key holders dial the coordinator, and cost no wave; "nodes": nodes relay
             to them (`secureps-holder` in their --node-config), one more wave a round.
         listen: HOST:PORT at which key holders of other machines reach the coordinator.
         unsafe_seed: makes a simulation repeatable: tests alone, there is no privacy.
-        train_metrics: of what the app says of its training, and the largest magnitude of each:
-            their means, weighted by examples, travel encrypted as the updates do.
+        train_metrics: names of metrics that the app returns from training, and the largest
+            magnitude of each: their means, weighted by examples, travel encrypted as the updates
+            do.
         settings: of `FedAvg`.
 
     Raises:
-        ConfigError: a strategy that needs single updates, or metrics of single clients.
+        ConfigError: a strategy that needs single updates, or metrics of single clients; or
+            arguments that contradict each other.
 
     Examples:
         >>> strategy = SecureFedAvg(plan="plan.toml", strategy=FedAdam(eta=0.01))
@@ -109,14 +111,14 @@ class SecureFedAvg(FedAvg):
         if wrong := [name for name, most in self.train_metrics.items() if not 0 < most < math.inf]:
             raise ConfigError(f"train_metrics: the largest magnitude of {wrong[0]} is a number > 0")
         self.waves = 0
-        """Messages that the last run took."""
+        """How many messages the last run sent."""
         self._rounds: _Rounds | None = None
         with naming("SecureFedAvg", ConfigError):
             _refuse_aggregation(self.strategy)
 
     @property
     def _flowers(self) -> Strategy:
-        """The strategy that was given, or what Flower's own FedAvg does."""
+        """The strategy that was given, or Flower's own FedAvg."""
         return cast(Strategy, super()) if self.strategy is self else self.strategy
 
     def summary(self) -> None:
@@ -127,13 +129,13 @@ class SecureFedAvg(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Delegates to the strategy."""
+        """Configures a round as the strategy does."""
         return self._flowers.configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Delegates to the strategy; skips rounds that were made before this start."""
+        """Configures evaluation as the strategy does; skips rounds made before this start."""
         if self._rounds is not None and server_round < self._rounds.first:
             return []
         return self._flowers.configure_evaluate(server_round, arrays, config, grid)
@@ -141,13 +143,13 @@ class SecureFedAvg(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Delegates to the strategy."""
+        """Aggregates the nodes' metrics as the strategy does."""
         return self._flowers.aggregate_evaluate(server_round, replies)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Returns what shards have made in a round: the model, and means of training metrics.
+        """Returns what the shards made in a round: the model, and means of training metrics.
 
         There are no replies. An override sees the model of each version here, and cannot change it.
 
@@ -171,7 +173,16 @@ class SecureFedAvg(FedAvg):
         """Runs the federation in Flower's own loop of rounds.
 
         Args:
+            grid: of the ServerApp.
+            initial_arrays: version 0.
+            num_rounds: how many versions.
             timeout: seconds without any reply or version, after which it ends with an error.
+            train_config, evaluate_config: what nodes are told, beside the plan's settings.
+            evaluate_fn: called with the number and model of each version, here, for example to save
+                it.
+
+        Returns:
+            Flower's result; its arrays are the model of the last version.
 
         Raises:
             NotReady: nothing has come for too long; it says what was waited for.
@@ -219,7 +230,7 @@ def _refuse_aggregation(strategy: Strategy) -> None:
 
 
 class _Rounds(Grid):
-    """The rounds of one run: the grid that Flower's loop sends its messages to.
+    """The rounds of one run: the grid to which Flower's loop sends its messages.
 
     Train messages become waves until the next version is made; all others go to the nodes.
     """
@@ -235,7 +246,7 @@ class _Rounds(Grid):
         self._owner, self._grid, self._model, self._timeout = owner, grid, model, timeout
         self._seen, self._round = frozenset[int](), 0
         self.first = 1
-        """The first round that is not made yet."""
+        """The first round without a version."""
         self.newest = initial
         """The model that the next round begins from."""
         self._metrics = np.zeros(0)
@@ -262,7 +273,7 @@ class _Rounds(Grid):
         simulated = owner.kit is None
         self._servers = Aggregator(plan, kit, root, listen, simulated, owner.unsafe_seed)
         demand_host(self._servers.kit.roster, kit)
-        # First: no process is forked beside a server's threads, and they start meanwhile.
+        # Holders start before the servers, which have threads: no process is forked beside them.
         self._holders = Holders(plan, root, kit, self._servers.address, simulated)
         with self._holders, self._servers:
             self._waves = Waves(self._grid, self._servers, self._said(kit), self._timeout)
@@ -272,7 +283,7 @@ class _Rounds(Grid):
             yield
 
     def _nodes(self) -> int:
-        """How many nodes there are, once there are as many as strategy and plan wait for."""
+        """Waits for as many nodes as strategy and plan need; returns how many there are."""
         plan = load_plan(self._owner.plan)
         own = int(getattr(self._owner.strategy, "min_available_nodes", 1))
         least = max(own, *(plan.bounds(group.name).start for group in plan.section.group))
@@ -319,7 +330,7 @@ class _Rounds(Grid):
         """Waits for the next version.
 
         Raises:
-            ConfigError: the nodes of one round are told different things, or another model.
+            ConfigError: nodes of one round are told different things, or another model.
         """
         self._round += 1
         if self._round < self.first:
@@ -344,7 +355,7 @@ class _Rounds(Grid):
         log.info("aggregate_train: version %s is made of sealed updates", self._round)
 
     def refuse_other(self, *models: ArrayRecord) -> None:
-        """ConfigError if the app goes on from another model than the newest version."""
+        """Raises ConfigError if the app continues from another model than the newest version."""
         if list(models) != [self.newest]:
             raise ConfigError(
                 "the app goes on from another model than the newest version: shards make each "
@@ -384,8 +395,10 @@ class _Rounds(Grid):
         return self._grid.create_message(*given, **settings)
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes that were ever there: Flower waits for as many as it wants, and not for one
-        that is away, without which the plan's rule may make a version.
+        """All nodes that were ever there.
+
+        Flower waits for as many nodes as it wants. It must not wait for one that is away, because
+        the plan's rule may make a version without it.
         """
         self._seen |= frozenset(self._grid.get_node_ids())
         return sorted(self._seen)

@@ -41,10 +41,10 @@ from secureps.policy.tensor_kinds import Kind
 log = logging.getLogger("secureps")
 
 FORM = "model"
-"""What the marker says of the app's model."""
+"""The marker's key for the app's model."""
 
 OLD_RECORD = ("fitins.parameters",)
-"""What a ClientApp of Flower's old kind misses in a message."""
+"""The record that a ClientApp of Flower's old kind misses in a message."""
 OLD_KIND = (
     "the ClientApp is of Flower's old kind (client_fn), which hears other messages: write it with "
     "@app.train()"
@@ -55,10 +55,11 @@ Ask = Callable[[Message], Message]
 
 @dataclass(frozen=True, eq=False)
 class ModelForm:
-    """How the app's model looks, as its ServerApp says; version 0 comes from the servers.
+    """The form of the app's model, as its ServerApp says; version 0 comes from the servers.
 
     Args:
-        model: zeros; arrays, config: names of the records that the app takes.
+        model: zeros.
+        arrays, config: names of the records that the app takes.
         weighted_by: the metric that is a reply's weight.
         metrics: of training, by name, whose means are asked for: the largest magnitude of each.
     """
@@ -112,7 +113,7 @@ class AppTrainer:
     """A `Trainer` that asks a ClientApp.
 
     Args:
-        message: of the wave, whose records go on to the app, but for ours.
+        message: of the wave; the app gets its records, without ours.
         ask: calls the app, and any mods after ours.
         tells: whether the node's site lets metrics of its training go.
     """
@@ -130,12 +131,12 @@ class AppTrainer:
         return {name: array.copy() for name, array in self._form.tensors.items()}
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Sends the app one train message; its config is the ServerApp's, and the plan's over it.
+        """Sends the app one train message; the plan's settings override its ServerApp's.
 
         Raises:
-            TermsRefused: it is to tell metrics of its training, and its site lets none out.
-            ScriptFailed: the app failed, or answers what cannot be used: the words are the node's
-                alone, for they may quote the answer.
+            TermsRefused: metrics of its training are asked for, and its site lets none out.
+            ScriptFailed: the app failed, or its answer cannot be used. Only the node sees the
+                words, for they may quote the answer.
         """
         if self._form.metrics and not self._tells:
             raise TermsRefused(
@@ -143,7 +144,7 @@ class AppTrainer:
                 "train_metrics: leave them out of the strategy, or this node out of the federation"
             )
         try:
-            return self._trained(parameters, config)
+            return self._train(parameters, config)
         except KeyError as error:
             if error.args != OLD_RECORD:
                 raise
@@ -151,7 +152,7 @@ class AppTrainer:
         except SecurepsError as error:
             raise ScriptFailed(f"the app's train: {error}") from error
 
-    def _trained(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+    def _train(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         form, number = self._form, max(config.versions.values(), default=0) + 1
         parameters = {name: each for name, each in parameters.items() if name != TRAIN_METRICS}
         given = self._message.content
@@ -165,12 +166,12 @@ class AppTrainer:
             reply = self._ask(asked)
         if reply.has_error():
             raise WrongShape(f"the app answered with an error: {reply.error.reason}")
-        result = self._fitted(reply.content, parameters)
+        result = self._read_fit(reply.content, parameters)
         if form.metrics:
-            result.parameters[TRAIN_METRICS] = self._told(result.metrics)
+            result.parameters[TRAIN_METRICS] = self._scale_metrics(result.metrics)
         return result
 
-    def _told(self, metrics: Mapping[str, float]) -> Array:
+    def _scale_metrics(self, metrics: Mapping[str, float]) -> Array:
         """The metrics that are asked for, each as a part of its magnitude.
 
         A node without one of them takes no part: a sum that some nodes leave out is no mean of the
@@ -186,7 +187,7 @@ class AppTrainer:
             told[k] = min(max(value / most, -1.0), 1.0)
         return told
 
-    def _fitted(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:
+    def _read_fit(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:
         models: Sequence[ArrayRecord] = list(content.array_records.values())
         if len(models) != 1:
             raise WrongShape(f"the app's train returned {len(models)} ArrayRecords, and not one")

@@ -1,7 +1,7 @@
-"""Carries waves between a Grid and the relay: who is due is asked, and what comes is performed.
+"""Carries waves between a Grid and the relay: asks nodes that are due, and performs their replies.
 
-Each node has one message under way at a time; the others do not wait for it. Who does not answer is
-asked again: a client sends what it has sealed once more, and nothing else.
+Each node has one message under way at a time; the others do not wait for it. A node that does not
+answer is asked again: its client sends what it has sealed once more, and nothing else.
 """
 
 from __future__ import annotations
@@ -36,22 +36,21 @@ from secureps.wire.waves.transport import due, holder_due
 from secureps.wording import named, printable
 
 AGAIN = 60.0
-"""Seconds without a node's reply, after which it is asked again, at least."""
+"""The least seconds without a reply, after which a node is asked again."""
 SLOWER = 3.0
-"""Or as many as the longest reply took, times this."""
+"""Or, if that is longer, so many times the seconds that the slowest reply took."""
 POLL = 0.01, 0.2
 """Seconds between two looks for replies, at least and at most: each is a request to the SuperLink.
-Between these, a tenth of what was waited already. In a simulation always the least: replies are in
-this process' memory."""
+Between these, a tenth of the time waited so far. In a simulation always the least: replies are in
+this process's memory."""
 LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
 QUIET = 30.0
-"""Seconds without news, after which the log says what is waited for, and as often."""
+"""Seconds without news, after which the log says what the run waits for; then again as often."""
 TRIES = 3
 """Failures in succession after which a node is asked no more in this round."""
 NODE_UNAVAILABLE = 5
-"""What the SuperLink answers for a SuperNode that is away: of Flower's `ErrorCode`, none of its
-public names."""
+"""The SuperLink's code for a SuperNode that is away: in Flower's `ErrorCode`, not a public name."""
 MOST_WORDS = 500
 """Letters of a node's words that are logged."""
 MOD = "has the ClientApp mods=[secureps_mod]?"
@@ -70,15 +69,15 @@ class _Node:
     waiting: bool = False
     since: float = 0.0
     standing: tuple[Entry, ...] = ()
-    """What its next process will ask first, as it last said."""
+    """The requests that its next process will make first, as it last said."""
     heard: bool = False
     failures: int = 0
     failure: str = ""
-    """The words of the last one."""
+    """The words of its last failure."""
     resting: float = 0.0
     ended: str = ""
     foreign: str = ""
-    """What its app answered last, if nothing of secureps was in it."""
+    """Its app's last answer, if that was not from secureps."""
 
     def __str__(self) -> str:
         return f"node {self.id}" + (f" ({self.name})" if self.name else "")
@@ -88,7 +87,7 @@ class Waves:
     """The waves of one run.
 
     Args:
-        said: of the model and the run, in every message's marker.
+        said: about the model and the run, in every message's marker.
         timeout: seconds without any reply or version, after which the run ends with an error.
     """
 
@@ -117,7 +116,8 @@ class Waves:
         """Carries waves until `over()`, asked when a version is published, and now and then.
 
         Args:
-            records: of the app's own, that go along; kind: the type of messages.
+            records: the app's own, which go along.
+            kind: the type of messages.
 
         Raises:
             NotReady: nothing has come for too long, or no node's app has the mod.
@@ -171,7 +171,7 @@ class Waves:
             before, self._here = self._here, frozenset(self._grid.get_node_ids())
             for id in self._here - before:
                 node = self._nodes.setdefault(id, _Node(id))
-                if node.waiting:  # it was away: what it was asked is lost
+                if node.waiting:  # it was away, and its message is lost
                     self._tell_again(node)
         if now - self._beaten >= min(LOOK, self._lease / 3):
             self._beaten = now
@@ -184,9 +184,9 @@ class Waves:
         wanted = [node for node in self._nodes.values() if self._due(node, versions)]
         if not wanted:
             return
-        self._servers.settled()  # what is told to all at once goes with one wave
+        self._servers.settled()  # so that orders to all of them go with one wave
         messages = [(node, *self._message(node, records, kind)) for node in wanted]
-        if over():  # what they are told may be of the next round, whose records are others
+        if over():  # their orders may be of the next round, which has other records
             for node in wanted:
                 self._tell_again(node)
             return
@@ -254,7 +254,7 @@ class Waves:
     # --- replies ------------------------------------------------------------------
 
     def _pull(self) -> bool:
-        """Performs what has come; whether anything has."""
+        """Performs the replies that have come; returns whether there were any."""
         asked = {id: node for node in self._nodes.values() for id in node.asked}
         if not asked:
             return False
@@ -267,7 +267,7 @@ class Waves:
             challenge = node.asked.pop(reply.metadata.reply_to_message_id, None)
             if challenge is None:
                 continue  # it was delivered twice
-            # An earlier message that was lost is not waited for, nor does a late reply to one end
+            # Nobody waits for an earlier message that was lost, and a late reply to it does not end
             # the wait for the newest.
             is_newest = reply.metadata.reply_to_message_id == newest
             if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
@@ -290,7 +290,7 @@ class Waves:
 
         Raises:
             NotReady: the app failed.
-            SecurepsError: it is not what a node of this run says.
+            SecurepsError: no node of this run can have sent it.
         """
         if reply.has_error():
             node.foreign = _words(reply.error.reason)
@@ -331,31 +331,31 @@ class Waves:
 
     @property
     def _holders(self) -> frozenset[str]:
-        """Those that nodes relay to; none where they dial the coordinator."""
+        """Key holders that nodes relay to; none where they dial the coordinator."""
         return frozenset() if self._servers.address else self._servers.roster.names("holder")
 
     def _verify(self, party: str, data: bytes, signature: bytes) -> None:
         self._servers.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
 
     def _failed(self, node: _Node, text: str) -> None:
-        """A wave came to nothing, by its app's fault or what is told to it."""
+        """Counts a failed wave, by its app's fault or because of what it was told."""
         node.failures, node.failure = node.failures + 1, text
         self._lost(node, text, min(LOOK, 0.5 * node.failures))
 
     def _lost(self, node: _Node, text: str, rest: float = LOOK) -> None:
-        """What a wave told is told again, a little later; by itself no failure of its app."""
+        """Repeats a wave a little later; that alone is no failure of its app."""
         node.resting = time.monotonic() + rest
         log.warning("%s: %s", node, text)
         self._tell_again(node)
 
     def _tell_again(self, node: _Node) -> None:
-        """What the last wave told is told in the next: its client may not have heard it."""
+        """Has the next wave repeat the last one's orders, which the client may not have heard."""
         node.waiting = node.heard = False
         if node.name and node.standing:
             self._servers.relay.came(node.name, node.standing)
 
     def _refuse_failing(self) -> None:
-        """NotReady if no node that is here is asked any more: the run brought their app."""
+        """Raises NotReady if every node that is here failed too often: they have one app."""
         here = [self._nodes[id] for id in self._here if self._nodes[id].name not in self._holders]
         if not here or any(node.failures < TRIES for node in here):
             return
@@ -379,12 +379,12 @@ class Waves:
 
 
 def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
-    """Whether an invitation is a moment ahead of another one that its client waits for.
+    """Whether an invitation comes a moment before another one that its client must wait for.
 
     Groups of one rule are trained for together, and are committed one after another.
 
     Args:
-        versions: that groups are at.
+        versions: the groups' current ones.
     """
     return isinstance(order, Invite) and any(
         versions[group] < min(order.version, plan.versions(group))

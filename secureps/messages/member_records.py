@@ -19,7 +19,7 @@ class UpdateReleased:
     Args:
         run, client, group, version, step: the place: `step` is which of the client's updates of
             this base version it is.
-        update: names the integers that are sealed (`client.integers`): other integers never leave
+        update: names the integers that are sealed (`client.update`): other integers never leave
             for this place.
         model: digest of the model that the update came of, whatever its version is called: no
             update of the group leaves that came of this model under another version.

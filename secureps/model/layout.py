@@ -1,7 +1,7 @@
 """Sorts the tensors of a model into groups, and gives each its place in flattened values.
 
-A layout is made from a schema and patterns alone, so that every party computes the same
-one and can compare digests.
+A layout follows from a schema and patterns alone, so every party computes the same one and can
+compare digests.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MOST_VALUES = 1 << 36
 """The most values in a tensor."""
 
 MOST_SLOTS = 1 << 22
-"""The most integers in a block: an update goes on from the last block that is durable."""
+"""The most integers in a block: an interrupted update continues after its last durable block."""
 
 MOST_BLOCKS = 1 << 14
-"""The most blocks in a group: a receipt, which is one message, names each. Counted before anything
-is allocated: a malicious schema of a few bytes can speak of billions."""
+"""The most blocks in a group: a receipt, which is one message, names each. They are counted before
+anything is allocated, because a malicious schema of a few bytes can speak of billions."""
 
 _PIECE = 1 << 16
-"""Values that are looked at at a time, so that what it takes stays in the cache."""
+"""Values that are converted at a time, so that they stay in the cache."""
 
 SCALE = TensorSpec("secureps:scale", (), "float32")
 """The last value of a group whose clip (`privacy.adaptive`) or range (`codec.moving_range`) moves:
@@ -52,11 +52,11 @@ class GroupLayout:
         name: the group's name in the plan.
         tensors: the tensors of the group, in schema order; SCALE after them, where it has one.
         size: how many values they have together.
-        block_values: values per block; the last block may have fewer.
-        rows: of every tensor, which rows [first, last) are the group's; None for all of it.
-        one_in: of how many values of a block one is sent (`codec.support`); None: all are.
-        cipher_slots: integers of a block, for which the cipher is fitted, alike in all groups; None
-            if the plan says how large blocks are.
+        block_values: values of a block; the last block may have fewer.
+        rows: which rows [first, last) of every tensor are the group's; None for all of them.
+        one_in: one of so many values of a block is sent (`codec.chain`); None: all are.
+        cipher_slots: integers of a block for which the cipher is fitted, the same in all groups;
+            None if the plan says how large blocks are.
     """
 
     name: str
@@ -69,12 +69,11 @@ class GroupLayout:
 
     @property
     def full(self) -> int:
-        """The number of integers in a sealed block that is full."""
+        """The number of integers in a full sealed block."""
         return -(-self.block_values // (self.one_in or 1))
 
     @property
     def blocks(self) -> int:
-        """The number of the group's blocks."""
         return -(-self.size // self.block_values)
 
     def span(self, block: int) -> tuple[int, int]:
@@ -99,7 +98,6 @@ class GroupLayout:
 
     @property
     def sent(self) -> int:
-        """How many values are sent of an update."""
         return self.sent_span(self.blocks - 1)[1]
 
     @property
@@ -108,7 +106,7 @@ class GroupLayout:
         return self.tensors[-1:] == (SCALE,)
 
     def apart(self, block: int) -> int:
-        """How many values of a block, its last, go as they are: 1 where that is a scale, else 0."""
+        """How many values at a block's end no codec touches: 1 for a scale, else 0."""
         return int(self.scaled and block == self.blocks - 1)
 
     def parts(self) -> Iterator[tuple[str, slice]]:
@@ -118,14 +116,14 @@ class GroupLayout:
             yield spec.name, slice(start, start := start + math.prod(_shape(spec, self.rows)))
 
     def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """The group's values in one new vector; tensors of other groups are passed over.
+        """Puts the group's values into one new vector; ignores tensors of other groups.
 
         A scale is that of version 0, which is 1.
 
         Args:
             tensors: by name, each with exactly the shape and dtype of its spec.
         Returns:
-            float32 of shape (size,); every other dtype is converted.
+            float32 (size,); every other dtype is converted.
         Raises:
             WrongShape: a tensor is missing, or has another shape or dtype.
             NotFinite: a tensor has a NaN or an infinity, or a value too large for float32.
@@ -143,13 +141,13 @@ class GroupLayout:
         return flat
 
     def refuse_inexact(self, tensors: Mapping[str, Any], constants: Container[str] = ()) -> None:
-        """Refuses numbers that float32, in which a group travels, would make other ones.
+        """Refuses numbers that float32, in which a group travels, would change.
 
-        They are integers such as ids, counters and offsets, and float64 that nothing trains: what
-        is trained is rounded to the steps of a grid, and loses nothing that counts.
+        They are integers, such as ids, counters and offsets, and constant float64. Trained values
+        are rounded to the steps of a grid anyway.
 
         Args:
-            constants: names of tensors that stay as they are.
+            constants: names of tensors that nothing trains.
         Raises:
             WrongShape: names the first tensor and number; or as `flatten`.
         """
@@ -172,7 +170,7 @@ class GroupLayout:
                     )
 
     def views(self, tensors: Mapping[str, Any]) -> Iterator[tuple[TensorSpec, NDArray[Any]]]:
-        """The group's tensors in their order, each flat: a view, of those that lie in one piece.
+        """Yields the group's tensors in order, each flat: a view, if the tensor is contiguous.
 
         Raises:
             WrongShape: as `flatten`.
@@ -192,15 +190,13 @@ class GroupLayout:
             yield spec, (tensor if self.rows is None else tensor[slice(*self.rows)]).reshape(-1)
 
     def unflatten(self, *values: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """The group's tensors, new arrays with the shape and dtype of their specs; no scale.
+        """Makes the group's tensors: new arrays with the shape and dtype of their specs; no scale.
 
-        Of a row-block, its rows of them.
-
-        Integers are rounded half to even and kept within their dtype's range; a boolean is
-        true above 0.5.
+        Of a row-block these are its rows of the tensors. Integers are rounded half to even and kept
+        within their dtype's range; a boolean is true above 0.5.
 
         Args:
-            values: float32 of shape (size,), or its parts in their order.
+            values: float32 (size,), or its parts in order.
         Raises:
             WrongShape: another shape.
             NotFinite: a value is not finite, or becomes infinite in its tensor's dtype.
@@ -230,9 +226,12 @@ class GroupLayout:
 class Layout:
     """All groups of a model, the tensors that stay with each client, and the metrics' group.
 
-    `evaluation` is the group of the metrics: of one block, and no part of the model. `frozen` are
-    the tensors that all parties have alike, `tied` further names of tensors that are here once;
-    None if there are none: digests of layouts are then those of before there were any.
+    Args:
+        local: tensors that each client has for itself.
+        evaluation: the group of the metrics: one block, and no part of the model.
+        frozen: tensors that are the same at all parties.
+        tied: further names of tensors. This and `frozen` are None if there are none, so that such a
+            layout keeps its digest.
     """
 
     groups: tuple[GroupLayout, ...]
@@ -251,16 +250,16 @@ class Layout:
     ) -> Layout:
         """Sorts the tensors of a schema into the groups of a plan.
 
-        Groups are tried in their order, after the patterns of `local` and `frozen`; patterns are
-        those of `fnmatch`, case-sensitive.
+        Groups are tried in order, after the patterns of `local` and `frozen`; patterns are those of
+        `fnmatch`, case-sensitive.
 
         Args:
-            element: as `cut` takes it.
+            element: as in `cut`.
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` or `frozen` fits no tensor, a
                 tensor fits both, a group gets no values, a name occurs twice or is reserved, a
-                dtype cannot be carried, a tensor is tied to none of its shape and type, or a sparse
-                tensor has other rows than the plan says.
+                dtype cannot be carried, a tied name has no tensor of its shape and type, or a
+                sparse tensor has other rows than the plan says.
         """
         tied = _tied(schema)
         for spec in schema.tensors:
@@ -329,20 +328,19 @@ class Layout:
 
     @property
     def all_groups(self) -> tuple[GroupLayout, ...]:
-        """The model's groups and, if there is one, that of the metrics."""
+        """The model's groups, after that of the metrics if there is one."""
         return self.groups if self.evaluation is None else (self.evaluation, *self.groups)
 
     @property
     def staying(self) -> tuple[TensorSpec, ...]:
-        """The tensors that do not travel: local ones, and frozen ones."""
         return *self.local, *(self.frozen or ())
 
     def assemble(
         self, values: Callable[[GroupLayout], Sequence[NDArray[np.float32]]]
     ) -> dict[str, NDArray[Any]]:
-        """Makes the model's tensors from the groups' values, without those that stay.
+        """Makes the model's tensors from the groups' values, without tensors that do not travel.
 
-        A tensor of several names is there under each, once in memory.
+        A tied tensor is there under each of its names, once in memory.
 
         Args:
             values: of a group, float32, in parts that are (size,) together.
@@ -358,11 +356,10 @@ class Layout:
 
     @property
     def ties(self) -> dict[str, str]:
-        """Further names of tensors, by which each of these is called in its group."""
+        """Further names of tensors, each with the name that its group uses."""
         return {spec.name: spec.same_as for spec in self.tied or ()}
 
     def group(self, name: str) -> GroupLayout:
-        """The group of that name; Malformed if there is none."""
         found = self._by_name.get(name)
         if found is None:
             raise Malformed(f"there is no group {name!r} in this run")
@@ -370,7 +367,7 @@ class Layout:
 
     @cached_property
     def _by_name(self) -> dict[str, GroupLayout]:
-        """All groups by name: a sparse table has thousands, and each pull asks for one."""
+        """Finds groups fast: a sparse table has thousands, and each pull asks for one."""
         return {group.name: group for group in self.all_groups}
 
     @cached_property
@@ -380,7 +377,7 @@ class Layout:
 
 
 def _tied(schema: Schema) -> tuple[TensorSpec, ...]:
-    """The further names of tensors; PlanRefused if one is the name of no tensor like it."""
+    """The further names of tensors; PlanRefused if one is tied to no tensor like it."""
     known = {spec.name: spec for spec in schema.untied.tensors}
     tied = tuple(spec for spec in schema.tensors if spec.same_as)
     for spec in tied:
@@ -397,7 +394,7 @@ def _tied(schema: Schema) -> tuple[TensorSpec, ...]:
 def _refuse_further_names(
     key: str, patterns: Sequence[str], tied: Sequence[TensorSpec], schema: Schema
 ) -> None:
-    """PlanRefused where a pattern names a tensor that is known by another name alone."""
+    """PlanRefused where a pattern fits only further names of tensors."""
     for pattern in patterns:
         fits = [spec for spec in (*schema.tensors, *tied) if fnmatchcase(spec.name, pattern)]
         if fits and all(spec.same_as for spec in fits):
@@ -408,9 +405,9 @@ def _refuse_further_names(
 
 
 def _staying(key: str, patterns: Sequence[str], schema: Schema) -> tuple[TensorSpec, ...]:
-    """The tensors that a key of the plan keeps from travelling; PlanRefused if a pattern has none.
+    """The tensors that a key of the plan keeps from travelling.
 
-    A frozen tensor's specification may have the digest of its values.
+    PlanRefused if a pattern fits none. A frozen tensor's specification may have its digest.
     """
     for pattern in patterns:
         if not any(fnmatchcase(spec.name, pattern) for spec in schema.tensors):
@@ -426,15 +423,15 @@ def _staying(key: str, patterns: Sequence[str], schema: Schema) -> tuple[TensorS
 def cut(
     plan: PlanSection, groups: Sequence[GroupLayout], element: Callable[[int], int]
 ) -> list[GroupLayout]:
-    """Cuts groups into blocks of the plan's `block_size`, or into as few as shards need.
+    """Cuts groups into blocks of the plan's `block_size`, or else into as few as shards need.
 
-    As few: one for each shard, a multiple of that for more than MOST_SLOTS a shard, all of about
-    one size; one alone of a row-block and of the metrics. No element but a group's last has room
-    to spare.
+    These are one block for each shard, or a multiple of that where a shard would have more than
+    MOST_SLOTS, all of about one size; a single one of a row-block and of the metrics. Only the last
+    element of a group has room to spare.
 
     Args:
         groups: each one block.
-        element: integers that the cipher seals as one, if it is fitted to blocks of so many.
+        element: how many integers the cipher seals as one, if it is fitted to blocks of so many.
     """
     if plan.block_size is not None:
         return [replace(g, block_values=plan.block_size) for g in groups]
@@ -507,7 +504,7 @@ def _demand_finite(values: NDArray[Any], name: str) -> None:
 
 
 def cast(part: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:
-    """Values of a tensor in its own dtype; float32 are no copy.
+    """Converts values to a tensor's dtype; float32 values are not copied.
 
     Raises:
         NotFinite: one becomes infinite.

@@ -1,10 +1,9 @@
 """Server optimizers: pure (init, apply) pairs over flattened values, in optax's style.
 
-They work element by element in float32, so a group may be cut into blocks anywhere and
-the model comes out the same, bit for bit. An update is the cohort's mean of (trained
-model - base model), so the pseudo-gradient is minus the update (Reddi et al. 2021,
-"Adaptive Federated Optimization"). Only + - * / and square roots are applied to vectors:
-IEEE 754 rounds those the same way on every machine.
+They work element by element in float32, so a group may be cut into blocks anywhere and the model
+comes out the same, bit for bit. An update is the cohort's mean of (trained model - base model), so
+the pseudo-gradient is minus the update (Reddi et al. 2021, "Adaptive Federated Optimization"). Only
++ - * / and square roots are applied to vectors: IEEE 754 rounds those alike on every machine.
 """
 
 from __future__ import annotations
@@ -95,9 +94,9 @@ def _constant(rate: float, section: ScheduleSection) -> Schedule:
 
 
 def _cosine(rate: float, section: ScheduleSection) -> Schedule:
-    """Half a cosine from the rate to `floor` (Loshchilov and Hutter 2017, without restarts).
+    """Half a cosine from the rate to `floor`, where it stays after `total_steps`.
 
-    It stays at the floor after `total_steps`.
+    Loshchilov and Hutter 2017, without restarts.
     """
 
     def at(step: int) -> float:
@@ -128,13 +127,13 @@ SCHEDULES: dict[str, Callable[[float, ScheduleSection], Schedule]] = {
 # --- optimizers -------------------------------------------------------------------
 
 STATELESS = ("sgd",)
-"""Those that leave values alone of which nothing came."""
+"""Optimizers that do not change a value whose update is 0."""
 EXACT = "exact"
-"""The slot of what an optimizer made, where what is published of it is coarser."""
+"""The slot of the optimizer's own values, where published ones are coarser."""
 
 
 def keeping_exact(optimizer: Optimizer) -> Optimizer:
-    """The same, stepping from what it made itself: error feedback at the server."""
+    """The same optimizer, stepping from its own exact values: error feedback at the server."""
 
     def init(values: Values) -> OptimizerState:
         state = optimizer.init(values)
@@ -253,7 +252,7 @@ def _fedadam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
 
 
 def _replace(schedule: Schedule, section: OptimizerSection) -> Optimizer:
-    """x = update: the opened mean is the new value itself, not a change of the old one."""
+    """x = update: the opened mean is the new value itself."""
     return _stepping(lambda update, x, state: (update, {}))
 
 
@@ -295,12 +294,10 @@ def _adaptive(
 
 
 def _average(beta: float, old: Values, new: Values) -> Values:
-    """The exponential moving average beta * old + (1 - beta) * new."""
     return _single(beta) * old + _single(1.0 - beta) * new
 
 
 def _rate(schedule: Schedule, state: OptimizerState) -> float:
-    """The learning rate of a step, rounded to float32."""
     return _single(schedule(state.step))
 
 

@@ -1,7 +1,7 @@
 """Places blocks on shards, by weighted rendezvous hashing with bounded loads.
 
-The answer follows from the names and weights of the shards alone, and a shard that comes or
-goes moves little more than its own share of the blocks.
+The result follows from the names and weights of the shards alone, and a shard that comes or goes
+moves little more than its own share of the blocks.
 """
 
 from __future__ import annotations
@@ -34,20 +34,18 @@ def _demand_weights(nodes: Mapping[str, float]) -> None:
 def place(key: str, nodes: Mapping[str, float]) -> str:
     """The node with the highest score -w / ln(u) for this key.
 
-    A node of weight w gets the key with probability w / (sum of all weights), and the
-    answer does not depend on the order of `nodes`.
+    A node of weight w gets the key with probability w / (sum of all weights), whatever the order
+    of `nodes`.
 
     Args:
         key: what is placed, such as "embedding/17".
         nodes: weight of each node by name, finite and > 0.
-    Returns:
-        the name of the node.
     Raises:
         PlanRefused: no nodes, or a weight that is not finite and > 0.
     References:
-        Thaler and Ravishankar 1998, "Using name-based mappings to increase hit rates";
-        weights by the logarithmic method (Resch 2015, "New hashing algorithms for data
-        storage"; draft-ietf-bess-weighted-hrw).
+        Thaler and Ravishankar 1998, "Using name-based mappings to increase hit rates"; weights by
+        the logarithmic method (Resch 2015, "New hashing algorithms for data storage";
+        draft-ietf-bess-weighted-hrw).
     """
     _demand_weights(nodes)
     return max((-weight / math.log(_uniform(key, node)), node) for node, weight in nodes.items())[1]
@@ -56,19 +54,19 @@ def place(key: str, nodes: Mapping[str, float]) -> str:
 def place_groups(
     sizes: Mapping[str, int], nodes: Mapping[str, float], copies: int
 ) -> dict[str, list[tuple[str, ...]]]:
-    """The nodes of every block of all groups: its first, and on other nodes each further copy.
+    """The nodes of every block of all groups: of its first copy, then of the further copies.
 
-    It is the best by `place` that is not full. No node gets more first copies of a group than its
-    weight's share, rounded up; nor of all groups together, where that leaves one: row-blocks are
-    groups of one block, of which each alone could lie anywhere. So it is for the others, unless
-    all that are not full have the block already.
+    A copy goes to the best node by `place` that is not full. No node gets more first copies of a
+    group than its weight's share, rounded up; nor more first copies of all groups together, where
+    that leaves a node: row-blocks are groups of one block, and each alone could lie anywhere. The
+    same holds for second copies, and so on, except where all nodes that are not full have the block
+    already.
 
     Args:
-        sizes: how many blocks each group has; those that come first are placed first.
+        sizes: how many blocks each group has; groups that come first are placed first.
         copies: of each block.
     Raises:
         PlanRefused: as `place`, or there are fewer nodes than copies.
-
     References:
         Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent hashing with bounded loads".
     """
@@ -91,13 +89,13 @@ def place_groups(
 
 
 def _room(blocks: int, nodes: Mapping[str, float]) -> dict[str, int]:
-    """How many of so many blocks each node gets at most: its weight's share, rounded up."""
+    """The most of so many blocks that each node gets: its weight's share, rounded up."""
     total = sum(nodes.values())
     return {node: math.ceil(blocks * weight / total) for node, weight in nodes.items()}
 
 
 def _fill(room: dict[str, int], blocks: Sequence[tuple[str, ...]]) -> None:
-    """These have their nodes."""
+    """Takes from the room of nodes what these blocks fill."""
     for each in blocks:
         for node in each:
             room[node] -= 1
@@ -106,7 +104,7 @@ def _fill(room: dict[str, int], blocks: Sequence[tuple[str, ...]]) -> None:
 def _best(
     key: str, taken: Sequence[str], nodes: Mapping[str, float], rooms: Sequence[Mapping[str, int]]
 ) -> str:
-    """The best node of a block that others have: where the rooms leave any, not a full one."""
+    """The best node for one more copy of a block; a full node only where all are full."""
     free = {node: weight for node, weight in nodes.items() if node not in taken}
     for room in rooms:
         free = {node: weight for node, weight in free.items() if room[node] > 0} or free
@@ -119,18 +117,18 @@ def move_copies(
     copies: int,
     joining: str = "",
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Where blocks lie when nodes have come or gone, and as little as can be moves.
+    """Places blocks anew when nodes have come or gone, and moves as few as possible.
 
-    Whoever is not among the nodes any more gives up all, to those that have less than their share;
-    the node that is `joining` takes over its share, rounded down, from those that have most for
-    their weight. Nobody else gains a block, and nobody else loses one.
+    A node that is gone gives up all, to nodes that have less than their share. The node that is
+    `joining` takes over its share, rounded down, from the nodes that have most for their weight.
+    Nobody else gains or loses a block.
 
     Args:
-        held: by group, of every block its nodes, first to last.
+        held: by group, the nodes of every block, first to last.
         nodes: weight of each node from now on.
         copies: of a block, if there are as many nodes.
     Returns:
-        the same for these nodes: who takes a block over from another stands in its place.
+        the same for these nodes; a node stands in the place of the one whose block it takes over.
     Raises:
         PlanRefused: as `place`.
     """
@@ -163,7 +161,7 @@ def move_copies(
 def _take_share(
     kept: Mapping[str, list[tuple[str, ...]]], node: str, nodes: Mapping[str, float], copies: int
 ) -> None:
-    """A node takes blocks over until it has its share of these, rounded down."""
+    """Has a node take blocks over until it has its share of these, rounded down."""
     load = Counter(n for blocks in kept.values() for each in blocks for n in each)
     share = copies * sum(map(len, kept.values())) * nodes[node] / sum(nodes.values())
     if load[node] >= math.floor(share):

@@ -1,8 +1,8 @@
-"""Epsilon from what a ledger holds. The only importer of dp_accounting, slow to import.
+"""Epsilon from a ledger's facts. The only importer of dp_accounting, which is slow to import.
 
 `epsilon` reads charges (record unit; adjacency: one record added or removed), `client_epsilon`
-releases (client unit; adjacency: one client's updates replaced by zeros); no sum of the two
-means anything.
+releases (client unit; adjacency: one client's updates replaced by zeros). A sum of the two means
+nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from secureps.messages.charge import Charge, Release
 from secureps.privacy.ledger import demand_sound
 
 PLD_ALONE = ("scipy.fft", "scipy.optimize", "scipy.signal", "scipy.stats")
-"""What dp_accounting imports for its pld accountant: a second of CPU that rdp does without."""
+"""Modules that only the pld accountant of dp_accounting needs; importing them takes a second."""
 
 
 class _LaterName:
-    """A name of a module, which is imported when something is done with it."""
+    """A name of a module that is imported when the name is used."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
@@ -45,7 +45,7 @@ class _LaterName:
 
 
 class _Later(ModuleType):
-    """Stands in for a module until something is done with one of its names."""
+    """Stands in for a module until one of its names is used."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # the import system's own questions
@@ -55,7 +55,7 @@ class _Later(ModuleType):
 
 @contextmanager
 def _later(names: Iterable[str]) -> Iterator[None]:
-    """What is imported inside gets stand-ins for these modules; whoever comes after, themselves."""
+    """Gives imports inside stand-ins for these modules; imports after it get the modules."""
     stand_ins = {name: _Later(name) for name in names if name not in sys.modules}
     sys.modules.update(stand_ins)
     try:
@@ -84,7 +84,7 @@ WHOLE = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 form (Mironov et al. 2019, section 3.3)."""
 
 FRACTIONAL = (*(1 + k / 20 for k in range(1, 20)), *(2 + k / 10 for k in range(1, 90) if k % 10))
-"""More of them, for which `fractional_rdp` integrates: a large epsilon takes orders near 1. The
+"""Further orders, for which `fractional_rdp` integrates: a large epsilon takes orders near 1. The
 series of dp_accounting does not converge for these at high rates."""
 
 LEAST_INTEGRATED = 0.05
@@ -101,9 +101,9 @@ epsilon takes large ones. Every choice gives a bound."""
 def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName = "rdp") -> float:
     """The epsilon at `delta` of all charges together, for add-or-remove-one of a record.
 
-    Each charge is `steps` Poisson-sampled Gaussian mechanisms, composed adaptively. The
-    charges must be about the same records (one party's: `Ledger.tally`); those of several
-    parties give a bound for a record that all of them hold.
+    Each charge is `steps` Poisson-sampled Gaussian mechanisms, composed adaptively. The charges
+    must be about the same records (one party's: `Ledger.tally`); those of several parties give a
+    bound for a record that all of them hold.
 
     Args:
         charges: any number, or how often each (a Counter); none cost 0.
@@ -115,8 +115,7 @@ def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName 
         PlanRefused: delta out of range, or an unknown accountant.
         Malformed: a charge whose numbers are out of range.
     References:
-        Mironov, Talwar and Zhang 2019 (rdp); Koskela et al. 2020 and Doroshenko et al.
-        2022 (pld).
+        Mironov, Talwar and Zhang 2019 (rdp); Koskela et al. 2020 and Doroshenko et al. 2022 (pld).
     """
     _demand_delta(delta)
     if accountant not in get_args(AccountantName):
@@ -139,7 +138,7 @@ def _composed(
     delta: float,
     accountant: AccountantName,
 ) -> float:
-    """Epsilon of ((noise multiplier, sample rate), steps) together; asked again and again."""
+    """Epsilon of ((noise multiplier, sample rate), steps) together; cached."""
     if accountant == "rdp":
         whole = max(rate for (_, rate), _ in mechanisms) >= HIGH_RATE
         parts = [(steps, *_sampled_gaussian(*each, whole)) for each, steps in mechanisms]
@@ -157,7 +156,7 @@ def _composed(
 def _sampled_gaussian(
     noise: float, rate: float, whole: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Renyi orders, and the divergence of one step at each.
+    """Renyi orders, and the divergence of one step at each; cached.
 
     A series for each order takes milliseconds, and every version of a run asks for the same one.
     """
@@ -175,7 +174,7 @@ def fractional_rdp(noise: float, rate: float, orders: NDArray[np.float64]) -> ND
 
     The integral of N(z; 0, s^2) (1 - q + q exp((2 z - 1) / (2 s^2)))^a over z, for order a, noise s
     and rate q, by the trapezoidal rule, whose error falls exponentially with the number of points.
-    What rounding may take, 1e-9 of the divergence and 1e-12 of the integral, is added.
+    The most that rounding may take, 1e-9 of the divergence and 1e-12 of the integral, is added.
 
     Returns:
         A bound for every order; infinity below `LEAST_INTEGRATED`.
@@ -210,10 +209,10 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
     - One party's noise, before anything is added to it: outside an event of probability b1
       (`clamping`) P is at most P', and where it is positive, Q is at least Q'. So
       P[A] <= e^eps Q[A] + delta' + b1.
-    - Several parties': sums that whole noise makes, cut noise makes too, and all that is known
+    - Several parties': cut noise makes every sum that whole noise makes, and all that is known
       is that P and P', Q and Q' are within b2. So P[A] <= e^eps (Q[A] + b2) + delta' + b2.
 
-    In all, delta' = delta - b1 - (1 + e^eps) b2 is what is left for the conversion.
+    In all, delta' = delta - b1 - (1 + e^eps) b2 is left for the conversion.
 
     Args:
         releases: any number of one client's, or how often each (a Counter, `Ledger.tally`); none
@@ -284,7 +283,7 @@ def skellam_rdp(
 def _converted(
     made: tuple[tuple[tuple[float, float, float], int], ...], delta: float, clamping: float
 ) -> float:
-    """Epsilon of ((l2, l1, stddev), times) together; asked again and again."""
+    """Epsilon of ((l2, l1, stddev), times) together; cached."""
     orders = np.array(SKELLAM_ORDERS, dtype=np.float64)
     total = np.zeros_like(orders)
     for (l2, l1, stddev), times in made:

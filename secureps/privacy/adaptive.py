@@ -1,23 +1,23 @@
 """Adaptive clipping: a clip that follows a quantile of the updates' norms, inside one release.
 
-In a version whose scale is s a client clips to C = C_0 s, sends its update in units of s, so
-that it is never longer than C_0, and one coordinate more behind it: whether it was short enough
-to pass whole, as +h or -h.
+In a version whose scale is s a client clips to C = C_0 s, sends its update in units of s, so that
+it is never longer than C_0, and one coordinate more behind it: +h if the update passed whole, -h if
+it was cut.
 
     (update / s clipped to C_0, +-h)     of norm at most sqrt(C_0^2 + h^2), h = weight C_0 / 2
 
-That norm is the clip of the one mechanism (`privacy.client_level`) that protects both: one
-vector, one grid, one release in the ledger, whatever s is. Centring the indicator halves what
-it can change, as in the paper, whose split of the noise between two queries (Theorem 1:
-z_update = (z^-2 - (2 sigma_b)^-2)^(-1/2)) is this one, with sigma_b = z sqrt(1 + weight^2/4) /
-weight: on the update lies sqrt(1 + weight^2/4) times the noise of a fixed clip. The mean of the
-indicators is as noisy as any other value of the mean, and public; the next scale is made of it:
+That norm is the clip of the one mechanism (`privacy.client_level`) that protects both: one vector,
+one grid, one release in the ledger, whatever s is. Centring the indicator halves what it can
+change, as in the paper, whose split of the noise between two queries (Theorem 1: z_update = (z^-2 -
+(2 sigma_b)^-2)^(-1/2)) is this one, with sigma_b = z sqrt(1 + weight^2/4) / weight: on the update
+lies sqrt(1 + weight^2/4) times the noise of a fixed clip. The mean of the indicators is as noisy as
+any other value of the mean, and public; it makes the next scale:
 
     s' = s exp(-rate (share of short updates - quantile)), kept within [least, most]
 
-Nobody computes it twice: the one shard that has the coordinate does, rounds it to float32,
-and everybody else is told. Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially
-Private Learning with Adaptive Clipping", section 2 and Algorithm 1.
+The one shard that has the coordinate computes it, rounds it to float32, and tells everybody else.
+Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with Adaptive
+Clipping", section 2 and Algorithm 1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AdaptiveClip:
         clip: C_0, the clip of version 0; like every later one within 2^-100 to 2^100.
         quantile: gamma in (0, 1), the share of updates that shall pass whole.
         rate: eta_C >= 0 of the geometric steps; 0 leaves the clip where it is.
-        weight: how far apart the indicator's two values are, in units of C_0; > 0.
+        weight: the distance of the indicator's two values, in units of C_0; > 0.
         least, most: bounds of the scale, 2^-40 <= least <= 1 <= most <= 2^40.
     Raises:
         PlanRefused: an argument is out of range.
@@ -77,8 +77,6 @@ class AdaptiveClip:
                 f"within 2^-100 to 2^100"
             )
 
-    # --- what a client sends ------------------------------------------------------
-
     @cached_property
     def indicator(self) -> float:
         """h, a float32: weight C_0 / 2, rounded towards zero."""
@@ -95,17 +93,17 @@ class AdaptiveClip:
 
     @property
     def cost(self) -> float:
-        """The noise on an update over that of a fixed clip C_0; the grid's rounding aside."""
+        """The noise on an update over that of a fixed clip C_0, without the grid's rounding."""
         return self.norm / self.clip
 
     def clipped(self, update: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
-        """What is put on the grid for an update: clipped, in units of the scale, and measured.
+        """Clips an update in units of the scale, and adds its indicator.
 
         Args:
             update: float32 (d + 1,); its last value is the indicator's place and 0.
             scale: of the base version.
         Returns:
-            float32 (d + 1,) of an L2 norm of at most `norm`, for whatever scale.
+            float32 (d + 1,) of an L2 norm of at most `norm`, for every scale.
         Raises:
             WrongShape: no vector of float32, or the last place is taken.
             NotFinite: a value is not finite, or too large for float32 in units of the scale.
@@ -118,10 +116,8 @@ class AdaptiveClip:
         joint[-1] = self.indicator if norm <= self.clip else -self.indicator
         return joint
 
-    # --- what becomes of it -------------------------------------------------------
-
     def share(self, mean: float) -> float:
-        """The share of updates that passed whole, as far as noise lets one see: any number.
+        """Estimates the share of updates that passed whole; noise can make it any number.
 
         Args:
             mean: of the cohort's indicators, noise included.
@@ -132,7 +128,8 @@ class AdaptiveClip:
         """The next version's scale, a float32.
 
         Args:
-            scale: of this version; mean: as for `share`.
+            scale: of this version.
+            mean: as for `share`.
         """
         moved = math.log(scale) - self.rate * (self.share(mean) - self.quantile)
         kept = min(max(moved, math.log(self.least)), math.log(self.most))
@@ -140,7 +137,7 @@ class AdaptiveClip:
         return min(max(float(np.float32(math.exp(kept))), least), most)
 
     def check(self, scale: float | None) -> float:
-        """A scale that somebody else made; Malformed unless it is one of this clip."""
+        """Returns a scale that another party made; Malformed if this clip has none such."""
         if scale is None or not self.least <= scale <= self.most:  # NaN is within no bounds
             raise Malformed(
                 f"a clip's scale of {scale}: the plan keeps it between {self.least:g} and "

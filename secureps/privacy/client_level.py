@@ -2,16 +2,15 @@
 
     clipped update -> grid steps -> rounded until short enough -> noise (integers) -> clamp -> u
 
-Adjacency: one client's update replaced by zero; the denominator is the cohort's public number
-of members, all of whom count as 1, so that nothing but the sum depends on the update. What protects
-it:
+Adjacency: one client's update replaced by zero. The denominator is the cohort's public number of
+members, all of whom count as 1, so that nothing but the sum depends on the update. The noise:
 
-    local        the client's own noise, of variance sigma^2
+    local        the client's own, of variance sigma^2
     distributed  a share of variance sigma^2 / (honest - 1) from every client. At least `honest`
-                 members of the summed cohort follow the protocol; whichever of them looks
-                 closely knows its own share, and honest - 1 others remain. All weights are 1.
-    aggregator   noise of variance sigma^2 that the shards add to the encrypted sum, like one
-                 member more: against everybody but them. All weights are 1.
+                 members of the summed cohort follow the protocol. One of them may look closely, and
+                 knows its own share: honest - 1 others remain. All weights are 1.
+    aggregator   of variance sigma^2, which the shards add to the encrypted sum like one more
+                 member: against everybody but them. All weights are 1.
 
 sigma is the noise multiplier times the L2 sensitivity of the *rounded* update.
 
@@ -21,11 +20,11 @@ case the norm grows by sqrt(d). Rounding again until
 
     ||z||^2 <= C^2 + d / 4 + C + sqrt(d) / 2
 
-holds makes the right side the squared sensitivity, and succeeds with probability at least
-1 - e^(-1/2) at each try (Kairouz, Liu and Steinke 2021, Proposition 22 with beta = e^(-1/2)). It
-costs a little bias. The bound is rounded down to an integer, and the norm is computed in
-integers: what comes back never exceeds it, whatever came in.
-How often is tried depends on the update: an observer of this machine's timing may learn about it.
+makes the right side the squared sensitivity, and succeeds with probability at least 1 - e^(-1/2) at
+each try (Kairouz, Liu and Steinke 2021, Proposition 22 with beta = e^(-1/2)). It costs a little
+bias. The bound is rounded down to an integer, and the norm is computed in integers, so the result
+never exceeds it, whatever the input was. The number of tries depends on the update: an observer of
+this machine's timing may learn about it.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ def round_to_norm(
 ) -> NDArray[np.int64]:
     """z = floor(x) + [word < frac(x) 2^32], drawn again until ||z||^2 <= limit.
 
-    Every try reads x.size words. |z - x| < 1 for every value, a whole number is kept, and the
-    zero vector comes back as zero.
+    Every try reads x.size words. |z - x| < 1 for every value; whole numbers, and so the zero
+    vector, stay as they are.
 
     Args:
         x: float64 (d,), in grid steps, of L2 norm at most `bound`.
@@ -118,12 +117,12 @@ def round_to_norm(
 Placement: TypeAlias = Literal["local", "distributed", "aggregator"]
 
 LEAST_BITS, MOST_BITS = 2, 24
-"""Of one value on the grid, as in `codec.grid`, which stands on the same floor."""
+"""Bits of one value on the grid, as in `codec.grid`."""
 
 MOST_INFLATION = 2
-"""How many times its norm rounding may add to an update: noise grows with it."""
+"""The most by which rounding may multiply an update's norm: noise grows with it."""
 MOST_CLAMPING = Fraction(1, 1 << 64)
-"""Of one release: a million of them lose 2^-44 of delta."""
+"""The most clamping of one release: a million of them lose 2^-44 of delta."""
 MOST_SHARED_CLAMPING = Fraction(1, 1 << 128)
 """The same under `distributed`, where it counts e^epsilon times (`client_epsilon`)."""
 
@@ -136,7 +135,7 @@ _SMALLEST, _LARGEST = 2.0**-100, 2.0**100
 
 @dataclass(frozen=True)
 class Calibration:
-    """What follows from one step of the grid; everything else in units of it.
+    """The numbers that follow from one step of the grid; all but `step` are in units of it.
 
     Args:
         step: in the units of the update.
@@ -144,8 +143,8 @@ class Calibration:
         limit: the largest squared norm of a rounded update.
         largest: the largest magnitude of one rounded value.
         variance: of one draw of noise.
-        clamping: upper bound of the probability that any draw of a release is cut off; 0 where
-            that is post-processing.
+        clamping: upper bound of the probability that any draw of a release is cut off; 0 where that
+            is post-processing.
     """
 
     step: float
@@ -171,8 +170,8 @@ class ClientMechanism:
         bits: of one value on the grid, 2 to 24; Z = 2^(bits-1) - 1.
         noise_multiplier: zeta > 0; sigma = zeta * the L2 sensitivity.
         placement: where noise is added.
-        honest: under `distributed`, how many members of any cohort that is summed are trusted
-            to follow the protocol, at least 2; 1 elsewhere.
+        honest: under `distributed`, how many members of any summed cohort are trusted to follow the
+            protocol, at least 2; 1 elsewhere.
     Raises:
         PlanRefused: an argument is out of range, or so few bits leave so coarse a grid that
             rounding more than doubles the norm.
@@ -241,30 +240,28 @@ class ClientMechanism:
     def range(self) -> float:
         """step * Z, exactly: the range of the `codec.grid.Grid` that decodes the sums.
 
-        A cohort's mean is its `weighted_mean` with shares = its members, and
-        total_weight = its members (and one more for the aggregator's noise).
+        A cohort's mean is its `weighted_mean` with shares = its members, and total_weight = its
+        members (and one more for the aggregator's noise).
         """
         return self.calibration.step * self.most
 
     @property
     def l2_sensitivity(self) -> float:
-        """In grid steps, rounded up."""
         return root_above(Fraction(self.calibration.limit))
 
     @property
     def l1_sensitivity(self) -> float:
-        """In grid steps, rounded up: min(sqrt(d) L2, L2^2), the vectors being whole."""
+        """In grid steps, rounded up: min(sqrt(d) L2, L2^2), because the vectors are whole."""
         squared = self.calibration.limit
         return root_above(Fraction(min(self.dimension * squared, squared * squared)))
 
     @property
     def share_variance(self) -> float:
-        """Of one party's noise, in squared grid steps."""
         return self.calibration.variance
 
     @property
     def stddev(self) -> float:
-        """sigma in grid steps, rounded down: of the noise that protects an update."""
+        """sigma in grid steps, rounded down."""
         return _root_below(self.shares * Fraction(self.calibration.variance))
 
     @property
@@ -274,7 +271,7 @@ class ClientMechanism:
         return _above(self.calibration.clamping)
 
     def release(self, party: str, group: str, version: int) -> Release:
-        """What goes into the ledger for one update of `party`."""
+        """The ledger's record of one update of `party`."""
         return Release(
             party,
             group,
@@ -289,13 +286,13 @@ class ClientMechanism:
     # --- the mechanism ------------------------------------------------------------
 
     def rounded(self, update: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
-        """An update in whole grid steps, before any noise.
+        """Rounds an update to whole grid steps, before any noise.
 
         Args:
             update: float32 (d,), after `clip_l2` to C.
             words: a stream that is used for nothing else.
         Returns:
-            int64 (d,), z, of a norm that is accounted for.
+            int64 (d,), z, whose norm is accounted for.
         Raises:
             WrongShape: another shape or dtype.
             NotFinite: a value is not finite.
@@ -313,7 +310,7 @@ class ClientMechanism:
         return round_to_norm(steps, made.bound, made.limit, words)
 
     def noised(self, z: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
-        """What a client seals: with its own noise (if it adds any), on the grid.
+        """Makes the integers that a client seals: adds its own noise, if it adds any, and clamps.
 
         Args:
             z: of `rounded`; it is changed.
@@ -327,10 +324,10 @@ class ClientMechanism:
         return self._on_grid(z)
 
     def noise(self, count: int, words: Words) -> NDArray[np.int64]:
-        """The aggregator's own contribution for `count` values: u = noise + Z in [0, 2 Z].
+        """Makes the aggregator's own contribution for `count` values: u = noise + Z in [0, 2 Z].
 
         Raises:
-            InternalError: the noise of this placement is the clients' to add.
+            InternalError: the clients add the noise of this placement.
         """
         if self.placement != "aggregator":
             raise InternalError(f"an aggregator adds no noise where it is {self.placement}")
@@ -338,7 +335,6 @@ class ClientMechanism:
 
     @cached_property
     def sampler(self) -> Skellam:
-        """Of one party's noise."""
         return Skellam(self.calibration.variance)
 
     def _on_grid(self, z: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -351,23 +347,23 @@ class ClientMechanism:
     def _finest(self, bits: int) -> Calibration | None:
         """The finest step whose grid holds the updates and the noise, or None.
 
-        Finer steps make both larger, so there is one finest; bisection over all steps from
-        C / Z (where the update alone fills the grid) to 2 C (where rounding doubles any norm).
+        Finer steps make both larger, so there is one finest: bisection over all steps from C / Z
+        (where the update alone fills the grid) to 2 C (where rounding doubles any norm).
         """
         most = (1 << (bits - 1)) - 1
         low, high = _place(self.clip / most), _place(2 * self.clip)
         best: Calibration | None = None
         while low <= high:
             middle = (low + high) // 2
-            tried = self._calibrated(_step(middle), most)
+            tried = self._calibrate(_step(middle), most)
             if tried is None:
                 low = middle + 1
             else:
                 best, high = tried, middle - 1
         return best
 
-    def _calibrated(self, step: float, most: int) -> Calibration | None:
-        """What follows from a step, or None if it is too fine."""
+    def _calibrate(self, step: float, most: int) -> Calibration | None:
+        """The calibration of a step, or None if the step is too fine."""
         bound = Fraction(self.clip) / Fraction(step)
         limit = norm_limit(bound, self.dimension)
         largest = min(math.ceil(bound), math.isqrt(limit))
@@ -386,7 +382,7 @@ class ClientMechanism:
         return Calibration(step, bound, limit, largest, variance, Fraction(0) if free else clamping)
 
     def _flaw(self, made: Calibration | None) -> str:
-        """Why a calibration will not do; empty if it will."""
+        """Says why a calibration will not do; empty if it will."""
         if made is None:
             norm = math.sqrt(self.dimension) / 2
             noise = self.noise_multiplier * norm / math.sqrt(self.shares)
@@ -405,7 +401,7 @@ class ClientMechanism:
         return ""
 
     def _advice(self) -> str:
-        """What would do instead, for a refusal."""
+        """Says what would do instead of a refused number of bits."""
         for bits in range(self.bits + 1, MOST_BITS + 1):
             if not self._flaw(self._finest(bits)):
                 return f"{bits} bits would do"

@@ -52,11 +52,10 @@ def _noun(fact: Charge | Release) -> str:
 class Ledger:
     """All privacy facts so far, in the order in which they were made; none is ever taken back.
 
-    Charges (record unit) and releases (client unit) are kept apart: whoever asks for one kind
-    never gets the other. Within a kind a fact is known by (party, group, version, step):
-    the same update again costs nothing, and no other one takes its place. A client
-    that trained once for several groups charges each of them, which never counts less than
-    was spent.
+    Charges (record unit) and releases (client unit) are kept apart. Within a kind a fact is known
+    by (party, group, version, step): the same update again costs nothing, and no other one takes
+    its place. A client that trained once for several groups charges each of them, which never
+    counts less than was spent.
     """
 
     def __init__(self, facts: Iterable[Charge | Release] = ()) -> None:
@@ -67,28 +66,26 @@ class Ledger:
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """All charges, in order."""
         return tuple(fact for fact in self._known.values() if isinstance(fact, Charge))
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """All releases, in order."""
         return tuple(fact for fact in self._known.values() if isinstance(fact, Release))
 
     def count(self, party: str) -> int:
-        """How many facts are on record of one party: as many are the same ones."""
+        """How many facts are on record of one party."""
         return self._tallies.get(party, Counter()).total()
 
     def tally(self, party: str) -> Counter[Charge | Release]:
         """How often one party did each of the same: its facts, all with version and step 0.
 
-        An epsilon asks no more, and this is as long as a party's mechanisms are many; its facts
-        are as many as the versions of a run, of which nobody counts all in each of them.
+        An epsilon needs no more. A tally is as long as a party's mechanisms are many, while its
+        facts are as many as the versions of a run.
         """
         return Counter(self._tallies.get(party))
 
     def tallies(self) -> tuple[tuple[Charge | Release, int], ...]:
-        """The tallies of all parties, each in the order in which it came first."""
+        """The tallies of all parties, each in the order in which it first came."""
         return tuple(each for tally in self._tallies.values() for each in tally.items())
 
     def new(self, fact: Charge | Release) -> bool:
@@ -108,7 +105,7 @@ class Ledger:
         return known is None
 
     def append(self, fact: Charge | Release) -> None:
-        """Adds one fact; the same again changes nothing. Raises as `new` does."""
+        """Adds one fact; the same again changes nothing. Raises as `new`."""
         if self.new(fact):
             self._known[_key(fact)] = fact
             self._count(fact, 1)
@@ -126,7 +123,7 @@ class Ledger:
 
     @classmethod
     def unpacked(cls, plain: Any) -> Ledger:
-        """The ledger again; Malformed if its numbers are out of range."""
+        """Reads what `packed` made; Malformed if its numbers are out of range."""
         alike, places, versions = plain
         makes = []
         for charge, party, group, *rest in alike:

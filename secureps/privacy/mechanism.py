@@ -1,4 +1,4 @@
-"""What a private mechanism does to an update before it becomes integers: the clip."""
+"""Clips an update to an L2 norm before it becomes integers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _SLACK = 2.0**-45
 that fits into memory; Higham 2002, section 4.2)."""
 
 PIECE = 1 << 15
-"""Values that are worked on at a time, so that they stay in the cache."""
+"""Values that are clipped at a time, so that they stay in the cache."""
 
 
 def clip_l2(
     x: NDArray[np.float32] | NDArray[np.float64], bound: float
 ) -> tuple[NDArray[np.float32], float]:
-    """Scale an update down to an L2 norm of at most `bound`, also after rounding to float32.
+    """Scales an update down to an L2 norm of at most `bound`, also after rounding to float32.
 
-    An update within the bound, and the zero update, come back unchanged (as a copy).
+    An update within the bound is returned unchanged (as a copy).
 
     Args:
         x: float32 of any shape; float64 is rounded to float32 first.
         bound: C, finite and > 0.
     Returns:
-        (clipped, norm): float32 of x's shape, whose norm summed without error is <= bound, and
-        the float64 norm of x before the clip.
+        (clipped, norm): float32 of x's shape, whose norm summed without error is <= bound, and the
+            float64 norm of x before the clip.
     Raises:
         NotFinite: x has a NaN, an infinity, or a value too large for float32.
         PlanRefused: a bound that is not finite and > 0.
@@ -56,10 +56,11 @@ def clip_l2(
 def clip_factor(
     pieces: Callable[[], Iterable[NDArray[np.float32]]], bound: float
 ) -> tuple[float, float]:
-    """By what `clip_l2` multiplies an update, and its norm; the update comes in pieces.
+    """The factor by which `clip_l2` multiplies an update, and the update's norm.
 
     Args:
-        pieces: of PIECE values, the last may have fewer; asked twice where once is too close.
+        pieces: of PIECE values, the last may have fewer; asked a second time where the norm is too
+            close to the bound to call.
         bound: C, finite and > 0.
     Returns:
         (factor, norm): 1.0 where the norm is within the bound; else for `shrink`.
@@ -80,7 +81,7 @@ def clip_factor(
 def factor_within(
     total: Callable[[], float], exact: Callable[[], float], bound: float
 ) -> tuple[float, float]:
-    """`clip_factor` of what is known by its sum of squares.
+    """`clip_factor` from sums of squares.
 
     Args:
         total: the exact sum of the pairwise sums of PIECE squares each, as NumPy adds float64.

@@ -1,15 +1,15 @@
 """P(|X| <= k) of the symmetric Skellam law, in integers, to as many bits as are asked for.
 
-X is the difference of two Poissons of mean v/2: variance v, E exp(i t X) = exp(v (cos t - 1)).
-For an odd m, the mean of that function times a Dirichlet kernel over the m-th roots of unity
-is the law folded modulo m (Abramowitz and Stegun 9.6.34; Trefethen and Weideman 2014):
+X is the difference of two Poissons of mean v/2: variance v, E exp(i t X) = exp(v (cos t - 1)). For
+an odd m, the mean of that function times a Dirichlet kernel over the m-th roots of unity is the law
+folded modulo m (Abramowitz and Stegun 9.6.34; Trefethen and Weideman 2014):
 
     (2k + 1) / m + sum_l g_l sin((2k + 1) pi l / m)  =  sum_i P(|X - i m| <= k)
     g_l = (2 / m) exp(-2 v sin^2(pi l / m)) / sin(pi l / m),    l = 1 .. (m - 1) / 2
 
-Left of the equality there are only a few dozen terms to add, each at most 1 / l, however
-large v is; what is right of it and too much is a tail. So no error grows, and each is known.
-There are no floats in a result, but for `table`, which says why.
+The left side has only a few dozen terms to add, each at most 1 / l, however large v is; the surplus
+on the right side is a tail. So no error grows, and each is known. There are no floats in a result,
+but for `table`, which says why.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _MOST_PRODUCTS = 256
 def beyond(variance: float, bits: int) -> int:
     """A t with P(|X| >= t) <= 2^-bits, a few percent above the least.
 
-    Chernoff: P(|X| >= t) <= 2 exp(v (cosh(c) - 1) - c t) for every c > 0, and
-    cosh(c) - 1 <= c^2 (cosh(1) - 1) for c <= 1. A float chooses c, where any choice is sound.
+    Chernoff: P(|X| >= t) <= 2 exp(v (cosh(c) - 1) - c t) for every c > 0, and cosh(c) - 1 <= c^2
+    (cosh(1) - 1) for c <= 1. A float chooses c: any choice is sound.
     """
     nats = _LN2 * (bits + 1)
     c = Fraction(min(1.0, math.sqrt(nats / (_COSH1 * Fraction(variance)))))
@@ -97,15 +97,15 @@ class Series:
     def table(self, length: int) -> tuple[NDArray[np.int64], int]:
         """Lower bounds of 2^62 P(|X| <= k) for all k < length, at once.
 
-        With k = a B + b, the addition theorem makes the series a matrix product:
-        sin((2 a B + 1) t + 2 b t) is a row of sines and cosines times a column of them, and
-        (2 k + 1) / m likewise. Every factor is rounded to 66 bits, split into three signed
-        limbs of 22, and the limbs' products are added by float64 matrix multiplication. That is
-        exact, in any order of summation: they are integers, and no partial sum reaches 2^53.
-        Of the nine products of limbs the three smallest are left out.
+        With k = a B + b, the addition theorem makes the series a matrix product: sin((2 a B + 1) t
+        + 2 b t) is a row of sines and cosines times a column of them, and (2 k + 1) / m likewise.
+        Every factor is rounded to 66 bits, split into three signed limbs of 22, and the limbs'
+        products are added by float64 matrix multiplication. That is exact, in any order of
+        summation: they are integers, and no partial sum reaches 2^53. Of the nine products of limbs
+        the three smallest are left out.
 
-        Errors in units of 2^-62, R being the number of products in a sum: rounding R / 8, what
-        is left out R / 16, the last shifts 2. R is subtracted, which is more.
+        Errors in units of 2^-62, R being the number of products in a sum: rounding R / 8, left out
+        products R / 16, the last shifts 2. R is subtracted, which is more.
 
         Returns:
             lower: int64 (length,), not decreasing, with lower <= 2^62 P <= lower + slack.

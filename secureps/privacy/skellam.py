@@ -1,19 +1,19 @@
 """The symmetric Skellam law: an exact sampler, and exact tails.
 
 X is the difference of two Poissons of mean v/2: integer, mean 0, variance v, and sums of
-independent ones are Skellam again, their variances adding exactly (Agarwal, Kairouz and Liu
-2021). v is a float and is taken as the rational number that it is.
+independent ones are Skellam again, their variances adding exactly (Agarwal, Kairouz and Liu 2021).
+v is a float, taken as the rational number that it is.
 
-The sampler is inversion. A uniform U in [0, 1) is read bit by bit from the stream of words;
-|X| is the k with P(|X| < k) <= U < P(|X| <= k), and one more bit is the sign. 62 bits of U
-are looked up in a table whose entries are proven to within `slack` 2^-62; where these do not
-decide, more words are read and compared with probabilities as precise as it takes
-(`privacy.series`). So for uniform words the law is met exactly: the statistical distance is
-0, over any number of values. No float decides anything.
+The sampler is inversion. A uniform U in [0, 1) is read bit by bit from the stream of words; |X| is
+the k with P(|X| < k) <= U < P(|X| <= k), and one more bit is the sign. 62 bits of U are looked up
+in a table whose entries are proven to within `slack` 2^-62; where these do not decide, more words
+are read and compared with probabilities as precise as it takes (`privacy.series`). So for uniform
+words the law is met exactly: the statistical distance is 0, over any number of values. No float
+decides anything.
 
-Limitations: table look-ups and re-reading depend on the noise, which is secret, so that an
-observer of this machine's caches and timing may learn about it; and the words of a stream
-cipher are uniform only to those who cannot break the cipher.
+Limitations: table look-ups and re-reading depend on the noise, which is secret, so an observer of
+this machine's caches and timing may learn about it; and the words of a stream cipher are uniform
+only to somebody who cannot break the cipher.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from secureps.privacy.series import TABLE_BITS, Series, beyond
 
 LEAST_VARIANCE = 2.0**-20
 MOST_VARIANCE = 2.0**34
-"""Where the table has 1.3 million entries (10 MiB) and takes 0.3 s to make."""
+"""At this variance the table has 1.3 million entries (10 MiB) and takes 0.3 s to make."""
 
 TAIL_BITS = 192
 """Precision of `tail`: 2^-192 < 2e-58."""
 
 _PIECE = 1 << 15
-"""Values at a time: what is needed meanwhile stays in the second-level cache."""
+"""Values that are drawn at a time, so that they stay in the second-level cache."""
 _WORDS = 2
 """Words of a value, and of each re-reading."""
 _MOST_BITS = 1024
@@ -46,7 +46,7 @@ _MOST_BITS = 1024
 
 
 def demand_variance(variance: float) -> None:
-    """PlanRefused if there is no sampler of this variance."""
+    """PlanRefused if noise of this variance cannot be drawn."""
     if not LEAST_VARIANCE <= variance <= MOST_VARIANCE:
         raise PlanRefused(
             f"Skellam noise of variance {variance}: from 2^-20 to 2^34 (a standard deviation of "
@@ -57,7 +57,7 @@ def demand_variance(variance: float) -> None:
 def tail(variance: float, k: int) -> Fraction:
     """An upper bound of P(|X| > k) that is at most 2^-191 too large (and at least 2^-192).
 
-    So it has 17 digits where it is 1e-40, and none where it is below 1e-57.
+    So it has 17 digits at 1e-40, and none below 1e-57.
 
     Args:
         variance: v, 2^-20 to 2^34.
@@ -108,14 +108,11 @@ class Skellam:
         demand_variance(self.variance)
 
     def sample(self, count: int, words: Words) -> NDArray[np.int64]:
-        """Independent values. The same words give the same values.
+        """Draws independent values, int64 (count,). The same words give the same values.
 
-        Value after value reads two words (sign, a bit that is left, 62 bits of U), and then
-        two more as long as U is undecided: so one call reads what two calls for its parts
-        would read, and gives what they would give.
+        Value after value reads two words (sign, an unused bit, 62 bits of U), and then two more as
+        long as U is undecided. So one call reads and gives what two calls for its parts would.
 
-        Returns:
-            int64 (count,); besides it, memory for a piece of 2^15 values is used.
         Raises:
             InternalError: the words are not random.
         """
@@ -146,7 +143,7 @@ class Skellam:
         return values
 
     def decided(self, more: Callable[[], int]) -> int:
-        """One value from the first 64 bits that are read, and as many more as it takes.
+        """Draws one value from the first 64 bits, and as many more as it takes.
 
         Args:
             more: reads the next two words, the first the low half.
@@ -159,7 +156,7 @@ class Skellam:
 
     @cached_property
     def table(self) -> Table:
-        """What 62 bits of U are looked up in; made when it is first asked for."""
+        """The table that 62 bits of U are looked up in."""
         reach = beyond(self.variance, TABLE_BITS - 2)
         lower, slack = Series(self.variance, reach, TABLE_BITS + 18).table(reach)
         # Beyond the table lies less than 4 / 2^62, so that whatever falls there, within
@@ -174,7 +171,7 @@ class Skellam:
         return Table(bounds, slack, guide, shift)
 
     def _look_up(self, held: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Signed values of pairs of words, and the places of those that are undecided."""
+        """Signed values of pairs of words, and the places of undecided ones."""
         table = self.table
         pairs = held.astype("<u4", copy=False).view("<u8")
         u = (pairs >> np.uint64(2)).astype(np.int64)
@@ -191,7 +188,7 @@ class Skellam:
         return (size ^ -negative) + negative, undecided
 
     def _decided(self, u: int, more: Callable[[], int]) -> int:
-        """|X| for a U that begins with the 62 bits `u`, reading on as long as necessary."""
+        """|X| for a U that begins with the 62 bits `u`, reading more bits as long as necessary."""
         table, bits = self.table, TABLE_BITS
         lower = table.bounds[1:-1]
         # low < |X| <= high is certain; high is unknown beyond the table.

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.evaluation import Judgement, judge
-from secureps.client.trainer import EvaluateResult
+from secureps.client.evaluation import Judgement, PooledEvaluation, judge
+from secureps.client.trainer import Array, EvaluateResult
 from secureps.config.plan import EvaluationSection
-from secureps.errors import ScriptFailed
+from secureps.errors import ScriptFailed, WrongShape
 from secureps.messages.evaluation import Metric
 from secureps.messages.orders import GroupVersion
 from secureps.policy.checks.evaluation import evaluation_group
@@ -71,3 +71,27 @@ def test_the_clip_of_metrics_is_the_longest_vector_that_there_is() -> None:
     plan = private_plan("local", evaluation={"every": 2, "metrics": metrics})
     group = evaluation_group(plan.section)
     assert (group.clip, group.weighting) == (2.0, "uniform")
+
+
+# --- of several evaluators -------------------------------------------------------------
+
+
+class Judge:
+    def __init__(self, examples: int, **metrics: float) -> None:
+        self._examples, self._metrics = examples, metrics
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        return EvaluateResult(float(parameters["w"]), self._examples, self._metrics)
+
+
+def test_who_has_more_examples_counts_for_more() -> None:
+    panel = PooledEvaluation([Judge(1, accuracy=0.0, own=1.0), Judge(3, accuracy=1.0)])
+    told = panel.evaluate({"w": np.array(2.5)})
+    assert told == EvaluateResult(2.5, 4, {"accuracy": 0.75})
+
+
+def test_who_has_no_held_out_records_is_left_out() -> None:
+    panel = PooledEvaluation([Judge(0), Judge(3, accuracy=1.0)])
+    assert panel.evaluate({"w": np.array(2.5)}) == EvaluateResult(2.5, 3, {"accuracy": 1.0})
+    with pytest.raises(WrongShape, match="no data holder has held-out records: each said 0"):
+        PooledEvaluation([Judge(0), Judge(0)]).evaluate({"w": np.array(2.5)})

@@ -107,7 +107,7 @@ def test_who_follows_hears_on_after_a_value_that_was_not_finite(
     def diverges(*given: Any) -> Any:
         raise NotFinite("the loss became NaN")
 
-    monkeypatch.setattr(holder, "_trained", diverges)
+    monkeypatch.setattr(holder, "_train_model", diverges)
     assert holder.follow() == torch_ranks.DISMISSED
 
 

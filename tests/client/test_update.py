@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.update import Update, add_kept, clip_update, keep, load_kept, pieces
-from secureps.errors import NotFinite
+from secureps.client.update import (
+    Update,
+    add_kept,
+    clip_update,
+    difference,
+    keep,
+    load_kept,
+    pieces,
+    tell_cuts,
+)
+from secureps.errors import NotFinite, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
+from secureps.model.layout import SCALE, GroupLayout
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.mechanism import PIECE, clip_l2
 from secureps.roles.member.tasks import Aim, kept_key
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.roles_kit import make_plan
-from tests.kits.sealed_blocks import parts_of
+from tests.kits.sealed_blocks import made_of, parts_of
 
 SIZE = 3 * PIECE + 5
 SPECS = (TensorSpec("mean", (PIECE,), "float32"), TensorSpec("weight", (SIZE - PIECE,), "float32"))
@@ -117,3 +131,180 @@ def test_what_is_damaged_is_left_out_and_said(
         spool.put(key, data[:-1] + bytes([data[-1] ^ 1]))
     assert load_kept("c0", spool, AIM, 4) is None
     assert "did not carry is gone from the state folder" in caplog.text
+
+
+# --- the difference of two models ------------------------------------------------------
+
+TENSORS = {
+    "bias": ((5,), "float32"),
+    "count": ((), "int64"),
+    "empty": ((0, 3), "float32"),
+    "half": ((3, 4), "float16"),
+    "mask": ((7,), "bool"),
+    "weight": ((6, 5), "float32"),
+    "wide": ((4,), "float64"),
+}
+MIXED = Schema(tuple(TensorSpec(name, *spec) for name, spec in TENSORS.items()))
+GROUP = make_plan(block_size=16).layout(MIXED).group("all")
+
+
+def mixed_model(seed: int) -> dict[str, NDArray[Any]]:
+    drawn = np.random.default_rng(seed)
+    return {
+        name: (9 * drawn.standard_normal(shape)).astype(dtype)
+        for name, (shape, dtype) in TENSORS.items()
+    }
+
+
+def published(group: GroupLayout, values: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    return [values[slice(*group.span(block))] for block in range(group.blocks)]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 16, 1000])
+def test_a_difference_in_parts_is_that_of_the_flattened_models(cut: int) -> None:
+    """Wherever parts begin and end, beside whatever borders of tensors and blocks."""
+    before, trained = GROUP.unflatten(GROUP.flatten(mixed_model(1))), mixed_model(2)
+    blocks = published(GROUP, GROUP.flatten(before))
+    part = difference(GROUP, blocks, trained)
+    cuts = [*range(0, GROUP.size, cut), GROUP.size]
+    made = np.concatenate([part(first, last) for first, last in itertools.pairwise(cuts)])
+    assert made.dtype == np.float32
+    assert np.array_equal(made, GROUP.flatten(trained) - GROUP.flatten(before))
+
+
+def test_what_a_tensor_cannot_hold_of_a_published_value_is_no_difference() -> None:
+    """A trainer that leaves a count of 2.4, which it saw as 2, has not changed it."""
+    values = GROUP.flatten(mixed_model(1)) + np.float32(0.4)
+    part = difference(GROUP, published(GROUP, values), GROUP.unflatten(values))
+    assert not part(0, GROUP.size).any()
+
+
+def test_a_scale_is_not_trained() -> None:
+    group = GroupLayout("all", (TensorSpec("w", (2,), "float32"), SCALE), 3, 3)
+    part = difference(group, [np.array([1, 2, 0.5], np.float32)], {"w": np.ones(2, np.float32)})
+    assert part(0, 3).tolist() == [0, -1, 0]
+
+
+def test_parts_are_the_callers_own() -> None:
+    """Who changes one, changes neither the next part nor the models."""
+    trained, blocks = mixed_model(2), published(GROUP, GROUP.flatten(mixed_model(1)))
+    part = difference(GROUP, blocks, trained)
+    first = part(0, GROUP.size)
+    kept = first.copy()
+    first[:] = 7
+    assert np.array_equal(part(0, GROUP.size), kept)
+
+
+def test_another_model_is_refused() -> None:
+    trained = mixed_model(2)
+    del trained["bias"]
+    with pytest.raises(WrongShape, match="'bias' of group 'all' is missing"):
+        difference(GROUP, [], trained)
+
+
+# --- what is told of a cut ----------------------------------------------------------
+
+
+CUT_PLAN = make_plan(group=[{"clip": 5.0, "rule": {"quorum": 3, "minimum": 2}}])
+PAIR = Schema((TensorSpec("mean", (2,), "float32"), TensorSpec("weight", (2,), "float32")))
+CUT_KINDS: dict[str, Kind] = {"mean": "statistics", "weight": "trained"}
+
+
+def group() -> GroupLayout:
+    return CUT_PLAN.layout(PAIR).group("all")
+
+
+def values(*of: float) -> Any:
+    return np.array(of, np.float32)
+
+
+@pytest.mark.parametrize(
+    "delta", [(0, 0, 0, 0), (0, 0, 1, 2), (0, 0, 3, 4), (900, -900, 3, 4)], ids=str
+)
+def test_an_update_that_passes_whole_is_not_told(
+    delta: tuple[float, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Up to the very length of the clip, however long its running statistics are."""
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    passed = clip_update(CUT_PLAN, group(), parts_of(values(*delta)), None, CUT_KINDS)
+    tell_cuts("c0", "", group(), passed, 1.0, max(map(abs, delta)))
+    assert passed.whole().tolist() == list(delta)
+    assert caplog.messages == []
+
+
+CLIPPED = "c0: update norm 10, clip 5: cut to 50 %"
+RANGED = (
+    "1 of the update's 4 values are beyond range 3.5: cut to it, 1 of them in weight; the largest "
+    "is 4: range = 4 in the plan's [[group]] holds it"
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "most", "told"),
+    [
+        (1.0, None, CLIPPED),
+        (1.0, 9.0, f"{CLIPPED}; clip = 10 in the plan's [[group]] would hold the whole update"),
+        (
+            1.0,
+            6.0,
+            f"{CLIPPED}; clip = 10 and range = 8 in the plan's [[group]] would hold the whole "
+            "update",
+        ),
+        (
+            1.0,
+            3.5,
+            f"{CLIPPED}; then {RANGED}; clip = 10 and range = 8 in the plan's [[group]] would hold "
+            "the whole update",
+        ),
+    ],
+)
+def test_what_clip_and_range_cut_is_one_line_that_does_not_contradict_itself(
+    share: float, most: float | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A range that holds the clipped update holds less than the range beside a longer clip."""
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    cut = clip_update(CUT_PLAN, group(), parts_of(values(0, 0, 6, 8)), None, CUT_KINDS)
+    tell_cuts("c0", "", group(), cut, share, most)
+    assert caplog.messages == [told]
+    wide = make_plan(group=[{"clip": 10.0, "range": 8.0, "rule": {"quorum": 3, "minimum": 2}}])
+    whole = clip_update(wide, group(), parts_of(values(0, 0, 6, 8)), None, CUT_KINDS)
+    tell_cuts("c0", "", group(), whole, share, 8.0)
+    assert caplog.messages == [told], "the plan that the line names cuts nothing"
+
+
+def test_no_clip_is_named_for_an_update_that_no_plan_should_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ids taken for inputs make updates of 1e12; the bits of so wide a grid say nothing."""
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    cut = clip_update(CUT_PLAN, group(), parts_of(values(0, 0, 6e11, 8e11)), None, CUT_KINDS)
+    tell_cuts("c0", "", group(), cut, 1.0, 2.0)
+    (told,) = caplog.messages
+    assert "clip =" not in told
+    assert told.endswith("its inputs are not scaled, or its learning rate is too high")
+
+
+def test_a_range_alone_is_named_with_what_holds_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    tell_cuts("c0", "", group(), made_of(values(0, 0, 6, -8)), 0.5, 3.5)
+    assert caplog.messages == [f"c0: {RANGED}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "range_"),
+    [(4.6, "5"), (1.02, "2"), (0.513, "0.6"), (96, "100"), (1.2e6, "2e+06"), (3e-5, "3e-05")],
+)
+def test_the_range_that_is_named_holds_the_largest_value_after_the_clip(
+    value: float, range_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    made = dataclasses.replace(made_of(values(0, 0, 0, -value)), largest=1e9)
+    tell_cuts("c0", "", group(), made, 1.0, 1e-6)
+    assert f"the largest is {value:.3g}: range = {range_} in the plan's" in caplog.text
+    assert float(range_) >= value
+
+
+def test_a_clip_counts_no_running_statistics() -> None:
+    delta = parts_of(values(900, -900, 3, 4))
+    assert clip_update(CUT_PLAN, group(), delta, None, CUT_KINDS).norm == 5
+    assert clip_update(CUT_PLAN, group(), delta, None, {}).whole()[2] < 0.02

@@ -13,10 +13,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from secureps.client.integers import UpdateIntegers
 from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.trainer import FitResult
-from secureps.client.update import clip_update, magnitude
+from secureps.client.update import UpdateIntegers, clip_update, magnitude
 from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import DiskFailed, Malformed, Refused
@@ -179,7 +178,7 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     exact = make_plan()
     for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
         own = worker(plan, tmp_path, UnsafeSeed(1))
-        assert own._counted(Aim("all", 0, 4), examples) == number
+        assert own._count(Aim("all", 0, 4), examples) == number
 
 
 def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(

@@ -1,8 +1,9 @@
-"""Chains of stages: sums of encodings decode to the sum of what each stands for."""
+"""Supports, rotations and their chains: sums of encodings decode to the sum of what each means."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from fractions import Fraction
 from functools import partial
@@ -13,7 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from secureps.codec.chain import BlockCode, Chain
+from secureps.codec.chain import (
+    LARGEST,
+    BlockCode,
+    Chain,
+    draw_places,
+    rotated,
+    rotated_back,
+    runs,
+    sent,
+    sign_words,
+    signs,
+)
 from secureps.codec.grid import Grid
 from secureps.errors import NotFinite, WrongShape
 
@@ -171,3 +183,107 @@ def test_other_shapes_are_refused() -> None:
         own.encode(np.zeros(9, np.float32))
     with pytest.raises(WrongShape, match="4 values of this block are sent"):
         own.decode(np.zeros(8, np.float32))
+
+
+# --- supports ------------------------------------------------------------------------
+
+
+@given(values=st.integers(1, 5000), one_in=st.integers(1, 300), seed=st.integers(0, 99))
+def test_one_value_of_each_run_is_sent(values: int, one_in: int, seed: int) -> None:
+    words = np.random.default_rng(seed).integers(0, 2**32, sent(values, one_in), dtype=np.uint32)
+    chosen, lengths = draw_places(values, one_in, words), runs(values, one_in)
+    assert (chosen // one_in).tolist() == list(range(sent(values, one_in)))
+    assert chosen[0] >= 0
+    assert chosen[-1] < values
+    assert lengths.sum() == values
+    assert lengths.size == chosen.size
+
+
+@pytest.mark.parametrize("one_in", [2, 3, 4, 100, 256])
+def test_the_extreme_words_are_the_ends_of_a_run(one_in: int) -> None:
+    for word, place in ((0, 0), (2**32 - 1, one_in - 1)):
+        assert draw_places(one_in, one_in, np.array([word], np.uint32)).tolist() == [place]
+
+
+@pytest.mark.parametrize("one_in", [2, 3, 4, 7, 256])
+def test_every_place_has_as_many_words_as_any_other(one_in: int) -> None:
+    """Within one: counted by where the words of each place begin, not by sampling."""
+    firsts = [-(-(place << 32) // one_in) for place in range(one_in + 1)]
+    counts = {last - first for first, last in itertools.pairwise(firsts)}
+    assert max(counts) - min(counts) <= 1
+    for place, first in enumerate(firsts[:-1]):
+        drawn = [
+            draw_places(one_in, one_in, np.array([w], np.uint32))[0] for w in (first, first + 1)
+        ]
+        assert drawn == [place, place]
+
+
+# --- rotations -----------------------------------------------------------------------
+
+
+lengths = st.one_of(st.integers(0, 300), st.sampled_from([1023, 1024, 1025, 4096, 5461, 70_001]))
+
+
+def drawn(values: int, seed: int) -> NDArray[np.int8]:
+    rng = np.random.default_rng(seed)
+    return signs(values, rng.integers(0, 2**32, sign_words(values), dtype=np.uint32))
+
+
+@given(size=lengths, seed=st.integers(0, 50))
+def test_a_rotation_undoes_itself_exactly_on_whole_numbers(size: int, seed: int) -> None:
+    """As a decoder has them: sums of integers, below 2^53 with all that is added up."""
+    by = drawn(size, seed)
+    x = np.random.default_rng(seed).integers(-(2**36), 2**36, size).astype(np.float64)
+    assert np.array_equal(rotated_back(rotated(x, by), by), x)
+    assert np.array_equal(rotated(rotated_back(x, by), by), x)
+
+
+@given(size=lengths, seed=st.integers(0, 50), scale=st.sampled_from([1e-45, 1.0, 3e38]))
+def test_a_rotation_keeps_the_norm(size: int, seed: int, scale: float) -> None:
+    """Of float32's least and largest values, too."""
+    x = np.random.default_rng(seed).uniform(-scale, scale, size)
+    before, after = (
+        math.sqrt(math.fsum((v / scale) ** 2)) for v in (x, rotated(x, drawn(size, seed)))
+    )
+    assert math.isclose(before, after, rel_tol=1e-13)
+
+
+def test_a_rotation_is_the_matrix_of_sylvester() -> None:
+    for k in range(1, 6):
+        size = 4**k
+        matrix = np.ones((1, 1))
+        while matrix.shape[0] < size:
+            matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+        by = drawn(size, k)
+        x = np.random.default_rng(k).integers(-9, 10, size).astype(np.float64)
+        assert np.array_equal(rotated(x, by), matrix @ (by * x) / 2**k)
+
+
+def test_pieces_take_values_from_all_over_a_block() -> None:
+    """Piece 1 of 3 has the values 1, 4, 7, ...: one tensor's are not alone in a piece."""
+    x = np.zeros(3 * LARGEST)
+    x[1::3] = 1.0
+    made = rotated(x, np.ones(x.size, np.int8))
+    assert np.flatnonzero(made).tolist() == [1]
+    assert made[1] == 32.0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_what_no_piece_takes_gets_its_sign_alone(size: int) -> None:
+    by = -np.ones(size, np.int8)
+    x = np.arange(1.0, size + 1)
+    assert rotated(x, by).tolist() == (-x).tolist()
+
+
+def test_one_large_value_is_spread_and_a_constant_is_gathered_or_hidden_by_signs() -> None:
+    single = np.zeros(LARGEST)
+    single[17] = 32.0
+    by = drawn(LARGEST, 1)
+    assert set(np.abs(rotated(single, by))) == {1.0}
+    constant = np.ones(LARGEST)
+    assert np.abs(rotated(constant, by)).max() < 5  # in units of its deviation, of 1024 values
+
+
+def test_signs_are_bits_the_lowest_first() -> None:
+    made = signs(34, np.array([0b101, 0b10], np.uint32))
+    assert made[[0, 1, 2, 3, 32, 33]].tolist() == [-1, 1, -1, 1, 1, -1]

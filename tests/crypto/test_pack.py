@@ -60,24 +60,6 @@ def test_the_base_is_just_enough(weight: int, levels: int, digits: int) -> None:
         small.unpack(small.pack(top) * weight, digits)
 
 
-def test_digits_are_contiguous_runs() -> None:
-    packing = Packing(10, 3)
-    u = np.array([1, 2, 3, 4, 5, 6, 7], dtype=np.int64)
-    m = packing.pack(u)
-    assert m.tolist() == [741, 52, 63]
-    assert packing.unpack(m, 7).tolist() == u.tolist()
-    assert u.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert m.tolist() == [741, 52, 63]
-    assert [packing.coefficients(n) for n in (0, 1, 3, 4, 7)] == [0, 1, 1, 2, 3]
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 3])
-def test_short_vectors(n: int) -> None:
-    packing = Packing(100, 4)
-    u = np.arange(n, dtype=np.int64) + 1
-    assert packing.unpack(packing.pack(u), n).tolist() == u.tolist()
-
-
 def test_what_does_not_fit_is_refused() -> None:
     Packing(2**21, 3)
     Packing(7, 2, modulus=49)

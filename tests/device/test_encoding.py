@@ -1,19 +1,146 @@
-"""What is encoded and rounded on a device has the bits of `codec`, for every chain and grid."""
+"""A device has the bits of the host for words, clips, codes, integers and noise."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.codec.chain import BlockCode, Chain
 from secureps.codec.grid import Grid
-from secureps.device.encoding import decode, encode, round_to_grid
-from secureps.errors import NotFinite
+from secureps.crypto.sampling import Stream, UnsafeSeed
+from secureps.device import encoding
+from secureps.device.encoding import (
+    DeviceRounding,
+    DeviceSkellam,
+    clip_factor,
+    decode,
+    divisor,
+    encode,
+    furthest,
+    pieces,
+    rotated_left,
+    round_to_grid,
+    shrink,
+    sums_of_squares,
+    unsigned,
+    words,
+)
+from secureps.errors import InternalError, NotFinite
+from secureps.privacy import mechanism
+from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.mechanism import PIECE, clip_l2
+from secureps.privacy.skellam import Skellam
 from tests.kits.torch_device import DEVICE, back, there
+
+# --- words ----------------------------------------------------------------------
+
+
+@given(first=st.integers(0, 1 << 35), count=st.integers(0, 100), number=st.integers(0, 5))
+def test_words_are_the_streams(first: int, count: int, number: int) -> None:
+    stream = UnsafeSeed(number).derive("words")
+    made = words(stream, first, count, DEVICE)
+    assert made.dtype == torch.int32
+    expected = stream.at(first).words(count)
+    assert np.array_equal(back(made).view(np.uint32), expected)
+    assert np.array_equal(back(unsigned(made)), expected)
+
+
+def test_they_are_those_of_the_rfc() -> None:
+    """RFC 8439, section 2.4.2: the key stream under a key and a nonce, from block 1 on."""
+    nonce = int.from_bytes(bytes.fromhex("000000000000004a00000000"), "little")
+    made = back(words(Stream(bytes(range(32)), nonce), 16, 32, DEVICE)).astype("<i4").tobytes()
+    assert made.hex().startswith("224f51f3401bd9e12fde276fb8631ded8c131f823d2c06e27e4fcaec9ef3cf78")
+
+
+def test_a_stream_ends_where_it_ends_on_the_host() -> None:
+    stream = UnsafeSeed(1).derive("end")
+    assert words(stream, (1 << 36) - 8, 8, DEVICE).numel() == 8
+    with pytest.raises(InternalError, match="68719476736 words"):
+        words(stream, (1 << 36) - 8, 9, DEVICE)
+
+
+@given(word=st.integers(0, 2**32 - 1), bits=st.integers(1, 31))
+def test_a_rotation_loses_no_bit(word: int, bits: int) -> None:
+    signed = word - (1 << 32 if word >> 31 else 0)
+    turned = rotated_left(torch.tensor([signed], dtype=torch.int32, device=DEVICE), bits)
+    assert int(unsigned(turned)) == (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
+
+
+# --- norms and clips ------------------------------------------------------------
+
+
+many = st.one_of(st.integers(0, 300), st.integers(0, 3 * PIECE))
+
+
+def values(size: int, seed: int) -> NDArray[np.float32]:
+    """Of every magnitude, denormals and zeros among them."""
+    rng = np.random.default_rng(seed)
+    made = rng.standard_normal(size) * 10.0 ** rng.integers(-44, 18, size)
+    return np.where(rng.random(size) < 0.1, 0, made).astype(np.float32)
+
+
+def cut(x: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    return [x[start : start + PIECE] for start in range(0, x.size, PIECE)]
+
+
+@settings(max_examples=60)
+@given(size=many, seed=st.integers(0, 999))
+def test_sums_of_squares_are_numpys(size: int, seed: int) -> None:
+    """Its order is no promise of NumPy's: this test says if a release has another one."""
+    x = values(size, seed)
+    own = sums_of_squares(there(x))
+    assert own == [float(np.sum(np.square(piece, dtype=np.float64))) for piece in cut(x)]
+
+
+@settings(max_examples=60)
+@given(size=many, seed=st.integers(0, 999), part=st.floats(0.01, 2))
+def test_a_clip_is_the_hosts(size: int, seed: int, part: float) -> None:
+    x = values(size, seed)
+    bound = max(float(np.linalg.norm(x.astype(np.float64))) * part, 1e-3)
+    held = there(x)
+    halves = list(pieces(held, 2 * PIECE))
+    found = clip_factor(lambda: halves, bound)
+    assert found == mechanism.clip_factor(lambda: cut(x), bound)
+    assert furthest(held) == float(np.abs(x).max(initial=0))
+    shrink(held, found[0])
+    mechanism.shrink(x, found[0])
+    assert np.array_equal(back(held).view(np.int32), x.view(np.int32))
+
+
+def test_what_is_too_close_to_call_is_summed_exactly() -> None:
+    x = values(PIECE + 7, 3)
+    _, norm = mechanism.clip_factor(lambda: cut(x), 1.0)
+    for bound in (norm, float(np.nextafter(norm, 0)), float(np.nextafter(norm, 2 * norm))):
+        expected = mechanism.clip_factor(lambda: cut(x), bound)
+        assert clip_factor(lambda: [there(x)], bound) == expected
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_refused(wrong: float) -> None:
+    x = values(400, 1)
+    x[33] = wrong
+    with pytest.raises(NotFinite):
+        clip_factor(lambda: [there(x)], 1.0)
+
+
+def test_a_quotient_is_the_hosts() -> None:
+    x = values(5000, 2)
+    for by, after in pairwise((0.1, 0.3, 1e-7, 2.0**-20)):
+        single = there(x) / divisor(by, there(x), torch.float32)
+        assert np.array_equal(back(single), x / np.float32(by))
+        double = there(x).double() / divisor(after, there(x))
+        assert np.array_equal(back(double), x.astype(np.float64) / after)
+
+
+# --- encoding and rounding ------------------------------------------------------
+
 
 chains = st.builds(Chain, one_in=st.integers(1, 9), rotates=st.booleans(), unbiased=st.booleans())
 sizes = st.one_of(st.integers(1, 200), st.sampled_from([1023, 1025, 4099, 70_000]))
@@ -60,10 +187,10 @@ def test_integers_are_the_grids(
     ends = np.array([0.0, -0.0, reach, -reach, 1e30, -1e30, 1e-45]) / share
     whole = np.concatenate([rng.standard_normal(200) * reach, near, ends])
     x = whole if double else whole.astype(np.float32)
-    words = rng.integers(0, 2**32, x.size, dtype=np.uint32)
-    words[:4] = 0, 2**32 - 1, 2**31, 2**31 - 1
-    made = round_to_grid(there(x), there(words.view(np.int32)), grid, share)
-    assert np.array_equal(back(made), grid.encode(x, words, share))
+    drawn = rng.integers(0, 2**32, x.size, dtype=np.uint32)
+    drawn[:4] = 0, 2**32 - 1, 2**31, 2**31 - 1
+    made = round_to_grid(there(x), there(drawn.view(np.int32)), grid, share)
+    assert np.array_equal(back(made), grid.encode(x, drawn, share))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -72,3 +199,139 @@ def test_what_is_not_finite_is_not_rounded(wrong: float) -> None:
     x[4] = wrong
     with pytest.raises(NotFinite):
         round_to_grid(x, torch.zeros(9, dtype=torch.int32, device=DEVICE), Grid(8, 1.0), 0.5)
+
+
+# --- noise ----------------------------------------------------------------------
+
+
+def stream(seed: int, *labels: str) -> Stream:
+    return UnsafeSeed(seed).derive("test", *labels)
+
+
+@settings(max_examples=40)
+@given(
+    variance=st.sampled_from([2.0**-20, 0.01, 1.0, 30.0, 1e4, 1e7]),
+    counts=st.lists(st.integers(0, 700), min_size=1, max_size=4),
+    seed=st.integers(0, 99),
+)
+def test_noise_is_the_samplers(variance: float, counts: list[int], seed: int) -> None:
+    """In however many calls it is drawn."""
+    sampler = Skellam(variance)
+    drawn = DeviceSkellam(sampler, stream(seed), DEVICE)
+    made = np.concatenate([back(drawn.next(count)) for count in counts])
+    assert np.array_equal(made, sampler.sample(sum(counts), stream(seed).words))
+
+
+def test_where_a_table_does_not_decide_the_host_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is a thousand times as vague: one value in a hundred is undecided."""
+    sampler = Skellam(30.0)
+    exact = sampler.sample(3000, stream(1).words)
+    vague = type(sampler.table)(
+        sampler.table.bounds, 1 << 50, sampler.table.guide, sampler.table.shift
+    )
+    monkeypatch.setitem(sampler.__dict__, "table", vague)
+    asked = list[int]()
+    decided = Skellam.decided
+
+    def counted(self: Skellam, more: object) -> int:
+        asked.append(1)
+        return decided(self, more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Skellam, "decided", counted)
+    here = sampler.sample(3000, stream(1).words)
+    often = len(asked)
+    assert often > 10
+    assert np.array_equal(back(DeviceSkellam(sampler, stream(1), DEVICE).next(3000)), here)
+    assert len(asked) == 2 * often
+    assert np.array_equal(here, exact)
+
+
+@settings(max_examples=30)
+@given(
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=4),
+    clip=st.sampled_from([0.5, 1.0, 7.0]),
+    bits=st.integers(12, 20),
+    seed=st.integers(0, 99),
+)
+def test_steps_are_the_mechanisms(sizes: list[int], clip: float, bits: int, seed: int) -> None:
+    """At whichever try they are short enough."""
+    total = sum(sizes)
+    own = ClientMechanism(clip, total, bits, 0.5, "local")
+    x = np.random.default_rng(seed).standard_normal(total).astype(np.float32)
+    x, _ = clip_l2(x, clip)
+    starts = [0, *np.cumsum(sizes).tolist()]
+    held = there(x)
+    blocks = [(lambda first=first, last=last: held[first:last]) for first, last in pairwise(starts)]
+    rounding = DeviceRounding(own, blocks, starts, stream(seed, "round"))
+    assert rounding.blocks == len(sizes)
+    made = [back(z) for block in range(len(sizes)) for z in rounding.steps(block)]
+    expected = own.rounded(x, stream(seed, "round").words)
+    assert np.array_equal(np.concatenate(made), expected)
+
+
+def test_an_update_that_was_not_clipped_is_never_short_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(encoding, "MOST_TRIES", 3)
+    own = ClientMechanism(1.0, 50, 16, 0.5, "local")
+    with pytest.raises(InternalError, match="3 roundings were too long"):
+        DeviceRounding(own, [lambda: torch.ones(50, device=DEVICE)], [0, 50], stream(1))
+
+
+# --- whether a device makes the same bits ---------------------------------------
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    encoding.first_difference.cache_clear()
+    yield
+    encoding.first_difference.cache_clear()
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_the_device_has_the_hosts_bits() -> None:
+    assert encoding.first_difference(DEVICE) == ""
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_what_divides_by_an_inverse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does on CUDA where it divides by a number of the host's."""
+
+    class Inverse:
+        def __init__(self, value: float) -> None:
+            self._by = torch.tensor(1 / value, dtype=torch.float32)
+
+        def __rtruediv__(self, other: torch.Tensor) -> torch.Tensor:
+            return other * self._by
+
+    monkeypatch.setattr(encoding, "divisor", lambda value, like, dtype: Inverse(value))
+    monkeypatch.setattr(torch.Tensor, "__truediv__", lambda self, other: NotImplemented)
+    assert encoding.first_difference(DEVICE) == "quotients"
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    ("text", "told"), [("no float64 here\nand more", "no float64 here"), ("", "TypeError")]
+)
+def test_a_device_without_float64_says_so(
+    text: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that fails without a word does not make the same bits."""
+
+    def refuse(*given: object) -> None:
+        raise TypeError(text)
+
+    monkeypatch.setattr(encoding, "clip_factor", refuse)
+    assert encoding.first_difference(DEVICE) == told
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(encoding, "clip_factor", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        encoding.first_difference(DEVICE)
+    monkeypatch.undo()
+    assert encoding.first_difference(DEVICE) == ""

@@ -13,12 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.client.update import Trained, Update
+from secureps.client.update import Trained, Update, difference
 from secureps.client.worker import ClientWorker, trained_update
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher
-from secureps.model.difference import difference
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import Aim

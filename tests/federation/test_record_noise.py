@@ -17,11 +17,11 @@ import pytest
 from numpy.typing import NDArray
 from torch import nn
 
-from secureps.client.integers import BlockIntegers
 from secureps.client.script import Script
 from secureps.client.sealing import OutboxSealer, Sealing
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.update import BlockIntegers
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import SecretSeed

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from secureps.client.flower.records import FlowerModel
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, NotReady, ScriptFailed, TermsRefused, WrongRun
-from secureps.flower import SecureFedAvg, post, secureps_mod
+from secureps.flower import post, secureps_mod
 from secureps.flower.trainer import AppTrainer, ModelForm
 from secureps.messages.schema import TRAIN_METRICS
 from secureps.roles.machine import Halt
@@ -21,8 +21,8 @@ from secureps.roles.member.terms import NO_REASON
 from secureps.service.one_wave import OneWave
 from secureps.store.keyring import load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
-from tests.flower.test_strategy import CLIENTS, CONFIG, play, record_dict, same, tensors
-from tests.kits.engine_apps import initial, make_app, record, train, write_plan
+from tests.flower.test_strategy import CLIENTS, play, record_dict, same, tensors
+from tests.kits.engine_apps import Tensors, initial, make_app, train
 from tests.kits.flower_grid import LocalGrid, Reply
 
 OTHER_RUN = bytes(range(32))
@@ -41,7 +41,9 @@ def of_another_run(content: RecordDict, kit: Path, signer: str) -> RecordDict:
     return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
 
 
-def test_a_reply_of_another_run_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reply_of_another_run_is_none(
+    tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
+) -> None:
     def fault(message: Message, play: Reply) -> list[Message]:
         reply = play(message)
         assert reply is not None
@@ -49,12 +51,12 @@ def test_a_reply_of_another_run_is_none(tmp_path: Path, caplog: pytest.LogCaptur
         return [reply]
 
     grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 1): fault})
-    same(tensors(play(tmp_path, grid)), tensors(play(tmp_path / "whole", whole())))
+    same(tensors(play(tmp_path, grid)), unharmed)
     assert "client-01 takes part in run 0001020304050607, and the other side in" in caplog.text
 
 
 def test_a_node_hears_nothing_of_another_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The same coordinator's, of the same kit: only the run tells them apart."""
 
@@ -67,7 +69,7 @@ def test_a_node_hears_nothing_of_another_run(
         return [reply]
 
     grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 2): fault})
-    same(tensors(play(tmp_path, grid)), tensors(play(tmp_path / "whole", whole())))
+    same(tensors(play(tmp_path, grid)), unharmed)
     assert "and the other side in 0001020304050607: one of the two has another run" in caplog.text
 
 
@@ -86,7 +88,7 @@ def others(*own: str) -> list[tuple[str, str]]:
     return pairs + [(author, signer) for author in own for signer in parties if signer != author]
 
 
-def test_a_node_obeys_the_coordinator_alone(tmp_path: Path) -> None:
+def test_a_node_obeys_the_coordinator_alone(tmp_path: Path, unharmed: Tensors) -> None:
     """Not another client, nor itself, nor a server: each of them is on the roster too."""
     refused = []
 
@@ -101,7 +103,7 @@ def test_a_node_obeys_the_coordinator_alone(tmp_path: Path) -> None:
         return [] if reply is None else [reply]
 
     grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 1): fault})
-    same(tensors(play(tmp_path, grid)), tensors(play(tmp_path / "whole", whole())))
+    same(tensors(play(tmp_path, grid)), unharmed)
     assert refused == others("coordinator")
     assert grid.nodes[11].state["fits"]["n"] == 2, "nothing was trained for them"
 
@@ -114,7 +116,12 @@ AT_FIRST = [(author, author, 0) for author in ("coordinator", "shard-0")]
     ("author", "signer", "wave"), [*AT_FIRST, *((*pair, 1) for pair in others("client-01"))]
 )
 def test_the_servers_hear_of_a_node_what_its_own_client_signed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, author: str, signer: str, wave: int
+    tmp_path: Path,
+    unharmed: Tensors,
+    caplog: pytest.LogCaptureFixture,
+    author: str,
+    signer: str,
+    wave: int,
 ) -> None:
     def fault(message: Message, play: Reply) -> list[Message]:
         reply = play(message)
@@ -124,7 +131,7 @@ def test_the_servers_hear_of_a_node_what_its_own_client_signed(
         return [reply]
 
     grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, wave): fault})
-    same(tensors(play(tmp_path, grid)), tensors(play(tmp_path / "whole", whole())))
+    same(tensors(play(tmp_path, grid)), unharmed)
     (told,) = (text for each in caplog.records if "node 11" in (text := each.getMessage()))
     why = "secureps-wave is wrong"
     if author == signer:
@@ -147,11 +154,8 @@ def test_what_cannot_be_a_number_of_examples_stays_at_the_node(
         return reply
 
     grid = LocalGrid.simulated(app, 2)
-    strategy = SecureFedAvg(
-        write_plan(tmp_path, clients=2), run=tmp_path / "run", fraction_evaluate=0.0
-    )
     with pytest.raises(NotReady):
-        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=1)
+        play(tmp_path, grid, 1, timeout=1)
     replies = [reply.content for node in grid.nodes.values() for reply in node.replies]
     assert any("the app's own code failed" in str(content[post.MARKER]) for content in replies)
     assert not any(word in str(content) for content in replies for word in ("31.25", "nan", "inf"))
@@ -182,7 +186,7 @@ def test_what_nobody_expected_says_nothing_of_itself(monkeypatch: pytest.MonkeyP
     def fails(*given: Any) -> Any:
         raise OSError("/srv/records/smith.csv")
 
-    monkeypatch.setattr("secureps.flower.mod._sealed", fails)
+    monkeypatch.setattr("secureps.flower.mod._seal", fails)
     grid = LocalGrid.simulated(make_app(), 1)
     (reply,) = grid.send_and_receive([Message(record_dict(), 10, "train")])
     said = reply.content.config_records["secureps"]["error"]

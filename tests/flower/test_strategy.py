@@ -53,7 +53,7 @@ from tests.kits.engine_apps import (
     train,
     write_plan,
 )
-from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
+from tests.kits.flower_grid import Fault, LocalGrid, Reply
 
 SEED, CLIENTS = 5, 3
 CONFIG = ConfigRecord({"lr": 0.25})
@@ -116,13 +116,6 @@ def same(one: Tensors, other: Tensors) -> None:
     for name, values in one.items():
         assert values.dtype == other[name].dtype
         assert values.tobytes() == other[name].tobytes(), name
-
-
-@pytest.fixture(scope="module")
-def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Tensors:
-    with a_task():
-        folder = tmp_path_factory.mktemp("unharmed")
-        return tensors(play(folder, LocalGrid.simulated(make_app(), CLIENTS)))
 
 
 def test_the_same_bits_as_in_our_own_simulation(tmp_path: Path, unharmed: Tensors) -> None:
@@ -260,22 +253,16 @@ def test_nobody_answers_with_anothers_batch(
 def test_two_nodes_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = LocalGrid.simulated(make_app(), CLIENTS)
     grid.nodes[12].config["partition-id"] = 0
-    strategy = SecureFedAvg(
-        write_plan(tmp_path), run=tmp_path / "run", unsafe_seed=SEED, fraction_evaluate=0.0
-    )
     with pytest.raises(NotReady, match="nothing has come for 3 s"):
-        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=3)
+        play(tmp_path, grid, 1, timeout=3)
     assert "as another node does" in caplog.text
 
 
 def test_a_node_that_never_answers(tmp_path: Path) -> None:
     never: dict[tuple[int, int], Fault] = {(2, wave): never_came for wave in range(99)}
     grid = LocalGrid.simulated(make_app(), CLIENTS, never)
-    strategy = SecureFedAvg(
-        write_plan(tmp_path), run=tmp_path / "run", unsafe_seed=SEED, fraction_evaluate=0.0
-    )
     with pytest.raises(NotReady) as caught:
-        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=2)
+        play(tmp_path, grid, 1, timeout=2)
     assert "nothing has come for 2 s: all: " in str(caught.value)
     assert "no answer from 12; 3 nodes are there" in str(caught.value)
 
@@ -374,30 +361,16 @@ def test_an_app_without_the_mod_is_named(tmp_path: Path, caplog: pytest.LogCaptu
     app.train()(lambda message, context: Message(message.content, reply_to=message))
     app.evaluate()(evaluate)
     grid = LocalGrid.simulated(app, 2)
-    strategy = SecureFedAvg(
-        write_plan(tmp_path, clients=2),
-        run=tmp_path / "run",
-        unsafe_seed=SEED,
-        fraction_evaluate=0.0,
-    )
     with pytest.raises(NotReady):
-        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=2)
+        play(tmp_path, grid, 1, timeout=2)
     assert "coordinator takes no part by this run's roster; has the ClientApp mods=[" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("strategy", "why"),
-    [
-        (Krum(), "needs single updates"),
-        (Bulyan(), "needs single updates"),
-        (FedMedian(), "needs single updates"),
-        (FedTrimmedAvg(), "needs single updates"),
-    ],
-)
-def test_strategies_that_need_single_updates(tmp_path: Path, strategy: Any, why: str) -> None:
-    with pytest.raises(ConfigError, match=type(strategy).__name__) as caught:
+@pytest.mark.parametrize("strategy", [Krum(), Bulyan(), FedMedian(), FedTrimmedAvg()])
+def test_strategies_that_need_single_updates(tmp_path: Path, strategy: Any) -> None:
+    name = type(strategy).__name__
+    with pytest.raises(ConfigError, match=f"{name} needs single updates"):
         SecureFedAvg(write_plan(tmp_path), strategy=strategy)
-    assert why in str(caught.value)
 
 
 class Own(FedAvg):
@@ -642,11 +615,8 @@ def test_an_app_that_fails_is_asked_again_and_its_words_stay(
 
 def test_an_app_that_goes_on_failing_is_left_alone_in_that_round(tmp_path: Path) -> None:
     grid = LocalGrid.simulated(failing(99), CLIENTS)
-    strategy = SecureFedAvg(
-        write_plan(tmp_path), run=tmp_path / "run", unsafe_seed=SEED, fraction_evaluate=0.0
-    )
     with pytest.raises(NotReady, match="nothing has come for 4 s"):
-        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=4)
+        play(tmp_path, grid, 1, timeout=4)
     # its first failure left it in the run: it greets anew, as no longer a newcomer
     assert len(grid.nodes[11].seen) == 1 + 1 + 1 + waves.TRIES
 

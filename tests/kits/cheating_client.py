@@ -68,7 +68,7 @@ def make(settings: Mapping[str, Any]) -> Walker:
     kind, _, version = settings["cheat"].partition("@")
     if kind == "hangs":
         faulty_server.hang_at("reads", int(version), "wait=go")
-    right, last = OutboxSealer._shared, [Envelopes()]
+    right, last = OutboxSealer._share_key, [Envelopes()]
 
     def shared(sealer: OutboxSealer, pinned: Any, receipt: Receipt, key: Any) -> Receipt:
         now = receipt.version + 1 == int(version)
@@ -80,7 +80,7 @@ def make(settings: Mapping[str, Any]) -> Walker:
         last[0] = made.envelopes
         return made
 
-    OutboxSealer._shared = shared  # type: ignore[method-assign, assignment]
+    OutboxSealer._share_key = shared  # type: ignore[method-assign, assignment]
     return walker_client.make(settings)
 
 

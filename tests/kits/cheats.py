@@ -57,14 +57,14 @@ def cheats(
     """What this member says of its key is changed before it signs, so many times."""
     worker = simulation.parties[client].worker
     assert isinstance(worker, ClientWorker)
-    right, left = worker._sealer._shared, [times]
+    right, left = worker._sealer._share_key, [times]
 
     def shared(*given: Any) -> Receipt:
         receipt = right(*given)
         left[0] -= 1
         return receipt if left[0] < 0 else dataclasses.replace(receipt, **change(receipt))
 
-    worker._sealer._shared = shared  # type: ignore[method-assign, assignment]
+    worker._sealer._share_key = shared  # type: ignore[method-assign, assignment]
 
 
 def spoil_one(receipt: Receipt, holder: int = 2) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def spoils(simulation: Simulation, client: str, times: int, group: str | None = 
     worker = simulation.parties[client].worker
     assert isinstance(worker, ClientWorker)
     sealer = worker._sealer
-    right, left = sealer._shared, [times]
+    right, left = sealer._share_key, [times]
 
     def shared(pinned: Any, receipt: Receipt, key: Any) -> Receipt:
         if group in (None, receipt.id.group):
@@ -93,4 +93,4 @@ def spoils(simulation: Simulation, client: str, times: int, group: str | None = 
             key = type(key)(key.coefficients()[::-1].copy())
         return right(pinned, receipt, key)
 
-    sealer._shared = shared  # type: ignore[method-assign]
+    sealer._share_key = shared  # type: ignore[method-assign]

@@ -75,14 +75,14 @@ class Ranked(TorchTrainer):
         self.trained: list[str] = []
         self.evaluated = 0
 
-    def _trained(self, *given: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-        state, metrics = super()._trained(*given)
+    def _train_model(self, *given: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+        state, metrics = super()._train_model(*given)
         self.trained.append(digest_of({n: t.numpy() for n, t in state.items()}))
         return state, metrics
 
-    def _evaluated(self, *given: Any) -> EvaluateResult:
+    def _evaluate(self, *given: Any) -> EvaluateResult:
         self.evaluated += 1
-        return super()._evaluated(*given)
+        return super()._evaluate(*given)
 
 
 class Still:
@@ -116,7 +116,7 @@ def played(trainer: TorchTrainer) -> list[Any]:
 class Failing(Ranked):
     """Fails in an evaluation, before the collectives that the others wait in."""
 
-    def _evaluated(self, *given: Any) -> EvaluateResult:
+    def _evaluate(self, *given: Any) -> EvaluateResult:
         raise MemoryError("no memory left")
 
 

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.integers import BlockIntegers
 from secureps.client.sealing import whole as sealed_whole
-from secureps.client.update import Update
+from secureps.client.update import BlockIntegers, Part, Update
 from secureps.client.worker import ClientWorker
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion
-from secureps.model.difference import Part
 from secureps.model.layout import GroupLayout
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 

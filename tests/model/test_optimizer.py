@@ -139,22 +139,6 @@ def test_arguments_are_not_changed_and_float32_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_from_a_stored_state_is_the_same_step(name: str) -> None:
-    values, updates = problem()
-    optimizer = build_optimizer(
-        OptimizerSection(name=name, learning_rate=0.1, schedule=ScheduleSection(name="warmup"))
-    )
-    state = optimizer.init(values)
-    values, state = optimizer.apply(updates[0], values, state)
-    stored = OptimizerState(state.step, {k: v.copy() for k, v in state.slots.items()})
-    assert stored == state
-    first, second = (optimizer.apply(updates[1], values, s) for s in (state, stored))
-    assert first[0].tobytes() == second[0].tobytes()
-    assert first[1] == second[1]
-    assert first[1] != state
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_vectors_that_do_not_fit_are_refused(name: str) -> None:
     optimizer = build_optimizer(OptimizerSection(name=name))
     values = np.zeros(4, dtype=np.float32)

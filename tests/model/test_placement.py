@@ -123,12 +123,6 @@ def test_no_node_has_more_than_its_share(nodes: dict[str, float], blocks: int) -
         assert placed.count(node) <= math.ceil(blocks * weight / sum(nodes.values()))
 
 
-def test_one_block_for_each_shard_is_one_on_each() -> None:
-    for count in (2, 3, 7):
-        nodes = {f"shard-{k}": 1.0 for k in range(count)}
-        assert sorted(place_group("all", count, nodes)) == sorted(nodes)
-
-
 @given(
     nodes=st.dictionaries(st.text(min_size=1), weights, min_size=3, max_size=8),
     blocks=st.integers(0, 40),

@@ -140,13 +140,6 @@ def test_the_noise_is_the_papers_split_between_two_queries() -> None:
     assert sigma / clip.clip == pytest.approx((z**-2 - (2 * counted) ** -2) ** -0.5, rel=1e-6)
 
 
-def test_a_zero_update_is_short_and_nothing_is_divided_by() -> None:
-    clip = made()
-    joint = clip.clipped(np.zeros(LENGTH + 1, dtype=np.float32), 2.0**-10)
-    assert joint[-1] == np.float32(clip.indicator)
-    assert not joint[:-1].any()
-
-
 def test_a_still_clip_is_the_fixed_one_with_an_indicator_behind() -> None:
     """With rate 0 the scale is 1 for ever, and what is sent is the fixed clip's, bit for bit."""
     clip, rng = made(rate=0.0), np.random.default_rng(1)

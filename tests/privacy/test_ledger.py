@@ -29,14 +29,6 @@ charges = st.builds(
 )
 
 
-def test_the_same_charge_again_changes_nothing() -> None:
-    ledger = Ledger([ONE])
-    assert not ledger.new(replace(ONE))
-    ledger.append(replace(ONE))
-    assert ledger.charges == (ONE,)
-    assert Ledger().charges == ()
-
-
 @pytest.mark.parametrize("fact", [ONE, WHOLE])
 def test_another_step_of_one_version_is_another_fact(fact: Charge | Release) -> None:
     ledger, again = Ledger([fact]), replace(fact, step=1)
@@ -55,21 +47,6 @@ def test_other_facts_under_a_known_key_are_a_conflict(change: dict[str, Any]) ->
     with pytest.raises(Conflict, match="a charge of 'alice' for 'rest' version 3 is on record"):
         ledger.append(replace(ONE, **change))
     assert ledger == Ledger([ONE])
-
-
-@pytest.mark.parametrize("change", [{"party": "bob"}, {"group": "words"}, {"version": 4}])
-def test_every_part_of_the_key_counts(change: dict[str, Any]) -> None:
-    other = replace(ONE, **change)
-    ledger = Ledger([ONE])
-    assert ledger.new(other)
-    ledger.append(other)
-    assert ledger.charges == (ONE, other)
-
-
-def test_of_one_party() -> None:
-    bob, later = replace(ONE, party="bob"), replace(ONE, version=4)
-    ledger = Ledger([ONE, bob, later])
-    assert [ledger.count(party) for party in ("alice", "bob", "carol")] == [2, 1, 0]
 
 
 releases = st.builds(

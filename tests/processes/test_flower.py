@@ -117,7 +117,7 @@ from flwr.supernode.runtime import run_clientapp as process
 from secureps.flower import mod, post
 
 DONE, CONTEXTS, UPDATES = Path({done!r}), [], []
-sealed, packed, pushed = mod._sealed, post.packed, process.push_task_output
+sealed, packed, pushed = mod._seal, post.packed, process.push_task_output
 
 def remembered(message, context, call_next):
     CONTEXTS.append(context)
@@ -136,7 +136,7 @@ def push(*arguments, **named):
         die()
     return pushed(*arguments, **named)
 
-mod._sealed, post.packed, process.push_task_output = remembered, changed, push
+mod._seal, post.packed, process.push_task_output = remembered, changed, push
 
 def lie(batch):
     return {batch}
@@ -190,7 +190,7 @@ import json, sys
 from secureps.flower import mod
 
 WANTED, OUT = json.loads({wanted!r}), Path({out!r})
-sealed = mod._sealed
+sealed = mod._seal
 
 def searched(message, context, call_next):
     config = dict(context.node_config)
@@ -206,7 +206,7 @@ def searched(message, context, call_next):
         report.write_text(json.dumps([os.geteuid(), len(pids), found]))
     return sealed(message, context, call_next)
 
-mod._sealed = searched
+mod._seal = searched
 """
 """At the end of a client_app.py: at a key holder's node it looks for all that the holder keeps."""
 

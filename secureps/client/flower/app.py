@@ -38,7 +38,6 @@ NOTHING = (
     "or a NumPyClient"
 )
 
-
 NO_TRAIN = (
     "the ClientApp has no train function: give it a client_fn, or register one with @app.train(). "
     "Means of what it answers to queries, alone, travel encrypted too: docs/flower.md, Analytics"
@@ -50,8 +49,8 @@ class FlowerApp:
     """A Flower app that a client can run.
 
     Args:
-        where: it was found, for messages.
-        client: its ClientApp; of clients and client_fn one is made.
+        where: the place where it was found, for messages.
+        client: its ClientApp; one is made of clients and client_fn.
         server: its ServerApp, which knows the initial model and what the clients are told.
         config: the project's [tool.flwr.app.config], flat ("a.b" for b of table a).
         texts: finds every text in the project's own code; none of an app without a project.
@@ -84,7 +83,7 @@ class FlowerApp:
         return name in self.client._registered_funcs
 
     def action(self, kind: str) -> str | None:
-        """The one type of messages that a Message-API app has a function for: "train.mine".
+        """The one type of messages that a Message-API app has a function for, such as "train.mine".
 
         Raises:
             ConfigError: it has several.
@@ -105,7 +104,7 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """True if the app, or one of its functions, is wrapped in a mod."""
+        """Whether the app, or one of its functions, is wrapped in a mod."""
         return next(_mods(self.client), None) is not None
 
 
@@ -122,7 +121,7 @@ def of_object(thing: Any, where: str) -> FlowerApp:
 
 
 def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
-    """Finds the app of a file, which gave the clients in `started` to `start_client` (`loading`).
+    """Finds the app of a file, whose calls of `start_client` gave the clients in `started`.
 
     Raises:
         ConfigError: there is none, or more than one.
@@ -162,7 +161,7 @@ def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
 
 
 def in_project(folder: Path) -> FlowerApp:
-    """Imports the app that a project's pyproject.toml names; its folder joins sys.path.
+    """Imports the app that a project's pyproject.toml names; adds its folder to sys.path.
 
     Raises:
         ConfigError: it names none.
@@ -203,7 +202,7 @@ def loading(where: str) -> Iterator[list[Any]]:
     def start(**settings: Any) -> None:
         started.append(settings.get("client_fn") or settings["client"])
 
-    # To read what is there would import it: a second, for what nobody here may call.
+    # getattr would import these functions, which takes a second, and nobody here may call them.
     names, module = ("start_client", "start_numpy_client"), vars(flwr.client)
     before = {name: module[name] for name in names if name in module}
     module.update(dict.fromkeys(names, start))
@@ -291,8 +290,7 @@ def _load(folder: Path, reference: str, where: str) -> Any:
 
 
 NODE = {"partition": "partition-id", "partitions": "num-partitions"}
-"""Settings of `up` and `simulate`, by their names in the node_config of Flower's simulations."""
-
+"""Settings of `up` and `simulate`, with their names in the node_config of Flower's simulations."""
 
 _NOT_ITS_OWN = ("site-packages", "venv", "node_modules")
 """Folders in a project's folder with code that is not the project's."""
@@ -316,17 +314,18 @@ class Settings:
         """Merges `--set` with the defaults that the project's [tool.flwr.app.config] declares.
 
         Declared names override run_config; `partition` and `partitions` become node_config's
-        partition-id and num-partitions. All others go to node_config and, if nothing is
-        declared, to run_config too. Where names are declared, one that the app's own code does not
-        contain is refused: it cannot ask node_config for it.
+        partition-id and num-partitions. All others go to node_config and, if nothing is declared,
+        to run_config too. Where names are declared, one that the app's own code does not contain is
+        refused: it cannot ask node_config for it.
 
         Args:
-            declared: names and defaults; given: `--set`.
+            declared: names and defaults.
+            given: `--set`.
             read: finds every text in the code of a project that declares names.
 
         Raises:
-            ConfigError: a value of another type than the default's, a partition that is no
-                whole number, or an unknown or misspelt name.
+            ConfigError: a value of another type than the default's, a partition that is no whole
+                number, or an unknown or misspelt name.
         """
         node: dict[str, Setting] = {}
         run = dict(declared)
@@ -381,12 +380,10 @@ _SUMS = (
     "seeing one"
 )
 
-
 _CLIPS = (
     "is one half of Flower's central privacy, and its server has the other; remove it: the plan's "
     "`clip` bounds every update"
 )
-
 
 NEEDS_SERVER = {
     "secagg_mod": _SUMS,

@@ -36,7 +36,7 @@ _EMPTY = "_empty"
 class FlowerModel:
     """A model in the app's own order. Arrays without names are called arr_0, arr_1, ...
 
-    Flower calls those "0", "1", ...; `nameless` says that it gets them by these names again.
+    Flower calls those "0", "1", ...; `nameless` says that the app gets them by these names again.
     """
 
     tensors: Tensors
@@ -84,7 +84,7 @@ class FlowerModel:
 
         Raises:
             WrongShape: other names, shapes or kinds of numbers; says which.
-            NotFinite: NaN, or infinite, perhaps only in the model's own width.
+            NotFinite: a value is NaN, or infinite, perhaps only in the model's own width.
         """
         found = FlowerModel.of_record(record).tensors
         reason = check_like(found, self.shapes)
@@ -126,7 +126,7 @@ def _ours(name: str, nameless: bool) -> str:
 
 
 def _array(values: NumpyArray) -> Array:
-    """What Flower makes of an array, in one copy of its values in place of three."""
+    """Makes Flower's array with one copy of the values; Flower itself makes three."""
     if not values.flags.c_contiguous:
         return Array(values)
     header = BytesIO()
@@ -136,7 +136,7 @@ def _array(values: NumpyArray) -> Array:
 
 
 def single_bytes(values: NumpyArray) -> memoryview:
-    """The bytes of an array in C order; a copy only where it lies in another one."""
+    """The bytes of an array in C order; a copy only if it lies in another order."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
@@ -165,7 +165,7 @@ def _like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
 
 
 def _place(version: int, evaluated: bool) -> str:
-    """The name of the state that follows a version, or that an evaluation of it left; ascending."""
+    """The name of the state after a version's fit, or after its evaluation; names ascend."""
     return f"state-{version:012d}{'-evaluated' * evaluated}"
 
 
@@ -176,9 +176,9 @@ def _version(place: str) -> int:
 class States:
     """Keeps `context.state` by the version that it follows; in memory if there is no folder.
 
-    A fit at version n starts from the newest state of n or before, and leaves n + 1: a fit that
-    a killed client repeats finds the same state as the first time. The evaluation of version n
-    comes before the fit: it starts from the last fit's state, and the fit starts from its state.
+    A fit at version n starts from the newest state of n or before, and leaves n + 1: a fit that a
+    killed client repeats finds the same state as the first time. The evaluation of version n comes
+    before the fit: it starts from the last fit's state, and the fit starts from its state.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -195,9 +195,9 @@ class States:
         return self._load(self._places())
 
     def keep(self, version: int, state: RecordDict, evaluated: bool = False) -> None:
-        """Keeps the state that the fit at `version` left, and drops later ones: the run went back.
+        """Keeps the state after the fit at `version`, and drops later ones: the run went back.
 
-        With `evaluated` it is the state that the evaluation of `version` left.
+        With `evaluated` it is the state after the evaluation of `version`.
         """
         if not state and not self._places():
             return
@@ -275,7 +275,6 @@ def from_plain(arrays: Mapping[str, NumpyArray], text: str) -> RecordDict:
 
 
 def _scalars(value: Any) -> Any:
-    """Replaces bytes by hex, because JSON has none."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     return [_scalars(each) for each in value] if isinstance(value, list) else value

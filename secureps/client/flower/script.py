@@ -1,8 +1,8 @@
 """Runs a Flower app as a data holder's script.
 
-`run_flower` ends a Flower script that joins by itself; `FlowerScript` is what `secureps join`
-and `secureps up` make of a file or a project. Only modules of `client.flower` import flwr, which is
-an extra: pip install 'secureps[flower]'.
+`run_flower` ends a Flower script that joins by itself; `secureps join` and `secureps up` make a
+`FlowerScript` of a file or a project. Only modules of `client.flower` import flwr, which is an
+extra: pip install 'secureps[flower]'.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 from secureps.extras import command
 
-# flwr is kept quiet before it is imported (alembic, which it imports, tells of every plugin) and
-# before any app is loaded: nothing here reports to Flower, but what an app calls might.
+# flwr imports alembic, which logs every plugin. Telemetry is off before any app is loaded, because
+# an app may call something that reports to Flower.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
 try:
@@ -50,7 +50,6 @@ __all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "run_flower"]
 
 STATE = "flower"
 """Name of the folder of `context.state`, in a client's state folder."""
-
 
 ROUNDS = "num-server-rounds"
 """The run_config key of Flower's templates for the number of rounds; the plan decides it here."""
@@ -92,8 +91,8 @@ class FlowerScript:
     ) -> Founded | None:
         """Runs the app's ServerApp, once for the whole run, and returns what is taken of it.
 
-        If there is no ServerApp, it returns None; if that has no model, the client of `partition` 0
-        is asked for one.
+        None if there is no ServerApp. If it has no model, the client of `partition` 0 is asked for
+        one.
 
         Raises:
             ConfigError: it fails, has no model, or has code of its own.
@@ -137,7 +136,7 @@ class FlowerScript:
         return Founded(model.tensors, ties, served, name, step)
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> PooledEvaluation | None:
-        """Pools all clients' evaluations, if the app has one: there is no other held-out set."""
+        """Pools all clients' evaluations, if the app has one: no other records are held out."""
 
         def holder(partition: int) -> FlowerTrainer:
             return self.make({**settings, "partition": partition}, None)
@@ -165,8 +164,9 @@ def _changes(key: str, rounds: Sequence[ConfigRecord]) -> tuple[Told, ...]:
 def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
     """Runs a Flower script as a client of secureps: the last line of the script.
 
-    Reads the command line as `client.runner.run_client` does; exits with status 1 and one line
-    on stderr when something is wrong.
+    It reads the same command line as `run_client`, and exits with the same statuses and one line on
+    stderr when something is wrong: 78 if the plan, kit or settings have to be mended first, 75 if
+    the run failed for all its clients, else 1.
 
     Args:
         app: a ClientApp, a client_fn, or a client.

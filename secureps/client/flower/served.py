@@ -23,10 +23,8 @@ KEY = "flower"
 """Key of the file's metadata."""
 
 MOST_BYTES = 1 << 20
-"""The longest JSON that is read: enough for thousands of rounds of settings.
-
-A larger one could fill the memory of every client that is given the file.
-"""
+"""The longest JSON that is read: thousands of rounds of settings fit, and a malicious file does not
+fill a client's memory."""
 
 NO_TIES = MappingProxyType[str, str]({})
 
@@ -92,7 +90,7 @@ def write_served(
     """Writes the file of version 0.
 
     Args:
-        ties: further names of tensors, by the name that each stands for.
+        ties: further names of tensors, with the name that each stands for.
 
     Raises:
         ConfigError: the settings of all rounds are longer than MOST_BYTES.
@@ -146,8 +144,11 @@ class Founded:
     """A ServerApp's decisions that a plan can follow.
 
     Args:
-        model: version 0; ties: further names of its tensors; served: what clients are told.
-        strategy: its name; optimizer: in the plan's words, None for the mean itself.
+        model: version 0.
+        ties: further names of its tensors.
+        served: what clients are told.
+        strategy: its name.
+        optimizer: in the plan's words, None for the mean itself.
     """
 
     model: Mapping[str, Array]

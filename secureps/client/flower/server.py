@@ -1,8 +1,8 @@
 """Takes from a ServerApp what a plan can say: version 0, what clients are told, the optimizer.
 
-The ServerApp runs once, where the plan is made, until it starts its strategy. That strategy must be
-one of six of Flower's, as Flower has it: then all that it would do follows from its settings. Any
-other code of the app's would alter the training, and is refused.
+The ServerApp runs once, where the plan is made, until it starts its strategy. The strategy must be
+one of six of Flower's, unchanged: then its settings say all that it would do. Any other code of the
+app's would alter the training, and is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _methods(kind: type[Any]) -> dict[str, Any]:
 
 
 _FLOWERS = {base: _methods(base) for kind in KINDS for base in kind.__mro__[:-1]}
-"""The methods of these classes as they are before an app is imported, which may assign others."""
+"""The methods of these classes before an app is imported, which may assign others."""
 
 MEAN = new.FedAvg().train_metrics_aggr_fn
 """Flower's own function that puts metrics together: their mean, weighted by examples."""
@@ -52,7 +52,7 @@ METRICS = (
 """A strategy's functions that put the metrics of single clients together."""
 
 LOOKS = 10
-"""A ServerApp that counts its nodes more often than this, and has not started, waits for more."""
+"""A ServerApp that counts its nodes more often than this, and has not started, wants more nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Taken:
 
     Args:
         arrays: version 0; None if it would ask a client.
-        ties: further names of its arrays, by the name that each stands for.
+        ties: further names of its arrays, with the name that each stands for.
         strategy: one of KINDS.
         train, evaluate: what clients are told, for each round at which that changes.
     """
@@ -78,7 +78,8 @@ def take(server: ServerApp, config: Mapping[str, Setting], versions: int, client
 
     Args:
         config: the app's run_config.
-        versions: of the plan; clients: how many take part, and so how many nodes the app sees.
+        versions: of the plan.
+        clients: how many take part; the app sees as many nodes.
 
     Raises:
         ConfigError: it has code of its own, or a strategy that needs single updates.
@@ -89,7 +90,7 @@ def take(server: ServerApp, config: Mapping[str, Setting], versions: int, client
         return _of_components(server._server_fn(context), versions)
     if server._main is None:
         raise own_code("it has no main function")
-    with _stopped_at_start():
+    with _stop_at_start():
         try:
             server(grid, context)
         except _Stopped as stopped:
@@ -195,9 +196,9 @@ def optimizer_of(strategy: Any) -> dict[str, Any] | None:
 
 
 class _Stopped(BaseException):
-    """Ends a ServerApp: its strategy starts, or it wants an answer that nobody gives.
+    """Ends a ServerApp when its strategy starts, or when it waits for an answer.
 
-    A BaseException, because a ServerApp that catches Exception must not go on after it.
+    A BaseException, because a ServerApp that catches Exception must not continue.
     """
 
     def __init__(self, arguments: Mapping[str, Any], error: ConfigError | None = None) -> None:
@@ -237,8 +238,8 @@ TIES = "secureps_ties"
 MAKERS = ("from_torch_state_dict", "from_numpy_ndarrays")
 
 
-def _noticing_ties(make: Any) -> Any:
-    """Wraps a constructor of ArrayRecord, which copies each array and forgets what was shared."""
+def _notice_ties(make: Any) -> Any:
+    """Wraps a constructor of ArrayRecord, which copies each array and forgets shared memory."""
 
     def made(cls: type[ArrayRecord], *given: Any, **settings: Any) -> ArrayRecord:
         tensors = next(iter((*given, *settings.values())))
@@ -253,7 +254,7 @@ def _noticing_ties(make: Any) -> Any:
 
 
 @contextmanager
-def _stopped_at_start() -> Iterator[None]:
+def _stop_at_start() -> Iterator[None]:
     """Stops every strategy at its start, silences Flower's log, and lets the app make messages."""
     stopped: Any = Strategy
     flowers, before_this = Strategy.start, itertools.count()
@@ -273,7 +274,7 @@ def _stopped_at_start() -> Iterator[None]:
     stopped.start = start
     makers = {name: vars(ArrayRecord)[name] for name in MAKERS}
     for name, maker in makers.items():
-        setattr(ArrayRecord, name, _noticing_ties(maker))
+        setattr(ArrayRecord, name, _notice_ties(maker))
     try:
         yield
     finally:

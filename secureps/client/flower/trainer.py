@@ -1,11 +1,10 @@
 """`FlowerTrainer` runs an unmodified Flower client app as a `Trainer`.
 
-The app runs in this process, on messages like those of Flower's server; nothing of Flower opens a
-connection.
+The app runs in this process, on messages like those of Flower's server; Flower opens no connection.
 
-An app draws from the global generators of random, NumPy and torch, so these are seeded for
-every call from `FitConfig.seed`, and restored: a client that was killed repeats its bits. An
-app that draws from the operating system instead still trains, but repeats nothing.
+An app draws from the global generators of random, NumPy and torch, so these are seeded for every
+call from `FitConfig.seed`, and restored: a client that was killed repeats its bits. An app that
+draws from the operating system instead still trains, but does not repeat its bits.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ FITTED = "secureps.fitted"
 """The record of `context.state` that keeps the metrics of the last training; apps never see it."""
 
 ROUND, EXAMPLES = "secureps.round", "secureps.examples"
-"""Beside those metrics: the version that the training was for, and of how many examples."""
+"""Beside those metrics: the version that the training was for, and the number of examples."""
 
 LOCAL_WORK = ("local_steps", "local_epochs")
 """Settings of `[training]` that give the amount of work for a version."""
@@ -82,7 +81,7 @@ class FlowerTrainer:
     """A `Trainer` that runs a Flower app.
 
     Args:
-        settings: see `client.flower.app.Settings`.
+        settings: of `make(settings)`; `client.flower.app.Settings` sorts them.
         state: the folder that keeps `context.state`; None for memory.
         name: the client's; its node id follows from it.
 
@@ -111,7 +110,7 @@ class FlowerTrainer:
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         if self._start is None or self._start[0] != seed:
-            self._start = seed, self._started(seed)
+            self._start = seed, self._start_model(seed)
         tensors = self._start[1].model.tensors
         return {name: array.copy() for name, array in tensors.items()}
 
@@ -119,14 +118,15 @@ class FlowerTrainer:
         """Sends one train message; its config is the plan's `[training]` and server-round.
 
         Under partial work, `local_steps` or `local_epochs` of `[training]` are fewer, and `work` is
-        the part. The ServerApp's settings for that round are overridden by these.
-        Metrics are in the result, and in the next report "train", and go no further. Nobody
-        counts an app's steps: they are 0.
+        the part. These override the ServerApp's settings for that round. The app's metrics are in
+        the result, and in the next report "train", and leave this client in no other way. An app's
+        steps are not counted: they are 0.
 
         Raises:
             PlanRefused: under record privacy.
-            ScriptFailed: the app failed, or answers what cannot be used.
-            WrongShape, NotFinite: see `FlowerModel`.
+            ScriptFailed: the app failed, or its answer cannot be used.
+            WrongShape: it answered with another model; names the first tensor that differs.
+            NotFinite: a tensor that it trained is NaN or infinite.
         """
         if config.privacy is not None:
             raise PlanRefused(NO_RECORD_PRIVACY)
@@ -139,7 +139,7 @@ class FlowerTrainer:
         context = self._context(state)
         kind, seed = self._kind("train"), bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
-        result = self._fitted(reply, start, parameters)
+        result = self._read_fit(reply, start, parameters)
         if result.metrics:
             context.state[FITTED] = MetricRecord(
                 {**result.metrics, ROUND: number, EXAMPLES: result.examples}
@@ -151,7 +151,7 @@ class FlowerTrainer:
         """Sends one evaluate message, of no version; changes to `context.state` are dropped.
 
         Raises:
-            ConfigError: the app has no evaluate function, or answers what cannot be used.
+            ConfigError: the app has no evaluate function, or its answer cannot be used.
         """
         return self.evaluate_at(parameters, None)
 
@@ -167,14 +167,14 @@ class FlowerTrainer:
     def report_at(
         self, parameters: dict[str, Array], versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
-        """What the app says beside its evaluation of a version.
+        """The app's report on a version, beside its evaluation.
 
-        "train" is what it said of the training for this version, None if it did not take part.
-        Any other message is sent to the app, with the model and no settings; numbers of its answer
-        are all that counts, and changes to `context.state` are dropped.
+        "train" is what the app said of its training for this version, None if it did not take part.
+        Any other message is sent to the app, with the model and no settings; only numbers of its
+        answer count, and changes to `context.state` are dropped.
 
         Raises:
-            ConfigError: the app has no such function, or answers what cannot be used.
+            ConfigError: the app has no such function, or its answer cannot be used.
         """
         number, state = (
             max(versions.values(), default=0),
@@ -189,7 +189,9 @@ class FlowerTrainer:
         if self._app.legacy or not self._app.has(message):
             raise ConfigError(f"{self._app.where}: the app has no function for {message}")
         content = self._content("evaluateins", parameters, {}, number)
-        said, count, key = self._said(self._ask(message, content, self._context(state), 0), "")
+        said, count, key = self._read_metrics(
+            self._ask(message, content, self._context(state), 0), ""
+        )
         if count is None and message.startswith("query"):
             count = 1  # Flower's own analytics apps say none: their nodes count alike
         examples = example_count(count, key, f"{self._app.where}: {message}")
@@ -201,7 +203,7 @@ class FlowerTrainer:
         return {name: "statistics" for name in names if name.endswith(STATISTICS)}
 
     def tied(self) -> Mapping[str, str]:
-        """Further names of tensors, as the file `initial` says them; see `Trainer`."""
+        """Further names of tensors in the file `initial`, with the names that they stand for."""
         return self._known().ties
 
     def initial_digest(self) -> str:
@@ -225,9 +227,9 @@ class FlowerTrainer:
         assert self._start is not None
         return self._start[1]
 
-    def _started(self, seed: int) -> Start:
+    def _start_model(self, seed: int) -> Start:
         if self._settings.initial is not None:
-            path = _given(self._settings.initial)
+            path = _find_initial(self._settings.initial)
             tensors, ties, served = read_served(path)
             names = () if served is None else served.names
             digest = file_digest(path.read_bytes()).hex()
@@ -322,7 +324,7 @@ class FlowerTrainer:
         except (KeyError, ValueError):
             raise ScriptFailed(f"{self._app.where}: an answer without a status") from None
 
-    def _said(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
+    def _read_metrics(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
         """The metrics of an answer, its number of examples, and the name of that number."""
         if self._app.legacy:
             number = reply.metric_records[f"{legacy}.num_examples"]["num_examples"]
@@ -332,7 +334,7 @@ class FlowerTrainer:
         key = self._known().served.weighted_by
         return said, said.pop(key, None), key
 
-    def _fitted(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
+    def _read_fit(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
             status = self._status(reply, "fitres")
@@ -342,7 +344,7 @@ class FlowerTrainer:
         if (n := len(reply.array_records)) != 1:
             raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
         (arrays,) = reply.array_records.values()
-        said, count, key = self._said(reply, "fitres")
+        said, count, key = self._read_metrics(reply, "fitres")
         tensors = start.model.read(arrays, given)
         examples = example_count(count, key, where)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
@@ -360,12 +362,12 @@ class FlowerTrainer:
         state.pop(FITTED, None)
         context = self._context(state)
         reply = self._ask(kind, content, context, 0)
-        result = self._judged(reply)
+        result = self._read_evaluation(reply)
         if result is not None and versions is not None:
             self._states.keep(at, context.state, evaluated=True)
         return result
 
-    def _judged(self, reply: RecordDict) -> EvaluateResult | None:
+    def _read_evaluation(self, reply: RecordDict) -> EvaluateResult | None:
         where = f"{self._app.where}: evaluate"
         if self._app.legacy:
             status = self._status(reply, "evaluateres")
@@ -373,7 +375,7 @@ class FlowerTrainer:
                 return None
             if status is not Code.OK:
                 raise ScriptFailed(f"{where} was not OK: {status.name}")
-        said, count, key = self._said(reply, "evaluateres")
+        said, count, key = self._read_metrics(reply, "evaluateres")
         if self._app.legacy:
             loss: Any = reply.metric_records["evaluateres.loss"]["loss"]
         else:
@@ -389,7 +391,7 @@ class FlowerTrainer:
         )
 
     def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
-        """The finite numbers among metrics; this client's terminal names the others, once."""
+        """The finite numbers among metrics; names the others on this client's terminal, once."""
         found = dict(_flat(said))
         numbers = {name: number(value) for name, value in found.items()}
         metrics = {n: v for n, v in numbers.items() if v is not None and math.isfinite(v)}
@@ -402,7 +404,7 @@ class FlowerTrainer:
 
 
 def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
-    """Makes a message to a client, as if from Flower's server."""
+    """Makes a message to a client, as Flower's server would."""
     return made(content, Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type))
 
 
@@ -422,7 +424,7 @@ class Start:
     ties: Mapping[str, str] = field(default_factory=dict)
 
 
-def _given(initial: str) -> Path:
+def _find_initial(initial: str) -> Path:
     """The file of version 0 that this client was given; ConfigError if there is none."""
     try:
         return initial_path(initial)
@@ -445,8 +447,8 @@ def lighter(config: FitConfig) -> dict[str, Setting]:
 def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
     """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
-    An app's own noise (LocalDpMod) comes from them too. A server that has a version trained again
-    from another model must not get the same noise: it would cancel in the difference.
+    An app's own noise (LocalDpMod) comes from them too. If a server has a version trained again
+    from another model, the noise must differ: the same noise would cancel in the difference.
     """
     digest = hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=8, person=b"secureps-flower")
     for name, array in sorted(parameters.items()):
@@ -481,7 +483,7 @@ def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def example_count(count: Any, key: str, where: str) -> int:
-    """A reply's number of examples; Malformed unless it is a whole number of 0 or more."""
+    """Converts a reply's number of examples; Malformed unless it is a whole number of 0 or more."""
     return whole_number(f"{where}: {key}", count)
 
 
@@ -492,8 +494,8 @@ _TURNS = threading.RLock()
 def seeded(seed: int) -> Iterator[None]:
     """Seeds the global generators with 63 bits, and restores their state on exit.
 
-    They are global, so calls in one process take turns. torch is not imported for this: an app
-    that uses torch has imported it.
+    They are global, so calls in one process take turns. torch is not imported for this: an app that
+    uses torch has imported it.
     """
     with _TURNS, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())

@@ -291,7 +291,7 @@ _SERVERS = (
     *("secureps.run.cli", "secureps.run.cli:app.commands", "secureps.run.serve"),
     *("secureps.run.join", "grpc.experimental"),
 )
-_KERNELS = ("secureps.codec.rounding", "secureps.compiled:load_kernels")
+_KERNELS = ("secureps.codec.kernels", "secureps.compiled:load_kernels")
 _OPENING = {
     Opening.NOTHING: _KERNELS,
     Opening.HOLDER: ("secureps.crypto.bfv_seal", *_KERNELS),
