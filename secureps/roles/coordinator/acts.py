@@ -14,10 +14,10 @@ from secureps.roles.coordinator.transaction import Transaction
 
 
 def do(tx: Transaction, act: Act) -> None:
-    """Does what an operator says, if it is not so already.
+    """Does what an operator says, unless it is done already.
 
     Raises:
-        Malformed: there is no such act, or it names somebody where nobody is due, or nobody.
+        Malformed: there is no such act, or it names a party where none is due, or none.
         UnknownParty: no client of this run has that name.
         Refused: the run is over, or could make no version without that client, or it was left out
             for another reason than an operator's.
@@ -77,7 +77,6 @@ def _deed(act: Act) -> Deed | ShardDeed:
 
 
 def _leave_out(tx: Transaction, act: Act) -> None:
-    """From now on, and out of open rounds; what is in a closed cohort stays there."""
     federation, client = tx.federation, act.party
     if client not in tx.clients:
         raise UnknownParty(f"no client that trains in this run is called {client!r:.80}")

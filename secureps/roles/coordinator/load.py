@@ -1,8 +1,7 @@
-"""What versions took, and what came to shards, since the last decision about it.
+"""What versions took, and what came to shards, since the last decision about scaling.
 
-Measured by the coordinator itself from its own records, but for how long models and updates are on
-their way, which clients say, of whom the median counts; nothing but `[scaling]` goes by it. None of
-it is journalled: a restart measures anew, and what was decided is on record.
+The coordinator measures it from its own records; only how long models and updates are on their
+way clients say, and the median counts. Nothing is journalled: a restart measures anew.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ LEAST_SUMS = 3
 
 
 class Load:
-    """Of one run, since `since`."""
+    """The load of one run, measured since `since`."""
 
     def __init__(self) -> None:
         self.since: float | None = None  # None: from the next version on
@@ -55,10 +54,9 @@ class Load:
         self._begin()
 
     def begin(self, now: float, moved: bool = False) -> None:
-        """Measures anew: from now on, or if blocks have moved from the next version on.
+        """Measures anew, from now on; after a move of blocks from the next version on.
 
-        A round that a move has held up would count from its middle. Who came when is kept but for
-        a move.
+        A round that a move has held up would count from its middle.
         """
         self.since = None if moved else now
         if moved:
@@ -77,11 +75,10 @@ class Load:
 
     @property
     def groups(self) -> int:
-        """To how many groups updates were sent; 1 at least."""
         return max(1, len(self._sent))
 
     def take(self, report: Telemetry, shards: Collection[str]) -> None:
-        """A party's own report, whose figures are from 0 on and finite (`telemetry.Window`).
+        """Takes up a party's own report; its figures are finite and not negative.
 
         Args:
             shards: of the run: they alone say anything of memory.
@@ -96,7 +93,7 @@ class Load:
                 self.memory[report.party] = figure.value
 
     def measure(self, tx: Transaction) -> None:
-        """What the records of a transaction say."""
+        """Takes up the records of a transaction."""
         for record in tx.step.records:
             if getattr(record, "group", "") == EVALUATION:
                 continue
@@ -149,7 +146,6 @@ class Load:
     # --- what it comes to -------------------------------------------------------------
 
     def observed(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
-        """As a policy sees it."""
         assert self.since is not None
         assert tx.federation.pinned is not None
         seconds = max(tx.now - self.since, 1e-9)
@@ -174,7 +170,6 @@ class Load:
         )
 
     def _both_ways(self) -> tuple[float, ...]:
-        """Of each client that said both."""
         up, down = self._ways[UP], self._ways[DOWN]
         return tuple(sorted(up[name] + down[name] for name in up.keys() & down.keys()))
 
@@ -198,9 +193,9 @@ class Load:
     def at_once(self, tx: Transaction) -> dict[str, float]:
         """Bytes of updates that are on their way at once, by group that makes more versions.
 
-        What came for one of its newest rounds; without rounds, an update of each who takes part.
-        Bytes a second say less: of a shard whose link is full as many come as it carries, whatever
-        it has to do, and as little for each of its blocks as all of them are late.
+        In a group with rounds that is what came for one of its newest rounds; without rounds, an
+        update of each member. Bytes a second would mislead: a full link carries the same whatever
+        waits.
         """
         found = dict[str, float]()
         for group in tx.federation.model_groups:
@@ -214,15 +209,14 @@ class Load:
         return found
 
     def _tells(self, tx: Transaction, group: GroupState) -> bool:
-        """Whether `at_once` has a group."""
         sent = self._updates_of[group.name] if group.streaming else self._turns.get(group.name)
         return bool(sent) and not termination.over(tx, group)
 
     def news(self, tx: Transaction) -> bool:
-        """Whether each group has made another version, on average, since this was last so.
+        """Whether each group has made another version, on average, since this was last true.
 
-        Not before it is known what is on its way of each group that clients are asked for, and how
-        late each shard is: one that is slow would get back what it gave away for that.
+        Not before `at_once` is known of each group, and how late each shard is: a slow one would
+        get back what it gave away for that.
         """
         assert tx.federation.pinned is not None
         shards = tx.federation.pinned.placement.shards
@@ -237,15 +231,14 @@ class Load:
         return True
 
     def by_group(self, tx: Transaction) -> dict[str, float]:
-        """Bytes of updates a second, by group."""
         seconds = max(tx.now - (self.since or 0.0), 1e-9)
         return {group: sent / seconds for group, sent in self._sent.items()}
 
     def costs(self, tx: Transaction) -> dict[str, float]:
         """What a byte costs each shard: by the weight in its file, and by how late its sums are.
 
-        Only where sums take a part of a version's time that counts, and at most UNLIKE times what
-        the weight alone says.
+        Lateness counts only where sums take a notable part of a version's time, and at most UNLIKE
+        times.
         """
         assert tx.federation.pinned is not None
         shards = tx.federation.pinned.placement.shards
@@ -280,5 +273,5 @@ class Load:
         return found
 
     def told(self, tx: Transaction) -> tuple[ShardLoad, ...]:
-        """The same, as it is journalled and shown."""
+        """The load of each shard, as it is journalled and shown."""
         return tuple(ShardLoad(name, load) for name, load in self.on_shards(tx).items())

@@ -1,4 +1,4 @@
-"""What has followed from measured load: folded from the journal."""
+"""What was decided from measured load: folded from the journal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ AS_PLANNED = (1.0, 1.0)
 
 @dataclass(slots=True)
 class Scaled:
-    """Of one run.
+    """What scaling has changed in a run.
 
     Args:
-        off: why nothing follows any more; empty while it does.
+        off: why nothing follows the load any more; empty while it does.
         deadline, buffer: factors of the plan's that are in force; rounds: by group, that of the
             deadline when the open round began, which its members were told.
         decided: the newest decisions, oldest first, with the second of the run's clock.
@@ -36,13 +36,11 @@ class Scaled:
     drained: set[str] = field(default_factory=set)
 
     def of(self, group: str) -> tuple[float, float]:
-        """The factors of a group's deadline and buffer."""
         if group == EVALUATION:
             return AS_PLANNED
         return self.rounds.get(group, self.deadline), self.buffer
 
     def take(self, at: float, record: object) -> None:
-        """Folds one record; most say nothing of load."""
         match record:
             case ScalingDecided(deadline=deadline, buffer=buffer):
                 self.deadline, self.buffer = deadline, buffer

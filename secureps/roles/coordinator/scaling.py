@@ -1,9 +1,9 @@
 """What follows from the load: blocks move, shards come and go, deadlines and buffers change.
 
-Row-blocks move as soon as it is known that shards have unlike much to do, and enough time has
-passed since the last decision; once enough versions were made too, the plan's policy decides. Each
-decision is journalled with its reason before anything is done about it, and never made again: a
-restart measures anew. A shard comes and goes by the act by which an operator has it come and go.
+Row-blocks move as soon as it is known that some shards have much more to do than others, and enough
+time has passed since the last decision; once enough versions were made, the plan's policy decides.
+Each decision is journalled with its reason before it is carried out, and never made again: a
+restart measures anew. A shard comes and goes by the same act that an operator gives.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class _Decision:
 
 
 def advance(tx: Transaction, load: Load) -> None:
-    """Decides, if it is time and there is something to go by."""
     section, federation = tx.plan.section.scaling, tx.federation
     if section is None or federation.pinned is None or federation.finished or federation.ending:
         return
@@ -146,13 +145,13 @@ def _by_policy(
 def _too_little(
     tx: Transaction, memory: Mapping[str, float], held: Mapping[str, Sequence[tuple[str, ...]]]
 ) -> str:
-    """Which shard could not work with the blocks that it would have, and why; empty for none.
+    """Which shard could not work with the blocks that it would have, and why; empty if none.
 
     Such a shard would end, and the run with it. While blocks move, a shard that gives some and
     takes others has both.
 
     Args:
-        memory: of the shards that have a limit and have said so, bytes. Each is taken to step one
+        memory: bytes, of the shards that have a limit and have said so. Each is taken to step one
             block at a time: the coordinator does not know its `threads`.
         held: where blocks are to lie: of every block of a group its shards.
     """
@@ -178,7 +177,7 @@ def _spares(tx: Transaction) -> tuple[str, ...]:
 
 
 def _limits(tx: Transaction, section: ScalingSection) -> Limits:
-    """Of the first group of the model: factors are of all."""
+    """The limits of the model's first group: factors apply to all."""
     group = next(name for name in tx.plan.groups if name != EVALUATION)
     rule = tx.plan.group(group).rule
     return Limits(
@@ -198,7 +197,6 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
 
 
 def seen(tx: Transaction) -> ScalingStatus | None:
-    """What was decided, for a status; None where the plan has no `[scaling]`."""
     section, scaled = tx.plan.section.scaling, tx.federation.scaled
     if section is None:
         return None
@@ -216,7 +214,6 @@ def seen(tx: Transaction) -> ScalingStatus | None:
 
 
 def told(record: ScalingDecided) -> str:
-    """What a decision does, in a few words."""
     if record.blocks:
         return f"balance {counted(len(record.blocks), 'block')}"
     if record.what:

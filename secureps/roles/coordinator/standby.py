@@ -83,7 +83,7 @@ class PartKept(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class RowsKept(TaskResult):
-    """They are durable, up to this row; and what they say."""
+    """Rows are durable up to this one; and what they say."""
 
     seq: int
     chain: bytes
@@ -91,7 +91,7 @@ class RowsKept(TaskResult):
 
 
 class Seat:
-    """The head of both machines.
+    """What the machines of a coordinator and of its standby have in common.
 
     Args:
         whose: "the coordinator" or "a standby", as errors have it.
@@ -104,15 +104,12 @@ class Seat:
         self._follower = RosterFollower(roster)
 
     def inspect(self, sender: str, message: Request) -> bool:
-        """Refuses: nobody sends payloads here."""
         raise Malformed(f"{self._whose} takes no payloads: blocks go to their shards")
 
     def subscription(self) -> Subscribe:
-        """Malformed: orders are given here, and none are taken."""
         raise Malformed(f"{self._whose} watches nobody")
 
     def _demand_permitted(self, sender: str, event: Event) -> None:
-        """Raises as `permissions.check`, by the roster that is gone by."""
         allowed, roster = permissions.TO_COORDINATOR, self._follower.roster
         permissions.check(self._whose, allowed, roster, sender, event)
 
@@ -165,7 +162,6 @@ class Standby(Seat):
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state."""
         match record:
             case Incarnated() | StandbyFollows():
                 self.reigns.apply(record)
@@ -175,13 +171,11 @@ class Standby(Seat):
                 self._follower.apply(record)
 
     def unfold(self, fold: Fold) -> None:
-        """As `Unfolds`: of a coordinator's state, what a standby goes by."""
         for record in fold.records:
             self.apply(0.0, record)
         self.reigns = from_plain(CoordinatorState, fold.state).reigns
 
     def resume(self, now: float) -> Step:
-        """Asks for rows; goes on as the coordinator if it took over before."""
         if other := self._other_plan():
             return other
         if self.reigns.ruler == self._number:
@@ -190,17 +184,14 @@ class Standby(Seat):
         return Step(effects=[self._follow()])
 
     def wake(self) -> float | None:
-        """When the coordinator is asked again, or has been silent for as long as the plan says."""
         silent = math.inf if self._commanded or self._refusal() else self._heard + self._after
         wake = min(self._again, silent)
         return None if wake == math.inf else wake
 
     def troubled(self, reason: str) -> Sequence[Effect]:
-        """Nobody asks it for a status; its log has what is wrong."""
         return ()
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """Handles one event: rows, a server that looks for its coordinator, or a command."""
         match event:
             case Tick():
                 return self._look(now)
@@ -280,7 +271,7 @@ class Standby(Seat):
 
     @property
     def follows(self) -> bool:
-        """Whether nothing is acknowledged that it does not have, as far as it knows."""
+        """Whether it has all that was acknowledged, as far as its journal says."""
         return self.reigns.may_take_over(self._number)
 
     # --- taking over --------------------------------------------------------------

@@ -1,10 +1,9 @@
 """What the coordinator knows: the fold of its journal.
 
-`CoordinatorState.apply` takes one record; nothing else changes this state, so a restarted
-coordinator knows exactly what the killed one had journalled. Before it come the parts that are
-folds of their own:
+`CoordinatorState.apply` takes one record; nothing else changes this state. Before it come the parts
+that are folds of their own:
 
-    Reigns     which coordinators there were, and who may take over
+    Reigns     which coordinators there were, and which standby may take over
     Timeline   when each step of the newest cohorts was done
     Fates      what became of submissions, for as long as their clients may ask
     Acted      what an operator has had the coordinator do
@@ -72,7 +71,8 @@ class Timeline:
     """The steps of the newest cohorts.
 
     Args:
-        burnt: those that were burnt or spoilt, oldest first; burnt_in_all: how many ever were.
+        burnt: the newest cohorts that were burnt or spoilt, oldest first; burnt_in_all: how many
+            ever were.
     """
 
     burnt: list[CohortSteps] = field(default_factory=list)
@@ -83,12 +83,11 @@ class Timeline:
 
     @property
     def steps(self) -> tuple[CohortSteps, ...]:
-        """Of the newest cohorts, oldest first."""
+        """The steps of the newest cohorts, oldest first."""
         making = sorted(self._making.values(), key=lambda steps: steps.closed)
         return (*self._done, *making)[-KEPT_STEPS:]
 
     def take(self, at: float, record: object) -> None:
-        """One record more; most say nothing of steps."""
         match record:
             case records.RoundOpened(group=group) | records.StreamBegan(group=group):
                 self._began[group] = at
@@ -138,7 +137,7 @@ party's word must leave room for all to come: an order carries 63 bits of incarn
 
 @dataclass(slots=True)
 class Reigns:
-    """A reign is the time of one coordinator, however often it starts.
+    """The coordinators of a run: a reign is the time of one, however often it starts.
 
     A standby that takes over begins the next one, in a line of numbers of its own.
 
@@ -147,7 +146,7 @@ class Reigns:
         known: by line, the newest incarnation up to which a standby was confirmed to have
             everything.
         follower: the standby that has everything that was acted on, and may take over (or has, if
-            it is the `ruler`), by the number of its folder; empty: nobody may.
+            it is the `ruler`), by the number of its folder; empty: none may.
         ruler: the standby that took over last; empty: none did.
         followers: every standby that followed this ruler, in that order.
         left, came: shards that did since the follower was last confirmed.
@@ -162,7 +161,6 @@ class Reigns:
     came: list[str] = field(default_factory=list)
 
     def apply(self, record: Incarnated | StandbyFollows) -> None:
-        """Folds one record."""
         match record:
             case Incarnated(number, standby):
                 self.incarnation = number
@@ -182,10 +180,7 @@ class Reigns:
 
     @property
     def reign(self) -> int:
-        """How often a standby has taken over, and gone on.
-
-        Of one that still waits for others to obey it, the coordinator may rule.
-        """
+        """How many standbys have taken over; one that is not obeyed yet does not count."""
         waits = bool(self.ruler) and self.follower == self.ruler
         return self.incarnation // REIGN - waits
 
@@ -203,7 +198,7 @@ class Reigns:
         return (self.incarnation // REIGN + 1) * REIGN + self.followers.index(standby) * LINE
 
     def taken_over(self, seen: int) -> bool:
-        """Whether this incarnation is of the follower, which has taken over."""
+        """Whether this incarnation shows that the follower has taken over."""
         if not self.may_take_over(self.follower):
             return False
         return seen // LINE == self.next_reign(self.follower) // LINE
@@ -217,7 +212,7 @@ class Reigns:
     def foreign(self, seen: int) -> bool:
         """Whether this incarnation is of a coordinator that may have acted on more than is here.
 
-        In its own line a higher one is the coordinator's own, whose record was lost.
+        A higher one in its own line is the coordinator's own, whose record was lost.
         """
         line = seen // LINE
         return line != self.incarnation // LINE and seen > self.known.get(line, 0)
@@ -233,7 +228,6 @@ class Fate:
 
     @property
     def final(self) -> bool:
-        """Whether nothing else becomes of it."""
         return self.outcome != Outcome.INCLUDED
 
 
@@ -252,15 +246,15 @@ Ranges = tuple[tuple[int, int], ...]
 class Fates:
     """What became of submissions, for as long as their clients may ask.
 
-    A fate is told on the client's stream of orders, or again when it subscribes anew, and before
-    any version that is newer than the fate. So a client that sends an update of a version which was
-    committed after a fate was final has journalled that fate, and never asks for it again. What is
-    left of it then is its number: an update of that name is over, whoever sends it once more.
+    A client hears of a fate on its stream of orders, or again when it subscribes anew, and before
+    any version that is newer than the fate. So a client that sends an update of a version that was
+    committed after a fate was final has journalled that fate, and never asks for it again. Only its
+    number is kept then: an update with that name is settled, whoever sends it again.
 
     Args:
         known: those that may be asked for.
         receipts: the digest of every receipt that was accepted, and may be asked for.
-        final: by (client, group) and sequence, at which version of its group a fate was final.
+        final: by (client, group) and sequence, the version of its group when a fate became final.
         over: by (client, group), the sequences of all others.
     """
 
@@ -275,18 +269,18 @@ class Fates:
         return OVER if found is None and self.is_over(id) else found
 
     def is_over(self, id: SubmissionId) -> bool:
-        """Whether it was settled so long ago that its fate is kept no more."""
+        """Whether it was settled so long ago that only its number is kept."""
         ranges = self.over.get((id.client, id.group), ())
         return any(first <= id.sequence <= last for first, last in ranges)
 
     def settle(self, id: SubmissionId, fate: Fate, version: int) -> None:
-        """It has a fate, `version` being the newest of its group."""
+        """Settles a submission, while `version` is the newest of its group."""
         self.known[id] = fate
         if fate.final:
             self.final.setdefault((id.client, id.group), {}).setdefault(id.sequence, version)
 
     def trained_from(self, client: str, group: str, version: int) -> None:
-        """A client sent an update of a version: what was settled before that, it knows."""
+        """Forgets fates that a client knows, for it sent an update of a later version."""
         final = self.final.get((client, group), {})
         if len(final) <= KEPT_FATES:
             return
@@ -301,7 +295,7 @@ class Fates:
 
 
 def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
-    """Ranges and single sequences as ranges, in order, those that touch as one."""
+    """Ranges and single sequences as ranges, in order; ranges that touch become one."""
     found: list[tuple[int, int]] = []
     for first, last in sorted((each, each) if isinstance(each, int) else each for each in of):
         if found and first <= found[-1][1] + 1:
@@ -315,10 +309,10 @@ def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
 class Acted:
     """What an operator has had the coordinator do.
 
-    A pause costs nobody time: what waited when it began has waited as long when it is over.
+    Time spent in a pause does not count towards deadlines.
 
     Args:
-        paused: why no round opens and no cohort closes; empty while the run goes.
+        paused: why no round opens and no cohort closes; empty while the run goes on.
         since: when that began.
         checkpoint: whether one was asked for, and none begun since.
         out: clients that were left out, and may be taken back.
@@ -337,7 +331,6 @@ class Acted:
         groups: Iterable[GroupState],
         evaluations: Evaluations,
     ) -> None:
-        """Folds one act."""
         match act.what:
             case Deed.PAUSE:
                 self.paused, self.since = _told("paused by the operator", act), at
@@ -371,24 +364,24 @@ class CoordinatorState:
 
     Args:
         members: clients that joined, in that order, and when first; joined: the last three times
-            that each did; told: what each tells of how many examples it has, 0 for nothing.
+            that each did; founder: the client whose model becomes version 0.
         moving: which shards have left, and which blocks are on their way to others.
-        settled: what became of submissions, and the digests of their receipts; next: the
-            sequence after the newest, by (client, group).
-        undurable: those included in a version and in no checkpoint yet; included: how many
-            updates of a client are part of versions of the model.
-        ending: why no more rounds open; finished: why the run is over, empty while it goes on;
-            failure: the error that it ends with (`errors.ERRORS`), empty if its plan foresees it.
-        retired: members that take part no more, by their own word; why_gone: what they and those
-            that rest for a while say of why, without a reason empty; isolated: clients that are
-            left out, and why; acted: what an operator has had it do; scaled: what the load has.
-        timeline: when steps of the newest cohorts were done; outside: by group, who only joined.
+        settled: what became of submissions, and the digests of their receipts; next: the sequence
+            after the newest, by (client, group).
+        undurable: submissions that are included in a version and in no checkpoint yet; included:
+            how many updates of a client are part of versions of the model.
+        ending: why no more rounds open; finished: why the run has ended; failure: the error that it
+            ends with (`errors.ERRORS`). Each is empty while, or if, there is none.
+        retired: members that take part no more, by their own word; why_gone: the reasons that they,
+            and members that rest for a while, give (or empty); isolated: clients that are left out,
+            and why; outside: by group, members that do not contribute to it.
+        unsafe: parties whose noise everybody may know.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
-            those that were found out, and how.
-        accused: clients in whose envelopes holders found flaws, and which; committees: in turn.
-        keys: the newest envelope key of each holder; released: by holder, below which number
+            holders that were found out, and how; accused: clients in whose envelopes
+            holders found flaws, and which holders; committees: of key holders, in turn.
+        keys: the newest envelope key of each holder; released: by holder, the number below which
             nothing that can still be opened is sealed for its keys; owed: by holder and number,
-            what was asked for before another key followed that one, and may be sealed for it.
+            what clients were asked for before a newer key, and may seal for that one.
     """
 
     groups: dict[str, GroupState]
@@ -427,12 +420,10 @@ class CoordinatorState:
 
     @property
     def incarnation(self) -> int:
-        """Of this coordinator, or of whoever ruled last by its journal."""
         return self.reigns.incarnation
 
     @property
     def fates(self) -> dict[SubmissionId, Fate]:
-        """Those that may be asked for."""
         return self.settled.known
 
     @property
@@ -442,35 +433,33 @@ class CoordinatorState:
 
     @property
     def run(self) -> RunInfo:
-        """The run that is founded."""
         assert self.pinned is not None
         return self.pinned.run
 
     @property
     def placement(self) -> Placement:
-        """Where its blocks are now."""
         assert self.pinned is not None
         return self.pinned.placement
 
     @property
     def addresses(self) -> tuple[ShardAddress, ...]:
-        """Where the shards of the run are; none before it is founded."""
+        """Where the shards of the run are; empty before it is founded."""
         placed = () if self.pinned is None else self.pinned.placement.shards
         return tuple(self.shards[name] for name in placed)
 
     def base(self, group: GroupState) -> bytes:
-        """What a contribution to the open round must be bound to."""
+        """The digest that a contribution to the open round must be bound to."""
         if group.name == EVALUATION:
             return evaluated_digest(group.digest, self.evaluations.model)
         return group.digest
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
+        """Which shard holds which blocks of a group; shards without any are left out."""
         owned = {s: self.placement.blocks_of(group, s) for s in self.placement.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
 
     def last_owners(self, group: str) -> tuple[str, ...]:
-        """Which shards hold a group's last block, and the scale of an adaptive clip with it."""
+        """The shards with a group's last block, and with the scale of an adaptive clip."""
         return self.placement.holders(group, -1)
 
     def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
@@ -487,22 +476,19 @@ class CoordinatorState:
         return tuple(GroupVersion(name, self.next.get((client, name), 0)) for name in self.groups)
 
     def takes_part(self, client: str, group: str) -> bool:
-        """Whether a client contributes to a group."""
         return client not in self.outside.get(group, ())
 
     def joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
-        """Whether a client contributes to these groups and no others (none named: to all)."""
+        """Whether a client contributes to exactly these groups (none named: to all)."""
         return all(
             self.takes_part(client, name) == (not groups or name in groups) for name in self.groups
         )
 
     def pending(self, client: str) -> frozenset[SubmissionId]:
-        """The submissions of a client whose fate is open."""
         groups = self.groups.values()
         return frozenset(id for group in groups for id in group.pending if id.client == client)
 
     def waits(self, id: SubmissionId) -> bool:
-        """Whether a submission was accepted, and its fate is open."""
         group = self.groups.get(id.group)
         return group is not None and group.waits(id)
 
@@ -612,7 +598,7 @@ class CoordinatorState:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
 
     def _reopen(self) -> None:
-        """Lets a run that failed go on: somebody starts it again, and has mended the cause.
+        """Lets a run that failed go on: somebody has mended the cause, and started it again.
 
         Clients that declined are asked again. Members of a burnt cohort are not: key holders may
         have opened a sum of theirs.
@@ -625,19 +611,18 @@ class CoordinatorState:
                 group.phase = Phase.WAITING
 
     def covered(self, number: int) -> tuple[SubmissionId, ...]:
-        """What becomes durable when the checkpoint of that number is complete."""
+        """The submissions that become durable with the checkpoint of that number."""
         done = self.checkpoint(number)
         return tuple(id for id, v in self.undurable.items() if v <= done.version_of(id.group))
 
     def checkpoint(self, number: int) -> CheckpointState:
-        """The checkpoint of that number; InternalError if it was never ordered."""
         for state in self.checkpoints:
             if state.number == number:
                 return state
         raise InternalError(f"checkpoint {number} was never ordered")
 
     def unprotected(self, client: str) -> bool:
-        """Whether everybody may know what its noise, or noise that shards added for it, was."""
+        """Whether everybody may know the noise of a client, or what shards added for it."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
     def _owed(self) -> Iterator[Owed]:
@@ -656,7 +641,6 @@ class CoordinatorState:
             self.unsafe.add(id.client)
 
     def _use(self, id: SubmissionId) -> None:
-        """Notes that a client has used a sequence."""
         after = self.next.get((id.client, id.group), 0)
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
@@ -741,7 +725,6 @@ class CoordinatorState:
                 group.apply_stream(at, record)
 
     def _apply_answer(self, group: GroupState, at: float, record: records.AnswerRecord) -> None:
-        """What holders of a committee say, and what comes of it."""
         match record:
             case Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
@@ -774,7 +757,7 @@ class CoordinatorState:
             group.reason = OPENS
 
     def _move(self, at: float, record: Act | records.MovingRecord) -> None:
-        """Folds a move of blocks; a cohort is held once all shards that are left have said so."""
+        """Folds a move of blocks; a cohort is held once all remaining shards have said so."""
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned
         self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)

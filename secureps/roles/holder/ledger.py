@@ -56,7 +56,7 @@ from secureps.wording import named
 
 
 class Spans:
-    """The oldest and the newest base version of each committee, by group."""
+    """By group and committee, the oldest and the newest base version that were opened."""
 
     def __init__(self) -> None:
         self.spans: dict[str, dict[bytes | None, tuple[int, int]]] = {}
@@ -69,7 +69,7 @@ class Spans:
         known[cohort.committee] = min(versions), max(versions)
 
     def check(self, cohort: Cohort, number_of: Callable[[bytes | None], int]) -> None:
-        """Refused if another committee was asked for one of its bases, or an older one for newer.
+        """Refused unless the base versions of committees follow each other as their rosters do.
 
         Args:
             number_of: of the first roster with a committee.
@@ -92,7 +92,7 @@ KEPT = 24 * 3600.0
 
 @dataclass(slots=True)
 class KeyRotation:
-    """Of one holder: the fold of its journal.
+    """The envelope keys of one holder, by its journal.
 
     Args:
         announced: its newest key, None while that is the kit's; least: those below are erased.
@@ -106,7 +106,6 @@ class KeyRotation:
     """By number: when those below it were replaced."""
 
     def apply(self, record: KeyReplaced | KeysErased) -> None:
-        """Folds one record."""
         match record:
             case KeyReplaced(announced, unix) if announced.number > self.number:
                 self._replaced[announced.number] = unix
@@ -118,16 +117,15 @@ class KeyRotation:
                 self._replaced = {n: at for n, at in self._replaced.items() if n > below}
 
     def serve(self) -> None:
-        """A cohort is released."""
         self._served += 1
 
     @property
     def number(self) -> int:
-        """Of the newest key; 0 is the kit's."""
+        """The number of the newest key; 0 is the kit's."""
         return 0 if self.announced is None else self.announced.number
 
     def due(self, section: CipherSection, unix: float | None) -> int | None:
-        """The number of the key to announce now; None: the newest goes on, and all is said of it.
+        """The number of the key to announce now; None for nothing to announce.
 
         Args:
             unix: what the calendar says; None where nobody looks at any.
@@ -162,11 +160,11 @@ NONE = Base(-1, 0)
 
 @dataclass(slots=True)
 class Standing:
-    """What holds for a client in a group, for ever.
+    """What holds for a client in a group for the whole run.
 
     Args:
-        bound: its newest submission that is in an opened cohort, and cohort: that one's number.
-        base: the newest base of an update of it that was opened, NONE if none was.
+        bound: its newest submission in an opened cohort, and cohort: that one's number.
+        base: the newest base of an opened update of it, NONE if there is none.
         released: all opened cohorts with an update of it from that base, by `opening_digest`.
     """
 
@@ -178,7 +176,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class HolderFold:
-    """What a holder's records come to, but for the run and its rosters.
+    """The state of a holder, but for the run and its rosters.
 
     Args:
         bases: the digest of the model that was a version of a group.
@@ -221,7 +219,7 @@ class HolderRules:
 
 
 class Opening(Protocol):
-    """What a holder has of a cohort that it is asked to open."""
+    """A cohort that a holder is asked to open."""
 
     @property
     def cohort(self) -> Cohort:
@@ -253,7 +251,6 @@ class HolderLedger:
         self._spans = Spans()
 
     def apply(self, record: Record) -> None:
-        """Folds one record; InternalError for one that is not a holder's."""
         match record:
             case Incarnated(number):
                 self.incarnation = number
@@ -272,14 +269,13 @@ class HolderLedger:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
 
     def folded(self) -> Fold:
-        """All that its records came to."""
         run = () if self._pinned is None else (self._pinned.record,)
         known = (self.incarnation, self._standings, self._bases, self._opened)
         state = HolderFold(*known, self._spans.spans, self.rotation)
         return Fold((*run, *self.follower.records), to_plain(state))
 
     def unfold(self, fold: Fold) -> None:
-        """Takes up what earlier records came to; Malformed if it is no such state."""
+        """Takes up the state of a compacted journal; Malformed if it is no such state."""
         for record in fold.records:
             self.apply(record)
         state = from_plain(HolderFold, fold.state)
@@ -316,7 +312,6 @@ class HolderLedger:
         return found
 
     def write(self, step: Step, record: HolderRecord) -> None:
-        """Journals and folds one record."""
         step.records.append(record)
         self.apply(record)
 
@@ -324,21 +319,17 @@ class HolderLedger:
 
     @property
     def configured(self) -> bool:
-        """Whether it is part of a run."""
         return self._pinned is not None
 
     @property
     def placement(self) -> int:
-        """The epoch of the placement that it goes by; 0 before there is a run."""
         return 0 if self._pinned is None else self._pinned.placement.epoch
 
     @property
     def pinned(self) -> Pinned:
-        """The run; NotReady before it is founded."""
         return founded(self._pinned, self.name)
 
     def greeting(self) -> Step:
-        """What a holder says first."""
         step = Step(effects=[Call(COORDINATOR, self.register())])
         if self._pinned is not None:
             self.follower.resume(step)
@@ -354,7 +345,7 @@ class HolderLedger:
         return Register(self.name, "", 1.0, self.incarnation, run, reached)
 
     def obeys(self, incarnation: int) -> Step:
-        """The beginning of the step that an order leads to; Fenced if the order is old."""
+        """The step that an order begins; Fenced if the order is old."""
         step = Step()
         if incarnation < self.incarnation:
             raise Fenced(f"an order of incarnation {incarnation}, {self.incarnation} rules")
@@ -398,7 +389,7 @@ class HolderLedger:
     # --- conditions ---------------------------------------------------------------
 
     def about(self, order: Opening) -> bytes:
-        """Returns the digest of what is opened: this holder's answers are for it alone."""
+        """The digest of what is opened: this holder's answers are for it alone."""
         return opening_digest(self.pinned.run.id, order.cohort, order.receipts)
 
     def check(self, order: Open) -> None:
@@ -433,7 +424,7 @@ class HolderLedger:
         return self._opened.get(order.cohort.group, {}).get(self.about(order))
 
     def least(self, group: str) -> int:
-        """The fewest members of a cohort of this group: the plan's, which its own agreed to."""
+        """The fewest members of a cohort of this group."""
         return self.pinned.plan.bounds(group).minimum
 
     def _check_apart(self, cohort: Cohort) -> None:
@@ -464,7 +455,7 @@ class HolderLedger:
         raise Refused(f"{id} comes after {standing.bound}, which is bound: it is over for ever")
 
     def _check_committee(self, cohort: Cohort, receipts: tuple[Receipt, ...]) -> None:
-        """Refused unless all are sealed for one committee with this holder, none newer or older."""
+        """Refused unless all are sealed for one committee, which may open these base versions."""
         if any(receipt.committee != cohort.committee for receipt in receipts):
             raise Refused("its members are sealed for different key holders")
         if self._blind:
@@ -473,7 +464,7 @@ class HolderLedger:
             self._spans.check(cohort, self.follower.number_of)
 
     def committee(self, digest: bytes | None) -> tuple[str, ...]:
-        """Who opens with this holder what is sealed for them.
+        """The holders of a committee, this one among them.
 
         Raises:
             Refused: they are on no roster that it followed, or it is none of them.
@@ -555,7 +546,7 @@ class HolderLedger:
     # --- what is opened -----------------------------------------------------------
 
     def release(self, step: Step, order: Open) -> None:
-        """Counts a cohort as opened, once: before anything is done for it."""
+        """Counts a cohort as opened, once, before anything is done for it."""
         if self._is_opened(order) is not None:
             return
         models = {receipt.version: receipt.base for receipt in order.receipts}
@@ -564,7 +555,7 @@ class HolderLedger:
         self.write(step, CohortReleased(order.cohort, self.about(order), bases, sums))
 
     def refusal(self, order: Opening, reason: object) -> Call:
-        """Tells the coordinator of a cohort that is never opened here."""
+        """Tells the coordinator that this holder never opens a cohort."""
         cohort = order.cohort
         known = (self.name, cohort.group, cohort.number)
         return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(order)))

@@ -35,7 +35,7 @@ from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """All but the run and its rosters.
+    """The state of a client, but for the run and its rosters.
 
     Args:
         sealed, next, carried, founded: as `Outbox` has them.
@@ -122,7 +122,6 @@ class MemberFold:
         self._budget = self._appraiser.budget = self._budget.lowered(budget)
 
     def folded(self) -> Fold:
-        """As `Foldable`."""
         state = MemberState(
             client=self._settings.name,
             sealed=self._out.sealed,
@@ -140,7 +139,7 @@ class MemberFold:
         return Fold((*run, *self._follower.records), to_plain(state))
 
     def unfold(self, fold: Fold) -> None:
-        """As `Foldable`; ConfigError if it is another client's."""
+        """Takes up the state of a compacted journal; ConfigError if it is another client's."""
         state = from_plain(MemberState, fold.state)
         self._settings.check_own(state.client)
         self._ledger = state.ledger  # before any looks at it
@@ -170,12 +169,10 @@ class MemberFold:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it takes part in a run."""
         return self._pinned is not None
 
     @property
     def pinned(self) -> Pinned:
-        """The run; NotReady before the coordinator said welcome."""
         return founded(self._pinned, self._settings.name)
 
     @property

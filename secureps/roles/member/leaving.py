@@ -1,4 +1,4 @@
-"""A client that takes part no more, for good or for a while, and what it says of it."""
+"""A client that takes part no more, for good or for a while, and what it tells the coordinator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Leaving:
 
     Args:
         halt: with which it ends, once the coordinator knows; None if it rests.
-        reason: what the coordinator hears of why.
+        reason: that the coordinator hears.
         until: when it comes back, by the run's clock; None if it does not.
     """
 
@@ -33,7 +33,7 @@ LEFT = "left by its data holder's own act"
 
 @dataclass(slots=True)
 class Departure:
-    """How far a client is gone: not at all without `leaving`; `told`: the coordinator hears it.
+    """Whether a client leaves or rests, and whether the coordinator was `told`.
 
     `acted` is the number of the newest act of its data holder; `wants` is what that had it do, of
     `PAUSE` and `LEAVE`, None for nothing.
@@ -47,25 +47,23 @@ class Departure:
 
     @property
     def halt(self) -> Halt | None:
-        """With which it ends; None if it stays, or rests."""
+        """The effect with which it ends; None if it stays, or rests."""
         return None if self.leaving is None else self.leaving.halt
 
     @property
     def until(self) -> float | None:
-        """When a rest is over."""
         return None if self.leaving is None else self.leaving.until
 
     @property
     def end(self) -> list[Effect]:
-        """What follows when the coordinator knows; nothing, if it rests."""
+        """What follows when the coordinator knows that it leaves; nothing, if it rests."""
         return [] if self.halt is None else [self.halt]
 
     def begin(self, leaving: Leaving) -> None:
-        """Goes, which the coordinator is yet to hear; in place of a rest, too."""
+        """Begins to leave, or to rest, which the coordinator is yet to hear."""
         self.leaving, self.told = leaving, False
 
     def apply(self, act: OwnAct) -> None:
-        """Folds an act of the data holder's: a client that is to leave does, whatever comes."""
         self.acted, what = act.number, OwnDeed(act.what)
         if what is OwnDeed.LEFT:
             self.wants = None
@@ -73,7 +71,7 @@ class Departure:
             self.wants = None if what is OwnDeed.GO_ON else what
 
     def follow(self) -> bool:
-        """Goes, or rests, as its data holder wants; whether it is back, and says so."""
+        """Leaves, rests or comes back as its data holder wants; whether it must say it is back."""
         if self.wants is OwnDeed.LEAVE:
             if self.halt is None:
                 self.begin(Leaving(Halt(LEFT), LEFT))
@@ -86,30 +84,31 @@ class Departure:
         return False
 
     def lost(self) -> bool:
-        """Whether it greets the coordinator anew, which it lost: one that is paused hears of the
-        end, and says again that it is."""
+        """Whether it greets the coordinator anew, after its stream of orders broke.
+
+        A paused client does: it hears of the end of the run, and says again that it is paused.
+        """
         if self.wants is OwnDeed.PAUSE:
             self.told = False
         return not self.told
 
     @property
     def settled(self) -> tuple[OwnAct, ...]:
-        """What is on record when the coordinator knows that it left: a later start joins anew."""
+        """The record that it left: a later start joins anew."""
         return (OwnAct(self.acted, OwnDeed.LEFT),) if self.wants is OwnDeed.LEAVE else ()
 
     def refuse(self, step: Step, error: TermsRefused) -> None:
-        """Takes no part in a plan: the coordinator, which counts it in already, hears it now."""
+        """Takes no part in a plan; the coordinator, which counts it in, hears it now."""
         self.begin(Leaving(Halt(str(error), type(error)), error.revealed))
         self.tell(step)
 
     def tell(self, step: Step) -> None:
-        """Says that nobody need wait for it."""
+        """Tells the coordinator that nobody need wait for it."""
         if self.leaving is not None:
             self.told = True
             step.tell(Retire(self.client, self.leaving.reason, self.halt is None))
 
     def rest(self, step: Step, now: float, seconds: float, reason: str) -> None:
-        """Rests, if it does not go for good, and says so on the data holder's own terminal."""
         if self.leaving is not None:
             return
         self.begin(Leaving(None, reason, now + seconds))
@@ -121,7 +120,7 @@ class Departure:
         step.effects.append(Say(text))
 
     def comes_back(self, now: float) -> bool:
-        """Ends a rest whose time is over; whether the coordinator has to hear that it is back."""
+        """Ends a rest whose time has passed; returns whether the coordinator must hear of it."""
         if self.until is None or now < self.until:
             return False
         told, self.leaving, self.told = self.told, None, False

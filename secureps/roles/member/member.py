@@ -1,8 +1,4 @@
-"""A member: one client of a federation. Pulls, has its data holder train, pushes.
-
-It seals at most one contribution per (group, version), sends the outbox's bytes and
-nothing else however often it is asked, and stops at its own privacy budget.
-"""
+"""A member: one client of a federation. Pulls, has its data holder train, pushes."""
 
 from __future__ import annotations
 
@@ -70,7 +66,7 @@ from secureps.roles.pinned_run import Pinned
 
 
 def send(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
-    """Each of these blocks goes to its primary."""
+    """Sends each of these blocks to its primary."""
     for each in headers:
         to = pinned.placement.of(each.group).owners[each.block]
         step.effects.append(Call(to, PutBlock(each), attach=each.key))
@@ -119,7 +115,7 @@ class Member(MemberFold):
     # --- Machine ------------------------------------------------------------------
 
     def resume(self, now: float) -> Step:
-        """Joins, and has everything deleted from the outbox that nobody will ask for."""
+        """Joins, and deletes from the outbox what nobody will ask for."""
         self._departure.follow()
         return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
@@ -129,29 +125,24 @@ class Member(MemberFold):
 
     @property
     def _join(self) -> requests.Join:
-        """What it knows of itself: its model, and to which groups it contributes."""
         return self._settings.joins(self._pinned, self._groups)
 
     def wake(self) -> float | None:
-        """When its lease is to be renewed, or it has gathered invitations, or a rest is over."""
         times = (self._lease.at, self._gathers_until, self._departure.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
-        """What it has sealed and does not know the outcome of, and its roster."""
         own, unsettled = self._follower.roster, tuple(sorted(self._out.sealed))
         return requests.Subscribe(self._settings.name, unsettled, own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
-        """Refuses: nobody sends a client payloads."""
         raise Malformed("nobody dials a client")
 
     def troubled(self, reason: str) -> list[Effect]:
-        """Tells the coordinator what it waits for, and its own log alone where on its disk."""
+        """Tells the coordinator what is wrong; where on the disk only its own log says."""
         return self._disk.troubled(reason.partition(":")[0])
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """One event, and then the next thing that can begin: founding, pulling, or training."""
         step = Step()
         match event:
             case Tick():
@@ -255,10 +246,10 @@ class Member(MemberFold):
         until: int | None = None,
         burnt: bool = False,
     ) -> None:
-        """Its fate is known; kept if it may be asked for again, until after version `until`.
+        """Notes the fate of a submission; keeps it, if it may be asked for, until after `until`.
 
-        Where a payload cannot be sealed anew, that of a burnt cohort is not sent once more: it may
-        be what did not open.
+        A payload that cannot be sealed anew is not sent once more after a burnt cohort: it may be
+        what did not open.
         """
         sealed = self._out.sealed.get(id)
         if sealed is None:
@@ -357,12 +348,11 @@ class Member(MemberFold):
         return Desk(plan, self._groups, seen, invites, evaluated, *out)
 
     def _leave(self, step: Step, leaving: Leaving) -> None:
-        """Trains no more, and ends or rests once the coordinator knows it."""
         self._departure.begin(leaving)
         self._retire(step)
 
     def _retire(self, step: Step) -> None:
-        """Says that nobody need wait for it, after all that is paid for has arrived.
+        """Tells the coordinator that nobody need wait for it, after all that is paid for arrived.
 
         What it sends after that is dropped, and a greeting that arrives after it takes it back.
         """
@@ -371,7 +361,6 @@ class Member(MemberFold):
             self._departure.tell(step)
 
     def _act(self, step: Step, act: OwnAct) -> None:
-        """Does what its data holder wants, if it has not done it."""
         if act.number > self._departure.acted and self._pinned is not None:
             self._write(step, act)
             if self._departure.follow():
@@ -380,7 +369,6 @@ class Member(MemberFold):
                 self._leave(step, Leaving(Halt(objection)))
 
     def _evaluate(self, step: Step) -> bool:
-        """Begins to judge the model that is published, if asked; whether anything else waits."""
         waits, task = self._appraiser.turn(step, self._desk(), self._invites.open, self._aim)
         if task is not None:
             if task.aim is not None:
@@ -529,7 +517,7 @@ class Member(MemberFold):
     def _refused(
         self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
     ) -> None:
-        """Says that a submission never comes."""
+        """Notes that the coordinator or a shard refuses a submission."""
         sealed = self._out.sealed.get(id)
         self._settle(step, id, Outcome.DROPPED, str(error))
         if sealed is None:

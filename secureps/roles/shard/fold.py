@@ -24,30 +24,26 @@ class ShardFoldable:
         self.state = ShardState(name)
 
     def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state."""
         if isinstance(record, RosterFollowed):
             self._follower.apply(record)
         else:
             self.state.apply(record)
 
     def folded(self) -> Fold:
-        """As `Foldable`."""
         records = (*self.state.record, *self._follower.records)
         return Fold(records, to_plain(self.state.folded()))
 
     def unfold(self, fold: Fold) -> None:
-        """As `Foldable`."""
         for record in fold.records:
             self.apply(0.0, record)
         self.state.unfold(from_plain(ShardFold, fold.state))
 
     def subscription(self) -> Subscribe:
-        """Of which submissions it has blocks, and its roster."""
         own = self._roster
         return Subscribe(self._name, self.state.submissions(), own.number, own.expires)
 
     def inspect(self, sender: str, message: Request) -> bool:
-        """Is this block wanted? Everything that can be said without its payload.
+        """Checks all that can be checked of a block without its payload.
 
         Raises:
             Malformed, Oversized, WrongRun, UnknownParty, Unsigned, Conflict: the sender's fault.

@@ -15,13 +15,12 @@ IDLE = "holds nothing of this run"
 
 
 def dismissed(shard: str, reason: str) -> Step:
-    """A shard that holds nothing ends: the run is over, or it was removed."""
+    """Ends a shard that holds nothing: the run has ended, or the shard was removed."""
     text = f"{IDLE}: {reason}"
     return Step(effects=[Say(text), Halt(f"{shard} {text}")])
 
 
 def registering(address: ShardAddress, state: ShardState, unsafe: bool) -> Call:
-    """A shard is here, obeys this incarnation, and has this of a run."""
     where, obeyed = (address.name, address.advertise, address.weight), state.incarnation
     said = Register(*where, obeyed, state.run, state.reached, unsafe, state.held, state.epoch)
     return Call(COORDINATOR, said)
@@ -32,7 +31,7 @@ def another(
 ) -> bool:
     """Whether a cohort's number was another one's: then it says again which sums it has.
 
-    By that a coordinator that closed the cohort again finds that its journal is an older copy.
+    From that a coordinator that closed the cohort again finds that its journal is an older copy.
     """
     made = state.summed(cohort.group, cohort.number)
     if made is None or made.cohort == cohort:
@@ -43,17 +42,15 @@ def another(
 
 
 def spoilt(shard: str, task: StepState, reason: str, key: bytes | None = None) -> Spoilt:
-    """What was opened of a cohort cannot be used."""
     return Spoilt(shard, task.cohort.group, task.cohort.number, reason, key)
 
 
 def held(shard: str, made: SumsMade) -> Held:
-    """A cohort's sums are here."""
     return Held(shard, made.cohort.group, made.cohort.number, made.sums)
 
 
 def work_name(task: MakeState | SumCohort | StepState) -> tuple[str, str, int]:
-    """By what name a work is under way, once at a time."""
+    """The name under which a work is done, once at a time."""
     match task:
         case MakeState(group):
             return ("state", group, 0)
@@ -66,7 +63,6 @@ def work_name(task: MakeState | SumCohort | StepState) -> tuple[str, str, int]:
 def missing_for(
     shard: str, task: MakeState | SumCohort | StepState, ids: tuple[SubmissionId, ...]
 ) -> Missing:
-    """A work lacks blocks of these."""
     if isinstance(task, MakeState):
         return Missing.of_founding(shard, task.group, ids)
     return Missing.of_cohort(shard, task.cohort, ids)

@@ -53,7 +53,7 @@ def serve(name: str, state: ShardState, sender: str, asked: GetBlock | GetSum, s
 def _refuse_elsewhere(
     name: str, state: ShardState, asked: GetBlock | GetSum, what: str
 ) -> NoReturn:
-    """A block is not here: there is none, it is on its way here, or it is with another shard."""
+    """A block is not here: there is none, it is on its way, or it is with another shard."""
     if not 0 <= asked.block < state.pinned.layout.group(asked.group).blocks:
         raise Malformed(f"{what} is not placed on {name}: there is none")
     if asked.block in state.placed(asked.group):

@@ -100,7 +100,7 @@ class Shard(ShardFoldable):
         self._tried: dict[tuple[str, int], list[bytes]] = {}  # sums of keys: in work, and newest
 
     def resume(self, now: float) -> Step:
-        """Says that it is up, and has everything deleted from the spool that is not on record."""
+        """Says that it is up, and deletes from the spool what is not on record."""
         referenced = frozenset(header.key for header in self.state.spooled.values())
         return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
 
@@ -109,11 +109,9 @@ class Shard(ShardFoldable):
         return Step(effects=[registering(self._address, self.state, self._unsafe)])
 
     def wake(self) -> float | None:
-        """When another shard is to be asked for noise again that it refused."""
         return self._noise.wake
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """One event: a block or a question of a party, an order, an answer, the end of a work."""
         if type(event) in permissions.SAID:
             permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
         match event:
@@ -267,7 +265,7 @@ class Shard(ShardFoldable):
             step.effects += self.state.pinned.located(order.run, peers)
 
     def _replaced(self, step: Step, before: Pinned) -> None:
-        """A placement of a later epoch: what others and this one waited for may come to nothing."""
+        """Gives up what this shard and others waited for by the placement before."""
         placement, gone = self.state.pinned.placement, self.state.pinned.left(before)
         step.effects += gone
         step.effects += self._forwarding.placed(self._name, placement)
@@ -281,7 +279,7 @@ class Shard(ShardFoldable):
                 self._forget(step, nothing, ALL)
 
     def _followed(self, step: Step, newer: bool) -> Step:
-        """Whoever came is served from now on; the coordinator hears of it on a new stream."""
+        """Subscribes anew, so that the coordinator hears which roster it goes by."""
         if newer:
             step.effects.append(Watch())
         return step
@@ -454,10 +452,7 @@ class Shard(ShardFoldable):
     def _ask_again(
         self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
     ) -> None:
-        """Forgets what is damaged, for nothing known is taken in, and says that it is missing.
-
-        Updates are in their clients' outboxes; opened sums come again from the holder.
-        """
+        """Forgets what is damaged, for nothing known is taken in, and says that it is missing."""
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
         self._discard(step, ids)
@@ -470,7 +465,7 @@ class Shard(ShardFoldable):
         self._peers.lack(step, missing_for(self._name, task, ids), self._peers.order_of(task))
 
     def _try_again(self, step: Step, sender: str, missing: requests.Missing) -> Step:
-        """Other shards have sent what they have: the order is carried out again, or told of.
+        """Carries an order out again when other shards have sent what they have.
 
         It raises nothing: the step may have records of its own.
         """
@@ -487,7 +482,7 @@ class Shard(ShardFoldable):
         return step
 
     def _failed(self, event: WorkFailed) -> Step:
-        """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours.
+        """Ends this shard for an error, unless a cohort's sum is to blame.
 
         A version that no checkpoint here has may be on other shards.
         """
