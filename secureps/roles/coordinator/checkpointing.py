@@ -56,7 +56,7 @@ def order(tx: Transaction) -> None:
     if any(group.version < 0 for group in groups) or (last and not last.complete):
         return
     kept = not evaluation.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
-    asked = federation.acted.checkpoint and newer(tx)
+    asked = federation.wants_checkpoint and newer(tx)
     if not kept or asked or any(_due(tx, group, last) for group in groups):
         begin(tx)
 

@@ -361,6 +361,6 @@ def _needed(tx: Transaction, holder: str) -> int:
         number
         for (whose, number), owed in tx.federation.owed.items()
         if whose == holder
-        and any(groups[each.group].ask_of(each.client) == each.ask for each in owed)
+        and any(groups[group].ask_of(client) == ask for (group, client), ask in owed.items())
     )
     return min((*sealed, *asked), default=tx.federation.keys.number(holder))

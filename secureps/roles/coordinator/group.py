@@ -333,15 +333,6 @@ class Phase(Enum):
     DONE = "done"
 
 
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """What a client of a group was asked for when a holder announced another key."""
-
-    group: str
-    client: str
-    ask: Ask | None
-
-
 @dataclass(slots=True)
 class GroupState:
     """The state of one group.

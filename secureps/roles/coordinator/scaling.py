@@ -9,7 +9,7 @@ restart measures anew. A shard comes and goes by the same act that an operator g
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from secureps.config.plan import BufferedSection, PrioritySection, ScalingSection, SyncSection
 from secureps.errors import ConfigError, Refused, UnknownParty
@@ -32,7 +32,7 @@ from secureps.policy.scaling.policies import (
 from secureps.policy.tiers import room_to_make
 from secureps.roles.coordinator import resharding
 from secureps.roles.coordinator.load import Load
-from secureps.roles.coordinator.scaled import BY_ITSELF
+from secureps.roles.coordinator.state import BY_ITSELF
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import counted
 
@@ -43,21 +43,6 @@ POLICIES: dict[str, ScalingPolicy] = {"fixed": Fixed(), "rule": Rule(), "fitted"
 """By the name that a plan gives them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """What is done, before it is journalled."""
-
-    action: Action
-    what: str = ""
-    shard: str = ""
-    blocks: tuple[BlockAssigned, ...] = ()
-
-    def changes(self, seen: Observation) -> bool:
-        """Whether anything is another way from now on."""
-        moved = self.action.deadline != seen.deadline or self.action.buffer != seen.buffer
-        return moved or bool(self.what or self.blocks)
-
-
 def advance(tx: Transaction, load: Load) -> None:
     section, federation = tx.plan.section.scaling, tx.federation
     if section is None or federation.pinned is None or federation.finished or federation.ending:
@@ -65,7 +50,7 @@ def advance(tx: Transaction, load: Load) -> None:
     founded = all(group.version >= 0 for group in federation.model_groups)
     # A move that waits for its shard to come is not due, and another one would take its place.
     moves = federation.moving.what or resharding.due(tx)
-    if federation.scaled.off or federation.acted.paused or not founded or moves:
+    if federation.scaled.off or federation.paused or not founded or moves:
         load.begin(tx.now, moved=True)
         return
     if load.since is None:
@@ -78,68 +63,82 @@ def advance(tx: Transaction, load: Load) -> None:
     if not (measured or (section.balance and load.news(tx))):
         return
     seen = load.observed(tx, _spares(tx))
-    decision = _balance(tx, load, seen) if section.balance else None
-    if decision is None and measured:
-        decision = _by_policy(tx, load, seen, section)
-    if decision is not None:
-        _carry_out(tx, load, section, seen, decision)
+    decided = _balance(tx, load, seen) if section.balance else None
+    if decided is None and measured:
+        decided = _by_policy(tx, load, seen, section)
+    if decided is not None:
+        if section.policy != "fixed" or _changes(decided, seen):
+            _carry_out(tx, seen, decided)
         load.begin(tx.now)
 
 
-def _carry_out(
+def _decide(
     tx: Transaction,
     load: Load,
-    section: ScalingSection,
     seen: Observation,
-    decision: _Decision,
-) -> None:
-    if section.policy == "fixed" and not decision.changes(seen):
-        return
-    reason = decision.action.reason
-    if decision.what:
-        try:
-            resharding.act(tx, Act(decision.what, decision.shard, f"{BY_ITSELF}{reason}"))
-        except (Refused, UnknownParty) as error:
-            action = stay(seen, f"{reason}; and yet: {error}")
-            decision, reason = _Decision(action), action.reason
-    tx.write(
-        ScalingDecided(
-            what=decision.what,
-            shard=decision.shard,
-            deadline=decision.action.deadline,
-            buffer=decision.action.buffer,
-            blocks=decision.blocks,
-            reward=seen.reward,
-            shards=len(seen.shards),
-            loads=load.told(tx),
-            reason=reason,
-            lost=seen.lost,
-        )
+    action: Action,
+    what: str = "",
+    shard: str = "",
+    blocks: tuple[BlockAssigned, ...] = (),
+) -> ScalingDecided:
+    return ScalingDecided(
+        what=what,
+        shard=shard,
+        deadline=action.deadline,
+        buffer=action.buffer,
+        blocks=blocks,
+        reward=seen.reward,
+        shards=len(seen.shards),
+        loads=load.told(tx),
+        reason=action.reason,
+        lost=seen.lost,
     )
 
 
-def _balance(tx: Transaction, load: Load, seen: Observation) -> _Decision | None:
+def _changes(decided: ScalingDecided, seen: Observation) -> bool:
+    moved = decided.deadline != seen.deadline or decided.buffer != seen.buffer
+    return moved or bool(decided.what or decided.blocks)
+
+
+def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> None:
+    reason = decided.reason
+    if decided.what:
+        try:
+            resharding.act(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
+        except (Refused, UnknownParty) as error:
+            stays = stay(seen, f"{reason}; and yet: {error}")
+            decided = replace(
+                decided,
+                what="",
+                shard="",
+                deadline=stays.deadline,
+                buffer=stays.buffer,
+                blocks=(),
+                reason=stays.reason,
+            )
+    tx.write(decided)
+
+
+def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
     assert tx.federation.pinned is not None
     held = tx.federation.pinned.placement.held
     found = balance(held, load.at_once(tx), load.costs(tx))
     if found is None or _too_little(tx, load.memory, resharding.balanced(held, found.blocks)):
         return None
-    return _Decision(stay(seen, found.reason), blocks=found.blocks)
+    return _decide(tx, load, seen, stay(seen, found.reason), blocks=found.blocks)
 
 
 def _by_policy(
     tx: Transaction, load: Load, seen: Observation, section: ScalingSection
-) -> _Decision:
-    limits = _limits(tx, section)
-    policy = POLICIES[section.policy]
+) -> ScalingDecided:
     before = [record for _, record in tx.federation.scaled.decided]
-    action = policy.decide(seen, before, limits)
+    action = POLICIES[section.policy].decide(seen, before, _limits(tx, section))
     what, shard = deed(action, seen)
     if what == ShardDeed.DRAIN:
         left = [name for name in seen.shards if name != shard]
         if text := _too_little(tx, load.memory, resharding.spread(tx, left)):
-            return _Decision(stay(seen, f"{action.reason}; and yet: {text}"))
-    return _Decision(action, what, shard)
+            action, what, shard = stay(seen, f"{action.reason}; and yet: {text}"), "", ""
+    return _decide(tx, load, seen, action, what, shard)
 
 
 def _too_little(

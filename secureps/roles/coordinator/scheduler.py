@@ -39,7 +39,7 @@ def advance(tx: Transaction) -> float | None:
     founding.choose_founder(tx)
     if evaluation.unkept(tx) and not resharding.due(tx):
         checkpointing.order(tx)  # a round may wait for it
-    paused = tx.federation.acted.paused or resharding.due(tx) or checkpointing.awaited(tx)
+    paused = tx.federation.paused or resharding.due(tx) or checkpointing.awaited(tx)
     untils = [_advance_group(tx, group, paused) for group in tx.federation.groups.values()]
     untils += (leaves, _await_evaluator(tx))
     if not resharding.due(tx):

@@ -6,7 +6,7 @@ that are folds of their own:
     Reigns     which coordinators there were, and which standby may take over
     Timeline   when each step of the newest cohorts was done
     Fates      what became of submissions, for as long as their clients may ask
-    Acted      what an operator has had the coordinator do
+    Scaled     what was decided from measured load
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
-from secureps.messages.acts import SHARD_DEEDS, Act, Deed
+from secureps.messages import requests
+from secureps.messages.acts import SHARD_DEEDS, Act, Deed, ShardDeed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -30,32 +31,22 @@ from secureps.messages.evaluation import (
 )
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import (
-    Checkpointed,
-    CohortSteps,
-    Examined,
-    KeyShare,
-    OpenRefused,
-    Prepared,
-    Retire,
-    Submit,
-    Withdraw,
-)
+from secureps.messages.requests import CohortSteps, Examined, KeyShare, OpenRefused, Prepared
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId, receipt_digest
+from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
     OPENS,
+    Ask,
     CheckpointState,
     Evaluations,
     GroupState,
-    Owed,
     Phase,
     stand_still,
 )
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.coordinator.scaled import Scaled
 from secureps.roles.machine import Record
 from secureps.roles.roster_follower import AnnouncedKeys
 
@@ -305,53 +296,61 @@ def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
     return tuple(found)
 
 
-@dataclass(slots=True)
-class Acted:
-    """What an operator has had the coordinator do.
+BY_ITSELF = "scaling: "
+"""How the reason of an act begins that follows from the load, and that no operator has said."""
+AS_PLANNED = (1.0, 1.0)
+"""Factors of deadline and buffer where both are the plan's."""
 
-    Time spent in a pause does not count towards deadlines.
+
+@dataclass(slots=True)
+class Scaled:
+    """What scaling has changed in a run.
 
     Args:
-        paused: why no round opens and no cohort closes; empty while the run goes on.
-        since: when that began.
-        checkpoint: whether one was asked for, and none begun since.
-        out: clients that were left out, and may be taken back.
+        off: why nothing follows the load any more; empty while it does.
+        deadline, buffer: factors of the plan's that are in force; rounds: by group, that of the
+            deadline when the open round began, which its members were told.
+        decided: the newest decisions, oldest first, with the second of the run's clock.
+        drained: shards that an operator has drained, and which only an operator adds again.
     """
 
-    paused: str = ""
-    since: float = 0.0
-    checkpoint: bool = False
-    out: set[str] = field(default_factory=set)
+    off: str = ""
+    deadline: float = 1.0
+    buffer: float = 1.0
+    rounds: dict[str, float] = field(default_factory=dict)
+    decided: list[tuple[float, ScalingDecided]] = field(default_factory=list)
+    drained: set[str] = field(default_factory=set)
 
-    def apply(
-        self,
-        at: float,
-        act: Act,
-        isolated: dict[str, str],
-        groups: Iterable[GroupState],
-        evaluations: Evaluations,
-    ) -> None:
-        match act.what:
-            case Deed.PAUSE:
-                self.paused, self.since = _told("paused by the operator", act), at
-            case Deed.GO_ON:
-                self.paused = ""
-                stand_still(self.since, at, groups, evaluations)
-            case Deed.CHECKPOINT:
-                self.checkpoint = True
-            case Deed.LEAVE_OUT:
-                self.out.add(act.party)
-                isolated[act.party] = _told("by the operator", act)
-                for group in groups:
-                    group.suspicion = group.suspicion.without(act.party)
-                    group.forget(act.party)
-            case Deed.TAKE_BACK:
-                self.out.discard(act.party)
-                isolated.pop(act.party, None)
+    def of(self, group: str) -> tuple[float, float]:
+        if group == EVALUATION:
+            return AS_PLANNED
+        return self.rounds.get(group, self.deadline), self.buffer
 
-
-def _told(what: str, act: Act) -> str:
-    return f"{what}, {act.reason}" if act.reason else what
+    def take(self, at: float, record: object) -> None:
+        match record:
+            case ScalingDecided(deadline=deadline, buffer=buffer):
+                self.deadline, self.buffer = deadline, buffer
+                self.decided = [*self.decided[1 - KEPT :], (at, record)]
+            case Act(Deed.SCALING_OFF, reason=reason):
+                self.off = "switched off by the operator" + (reason and f", {reason}")
+                self.deadline = self.buffer = 1.0
+                self.decided = []  # what came of the last is not measured
+            case Act(Deed.SCALING_ON):
+                self.off = ""
+            case Act(ShardDeed.DRAIN, party, reason) if not reason.startswith(BY_ITSELF):
+                self.drained.add(party)
+            case Act(ShardDeed.ADD, party):
+                self.drained.discard(party)
+            case records.RoundOpened(group=group):
+                self.rounds[group] = self.deadline
+            case (
+                records.CohortBurnt(group=group)
+                | records.RoundGivenUp(group=group)
+                | records.VersionCommitted(group=group)
+            ):
+                self.rounds.pop(group, None)
+            case _:
+                pass
 
 
 REVOKED = "its name is on the roster no more"
@@ -374,14 +373,17 @@ class CoordinatorState:
             ends with (`errors.ERRORS`). Each is empty while, or if, there is none.
         retired: members that take part no more, by their own word; why_gone: the reasons that they,
             and members that rest for a while, give (or empty); isolated: clients that are left out,
-            and why; outside: by group, members that do not contribute to it.
+            and why; left_out: those of them that an operator may take back; outside: by group,
+            members that do not contribute to it.
+        paused: why no round opens and no cohort closes by an operator's act, empty while they do;
+            paused_since: when that began; wants_checkpoint: an operator does, and none began since.
         unsafe: parties whose noise everybody may know.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
             holders that were found out, and how; accused: clients in whose envelopes
             holders found flaws, and which holders; committees: of key holders, in turn.
         keys: the newest envelope key of each holder; released: by holder, the number below which
             nothing that can still be opened is sealed for its keys; owed: by holder and number,
-            what clients were asked for before a newer key, and may seal for that one.
+            what each (group, client) was asked for before a newer key, and may seal for that one.
     """
 
     groups: dict[str, GroupState]
@@ -403,13 +405,16 @@ class CoordinatorState:
     accused: dict[str, frozenset[str]] = field(default_factory=dict)
     keys: AnnouncedKeys = field(default_factory=AnnouncedKeys)
     released: dict[str, int] = field(default_factory=dict)
-    owed: dict[tuple[str, int], tuple[Owed, ...]] = field(default_factory=dict)
+    owed: dict[tuple[str, int], dict[tuple[str, str], Ask]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     why_gone: dict[str, str] = field(default_factory=dict)
     isolated: dict[str, str] = field(default_factory=dict)
     outside: dict[str, set[str]] = field(default_factory=dict)
-    acted: Acted = field(default_factory=Acted)
+    left_out: set[str] = field(default_factory=set)
+    paused: str = ""
+    paused_since: float = 0.0
+    wants_checkpoint: bool = False
     scaled: Scaled = field(default_factory=Scaled)
     timeline: Timeline = field(default_factory=Timeline)
     evaluations: Evaluations = field(default_factory=Evaluations)
@@ -536,7 +541,7 @@ class CoordinatorState:
                     if groups and group.name not in groups:
                         outside.add(client)
                         group.excuse(client)
-            case Retire(client, reason, returns):
+            case requests.Retire(client, reason, returns):
                 self.why_gone[client] = reason
                 if not returns:
                     self.retired.add(client)
@@ -549,8 +554,8 @@ class CoordinatorState:
             case records.CheckpointOrdered(number, versions):
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
-                self.acted.checkpoint, self.moving.kept = False, True
-            case Checkpointed(number=number):
+                self.wants_checkpoint, self.moving.kept = False, True
+            case requests.Checkpointed(number=number):
                 self.checkpoint(number).parts[record.shard] = record
             case records.CheckpointComplete(number):
                 self._complete(number)
@@ -568,22 +573,20 @@ class CoordinatorState:
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
                     group.phase, group.reason = Phase.DONE, group.resigned or reason
-            case Submit(receipt):
+            case requests.Submit(receipt):
                 self._receive(at, receipt)
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)
-                self.acted.out.discard(client)
+                self.left_out.discard(client)
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
             case Act(what) if what in SHARD_DEEDS:
                 self._move(at, record)
-            case Act(what):
-                self.acted.apply(at, record, self.isolated, self.groups.values(), self.evaluations)
-                if what == Deed.GO_ON:
-                    self.moving.stand_still(self.acted.since, at)
+            case Act():
+                self._act(at, record)
             case EnvelopeKeyAnnounced(holder=holder, number=number):
                 if number > (last := self.keys.number(holder)):
-                    self.owed[holder, last] = tuple(self._owed())
+                    self.owed[holder, last] = dict(self._owed())
                 self.keys.apply(record)
             case records.KeysReleased(holder, below):
                 self.released[holder] = below
@@ -597,13 +600,36 @@ class CoordinatorState:
             case _:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
 
+    def _act(self, at: float, act: Act) -> None:
+        groups, said = self.groups.values(), f", {act.reason}" if act.reason else ""
+        match act.what:
+            case Deed.PAUSE:
+                self.paused, self.paused_since = f"paused by the operator{said}", at
+            case Deed.GO_ON:
+                self.paused = ""
+                stand_still(self.paused_since, at, groups, self.evaluations)
+                self.moving.stand_still(self.paused_since, at)
+            case Deed.CHECKPOINT:
+                self.wants_checkpoint = True
+            case Deed.LEAVE_OUT:
+                self.left_out.add(act.party)
+                self.isolated[act.party] = f"by the operator{said}"
+                for group in groups:
+                    group.suspicion = group.suspicion.without(act.party)
+                    group.forget(act.party)
+            case Deed.TAKE_BACK:
+                self.left_out.discard(act.party)
+                self.isolated.pop(act.party, None)
+
     def _reopen(self) -> None:
         """Lets a run that failed go on: somebody has mended the cause, and started it again.
 
-        Clients that declined are asked again. Members of a burnt cohort are not: key holders may
-        have opened a sum of theirs.
+        Clients that declined are asked again, and clients that left may join again: counted as gone
+        for good, they would end the run before they can. Members of a burnt cohort are not asked:
+        key holders may have opened a sum of theirs.
         """
         self.ending = self.finished = self.failure = ""
+        self.retired.clear()
         for group in self.groups.values():
             group.sitting_out &= group.burnt_members.keys()
             group.ask_again(group.absences.keys() - group.sitting_out)
@@ -625,11 +651,11 @@ class CoordinatorState:
         """Whether everybody may know the noise of a client, or what shards added for it."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
-    def _owed(self) -> Iterator[Owed]:
+    def _owed(self) -> Iterator[tuple[tuple[str, str], Ask]]:
         for group in self.groups.values():
             for client in self.members:
-                if group.awaits(client):
-                    yield Owed(group.name, client, group.ask_of(client))
+                if (ask := group.ask_of(client)) is not None:
+                    yield (group.name, client), ask
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
@@ -710,7 +736,7 @@ class CoordinatorState:
             case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
                 group.apply_stream(at, record)
-            case Withdraw(id=id):
+            case requests.Withdraw(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
             case Prepared(version=version) if version == group.version:

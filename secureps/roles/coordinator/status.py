@@ -79,7 +79,7 @@ def status(
         failure=federation.failure,
         adjacency=adjacency(tx.plan),
         delta=0.0 if privacy is None else privacy.delta,
-        paused="" if federation.finished else federation.acted.paused,
+        paused="" if federation.finished else federation.paused,
         steps=federation.timeline.steps,
         burnt=federation.timeline.burnt_in_all,
         move=None if federation.finished else resharding.seen(tx),
@@ -270,7 +270,7 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
             away += f": {reason}"
     if (out := federation.isolated.get(name)) is not None:
         state = away = "revoked" if out == REVOKED else "left out"
-        if name in federation.acted.out:
+        if name in federation.left_out:
             state = away = f"{state}: {out}"
     state = state if live else away
     if (trouble := tx.sessions.troubles.get(name)) and not federation.finished:

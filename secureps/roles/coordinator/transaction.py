@@ -24,8 +24,7 @@ from secureps.policy.rules.registry import build_rule, in_force
 from secureps.policy.rules.rule import Rule, Wait
 from secureps.roles.coordinator.attendance import Attendance, Changes
 from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.scaled import AS_PLANNED
-from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Say, Step
 
 Located = tuple[tuple[ShardAddress, ...], int]

@@ -20,7 +20,7 @@ from secureps.crypto.cipher import Opening
 from secureps.errors import InternalError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
-from secureps.roles.shard.reports import IDLE
+from secureps.roles.shard.shard import IDLE
 from secureps.run.processes.fork_server import ForkServers, can_fork
 from secureps.run.processes.spawning import Program, Spawner, Subprocesses
 from secureps.run.processes.supervisor import Died, Finished, Supervisor

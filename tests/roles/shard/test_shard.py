@@ -41,7 +41,7 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.shard.keys import model_key, sum_key
-from secureps.roles.shard.reports import IDLE
+from secureps.roles.shard.shard import IDLE
 from secureps.roles.shard.state import UNSETTLED
 from secureps.roles.shard.tasks import StepState, Unopened
 from secureps.roles.validation import LAST_SEQUENCE

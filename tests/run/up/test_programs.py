@@ -13,7 +13,7 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.policy.plan import Plan, load_plan
-from secureps.roles.shard.reports import IDLE
+from secureps.roles.shard.shard import IDLE
 from secureps.run.processes.spawning import Program
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.up.folder import (
