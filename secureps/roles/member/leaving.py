@@ -10,7 +10,6 @@ from secureps.messages.requests import Retire
 from secureps.roles.machine import Effect, Halt, Say, Step
 from secureps.wording import counted
 
-
 PAUSED = "its data holder has paused it"
 LEFT = "left by its data holder's own act"
 """What the coordinator hears of why."""

@@ -6,24 +6,19 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Malformed, NotReady, Refused, SecurepsError, UnknownParty
-from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
+from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
+from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import ClientIsolated, ClientRevoked
 from secureps.messages.requests import Noted, Submit
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase, after_pause
+from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import status
 from secureps.roles.machine import Answer
 from tests.kits.roles_kit import (
-    CLIENTS,
-    HOLDER,
-    SHARDS,
     SPARE,
     World,
     collecting,
-    holding,
-    make_plan,
     state_of,
 )
 
@@ -61,24 +56,6 @@ def test_what_is_no_act_changes_nothing(act: Act, error: type[SecurepsError], te
         world.give(COORDINATOR, act)
     assert len(str(raised.value)) < 300
     assert state_of(world.federation) == before
-
-
-@pytest.mark.parametrize("sender", [*CLIENTS, *SHARDS, HOLDER])
-@pytest.mark.parametrize("deed", [*Deed, *ShardDeed])
-def test_nobody_but_the_coordinators_own_key_acts(sender: str, deed: Deed | ShardDeed) -> None:
-    world = collecting()
-    before = state_of(world.federation)
-    party = "shard-a" if isinstance(deed, ShardDeed) else "c1" if deed in OF_A_CLIENT else ""
-    act = Act(deed.value, party)
-    with pytest.raises(UnknownParty, match="sends no Act to the coordinator"):
-        world.give(sender, act)
-    assert state_of(world.federation) == before
-
-
-def test_before_a_run_is_founded_there_is_nothing_to_act_on() -> None:
-    world = World(make_plan())
-    with pytest.raises(NotReady, match="none is founded here yet"):
-        world.give(COORDINATOR, PAUSE)
 
 
 def test_an_act_that_is_said_again_is_on_record_once() -> None:
@@ -131,19 +108,6 @@ def test_a_run_that_is_over_takes_no_act() -> None:
     assert world.federation.finished
     with pytest.raises(Refused, match="the run is over: all 2 versions are made"):
         world.give(COORDINATOR, PAUSE)
-
-
-def test_a_paused_run_whose_versions_are_made_ends() -> None:
-    world = holding()
-    while world.group().version < 1:
-        due = world.due.pop(0)
-        world.give(due.sender, due.reply)
-    say(world, GO_ON)
-    world.pump(6)
-    say(world, PAUSE)
-    while world.due:
-        world.pump()
-    assert world.federation.finished or world.group().version == 1
 
 
 # --- who is left out --------------------------------------------------------------
@@ -206,12 +170,6 @@ def test_a_checkpoint_is_begun_once_and_of_what_is_new() -> None:
         due = world.due.pop(0)
         world.give(due.sender, due.reply)
     assert status(world.coordinator._tx(0.0), ()).checkpoint == last.number
-
-
-def test_a_pause_moves_what_waited_and_what_came_meanwhile_to_its_end() -> None:
-    assert after_pause(3.0, 10.0, 60.0) == 53.0
-    assert after_pause(10.0, 10.0, 60.0) == 60.0
-    assert after_pause(30.0, 10.0, 60.0) == 60.0
 
 
 def test_going_on_shifts_every_time_that_a_rule_sees() -> None:
