@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from secureps.errors import DamagedStore, DiskFailed, InternalError, Malformed, OperatorError
 from secureps.messages import (
@@ -22,20 +22,6 @@ from secureps.messages import (
     shard_records,
 )
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.requests import (
-    Checkpointed,
-    Examined,
-    KeyShare,
-    OpenRefused,
-    Prepared,
-    Retire,
-    Submit,
-    Withdraw,
-)
-from secureps.messages.scaling import ScalingDecided
-from secureps.messages.submission import Held
 from secureps.store.journal_height import Mark, full
 
 Record = Any
@@ -55,13 +41,7 @@ CREATE TABLE journal (
 
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
-) | {
-    kind.__name__: kind
-    for kind in (
-        *(VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided),
-        *(Held, Examined, KeyShare, OpenRefused, Prepared, Checkpointed, Withdraw, Submit, Retire),
-    )
-}
+) | {kind.__name__: kind for kind in get_args(coordinator_records.CoordinatorRecord)}
 """Every class that may be journalled, by name."""
 
 

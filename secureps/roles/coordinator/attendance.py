@@ -12,19 +12,11 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from secureps.messages import coordinator_records as records
+from secureps.messages import requests
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.requests import (
-    Checkpointed,
-    Examined,
-    KeyShare,
-    Prepared,
-    Retire,
-    Submit,
-    Withdraw,
-)
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.group import Clocks, GroupState
 
@@ -37,15 +29,15 @@ NEVER = -1
 _QUIET = (
     records.CheckpointComplete,
     records.CheckpointOrdered,
-    Checkpointed,
+    requests.Checkpointed,
     records.CohortClosed,
     records.CohortOpened,
     records.FounderChosen,
     records.KeysReleased,
     records.RoundExtended,
     records.ShardLocated,
-    Prepared,
-    KeyShare,
+    requests.Prepared,
+    requests.KeyShare,
     Held,
     records.VersionCommitted,
     Charge,
@@ -102,16 +94,16 @@ def _concerned(record: object) -> Collection[str] | None:
             | records.MemberJoined(client=client)
             | records.MemberLeft(client=client)
             | records.MemberPassed(client=client)
-            | Retire(client=client)
+            | requests.Retire(client=client)
         ):
             return (client,)
-        case Submit(receipt):
+        case requests.Submit(receipt):
             return (receipt.id.client,)
-        case Withdraw(id=id):
+        case requests.Withdraw(id=id):
             return (id.client,)
         case records.SubmissionsDropped(ids=ids) | records.CohortReopened(missing=ids):
             return _senders(ids)
-        case Examined(flaw=""):
+        case requests.Examined(flaw=""):
             return ()
         case _ if isinstance(record, _QUIET):
             return ()

@@ -231,7 +231,9 @@ class Coordinator(Seat):
         # Whoever holds a client's key and looks does not say that it is there.
         # Its main thread says that it hangs, and nothing of its loop.
         if not isinstance(event, requests.AskRun | requests.AskStatus | requests.Trouble):
-            self._renew_if_client(now, sender)
+            known = self._federation
+            if sender in known.members and sender not in known.why_gone:
+                self._renew(now, sender)
         tx = self._tx(now)
         answer = self._answer(tx, sender, event)
         self._close_turn(tx)
@@ -471,7 +473,3 @@ class Coordinator(Seat):
 
     def _renew(self, now: float, client: str) -> None:
         self._sessions.renew(client, now + self._plan.section.lease)
-
-    def _renew_if_client(self, now: float, sender: str) -> None:
-        if sender in self._federation.members and sender not in self._federation.why_gone:
-            self._renew(now, sender)

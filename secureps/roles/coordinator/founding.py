@@ -197,7 +197,8 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         raise Malformed(f"{party}: a group has one newest cohort of which there are sums")
     if elsewhere := _elsewhere(tx, event, role):
         return elsewhere
-    if apart := _check_progress(tx, event, role):
+    check = _shard_ahead if role == "shard" else _holder_apart
+    if federation.pinned is not None and (apart := check(tx, event)):
         return apart
     if role == "shard":
         tx.sessions.reached[party] = _whole(tx, event)
@@ -247,13 +248,6 @@ def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
     if event.run not in (b"", pinned.run.id):
         raise WrongRun(other_run(party, event.run, pinned.run.id))
     return None
-
-
-def _check_progress(tx: Transaction, event: Register, role: str) -> NotReady | None:
-    """Checks that the progress of a server of this run agrees with this journal."""
-    if tx.federation.pinned is None:
-        return None
-    return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, event)
 
 
 def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:

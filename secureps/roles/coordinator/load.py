@@ -147,7 +147,6 @@ class Load:
 
     def observed(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
         assert self.since is not None
-        assert tx.federation.pinned is not None
         seconds = max(tx.now - self.since, 1e-9)
         asked = self._updates + self._lost
         lost = self._lost / asked if asked else 0.0
@@ -161,12 +160,12 @@ class Load:
             live=sum(map(tx.trains, tx.live)),
             waits=self._waits(),
             rounds=tuple(self._rounds),
-            shards=tx.federation.pinned.placement.shards,
+            shards=tx.federation.placement.shards,
             spares=spares,
             deadline=scaled.deadline,
             buffer=scaled.buffer,
             ways=self._both_ways(),
-            blocks=sum(len(tx.federation.pinned.placement.held[group]) for group in self._sent),
+            blocks=sum(len(tx.federation.placement.held[group]) for group in self._sent),
         )
 
     def _both_ways(self) -> tuple[float, ...]:
@@ -218,8 +217,7 @@ class Load:
         Not before `at_once` is known of each group, and how late each shard is: a slow one would
         get back what it gave away for that.
         """
-        assert tx.federation.pinned is not None
-        shards = tx.federation.pinned.placement.shards
+        shards = tx.federation.placement.shards
         if self.versions < self._seen + self.groups:
             return False
         if any(len(self._lags.get(shard, ())) < LEAST_SUMS for shard in shards):
@@ -240,8 +238,7 @@ class Load:
         Lateness counts only where sums take a notable part of a version's time, and at most UNLIKE
         times.
         """
-        assert tx.federation.pinned is not None
-        shards = tx.federation.pinned.placement.shards
+        shards = tx.federation.placement.shards
         costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
         sent = self.on_shards(tx)
         paces = {
@@ -263,8 +260,7 @@ class Load:
 
     def on_shards(self, tx: Transaction) -> dict[str, float]:
         """Bytes of updates a second that came for the blocks of each shard."""
-        assert tx.federation.pinned is not None
-        placement, loads = tx.federation.pinned.placement, self.by_group(tx)
+        placement, loads = tx.federation.placement, self.by_group(tx)
         found = dict.fromkeys(placement.shards, 0.0)
         for group, blocks in placement.held.items():
             for shards in blocks:

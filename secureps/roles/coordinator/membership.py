@@ -140,8 +140,7 @@ def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> 
 
 
 def _tell(tx: Transaction, party: str, roster: Roster) -> None:
-    text = roster.text
-    tx.order(party, RosterChanged(tx.federation.incarnation, text))
+    tx.order(party, RosterChanged(tx.federation.incarnation, roster.text))
 
 
 def decline(tx: Transaction, message: Decline) -> None:

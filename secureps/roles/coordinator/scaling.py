@@ -57,7 +57,7 @@ def advance(tx: Transaction, load: Load) -> None:
         return
     if tx.now - load.since < section.every:
         return
-    if not tx.watchers.issuperset(federation.pinned.placement.shards):
+    if not tx.watchers.issuperset(federation.placement.shards):
         return  # one is away: nothing that is measured now is of the load
     measured = load.versions >= LEAST_VERSIONS * load.groups
     if not (measured or (section.balance and load.news(tx))):
@@ -120,8 +120,7 @@ def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> N
 
 
 def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
-    assert tx.federation.pinned is not None
-    held = tx.federation.pinned.placement.held
+    held = tx.federation.placement.held
     found = balance(held, load.at_once(tx), load.costs(tx))
     if found is None or _too_little(tx, load.memory, resharding.balanced(held, found.blocks)):
         return None
@@ -155,8 +154,7 @@ def _too_little(
         held: where blocks are to lie: of every block of a group its shards.
     """
     assert tx.layout is not None
-    assert tx.federation.pinned is not None
-    groups, now = tx.layout.all_groups, tx.federation.pinned.placement
+    groups, now = tx.layout.all_groups, tx.federation.placement
     both, _ = now.moved(now.shards, held)
     shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
     for shard in sorted(memory.keys() & shards):

@@ -120,24 +120,24 @@ class CommitteeHolder(Holder[Open]):
 
     def resume(self, now: float) -> Step:
         step = super().resume(now)
-        if self._ledger.rotation.least:
-            step.effects.append(Work(Erase(self._ledger.rotation.least)))
+        if self._ledger.known.keys.least:
+            step.effects.append(Work(Erase(self._ledger.known.keys.least)))
         return step
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """Then looks whether another key is due, or an old one to be erased."""
         step = super().handle(now, sender, event)
-        if isinstance(event, Configure) and self._ledger.rotation.announced is not None:
-            step.tell(self._ledger.rotation.announced)  # the coordinator may not have heard
+        if isinstance(event, Configure) and self._ledger.known.keys.announced is not None:
+            step.tell(self._ledger.known.keys.announced)  # the coordinator may not have heard
         if self.configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
-            self._erase(step, self._ledger.rotation.overdue(unix))
+            self._erase(step, self._ledger.known.keys.overdue(unix))
             if isinstance(event, Finish) and sender == COORDINATOR:  # all, and one that is made now
-                self._erase(step, self._ledger.rotation.number + 1 + self._announcing)
-            due = self._ledger.rotation.due(section, unix)
+                self._erase(step, self._ledger.known.keys.number + 1 + self._announcing)
+            due = self._ledger.known.keys.due(section, unix)
             if due is not None and not self._announcing:
                 self._announcing = True
-                step.effects.append(Work(AnnounceKey(due, self._ledger.rotation.least)))
+                step.effects.append(Work(AnnounceKey(due, self._ledger.known.keys.least)))
         return step
 
     def own(self, sender: str, event: Event) -> Step | None:
@@ -154,13 +154,13 @@ class CommitteeHolder(Holder[Open]):
                 return self._examine(event)
             case EraseKeys(incarnation, below) if sender == COORDINATOR:
                 step = self._ledger.obeys(incarnation)
-                self._erase(step, min(below, self._ledger.rotation.number))
+                self._erase(step, min(below, self._ledger.known.keys.number))
                 return step
         return None
 
     @property
     def announced(self) -> EnvelopeKeyAnnounced | None:
-        return self._ledger.rotation.announced
+        return self._ledger.known.keys.announced
 
     def committee(self, digest: bytes | None) -> Committee:
         return self.pinned.plan.committee(self._ledger.committee(digest))
@@ -239,7 +239,7 @@ class CommitteeHolder(Holder[Open]):
 
     def _erase(self, step: Step, below: int) -> None:
         """Journals that keys are erased before their files go."""
-        if below > self._ledger.rotation.least:
+        if below > self._ledger.known.keys.least:
             self._ledger.write(step, KeysErased(below))
             step.effects.append(Work(Erase(below)))
 

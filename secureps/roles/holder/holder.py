@@ -99,11 +99,11 @@ class Holder(ABC, Generic[T]):
         raise Malformed("a key holder takes no payloads")
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        before = self._ledger.incarnation
+        before = self._ledger.known.incarnation
         try:
             step = self._handled(now, sender, event)
         except SecurepsError:
-            self._ledger.incarnation = before  # nothing of it is on record
+            self._ledger.known.incarnation = before  # nothing of it is on record
             raise
         if any(isinstance(record, Incarnated) for record in step.records):
             # whoever gave it waits to be obeyed, whatever came first

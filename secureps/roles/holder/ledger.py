@@ -54,38 +54,6 @@ from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, 
 from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
 
-
-class Spans:
-    """By group and committee, the oldest and the newest base version that were opened."""
-
-    def __init__(self) -> None:
-        self.spans: dict[str, dict[bytes | None, tuple[int, int]]] = {}
-
-    def add(self, cohort: Cohort) -> None:
-        """Notes the bases of a cohort that counts as opened."""
-        known = self.spans.setdefault(cohort.group, {})
-        versions = [member.version for member in cohort.members]
-        versions += known.get(cohort.committee, ())
-        known[cohort.committee] = min(versions), max(versions)
-
-    def check(self, cohort: Cohort, number_of: Callable[[bytes | None], int]) -> None:
-        """Refused unless the base versions of committees follow each other as their rosters do.
-
-        Args:
-            number_of: of the first roster with a committee.
-        """
-        own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
-        for other, (first, last) in self.spans.get(cohort.group, {}).items():
-            earlier = number_of(other) < own
-            apart = min(versions) > last if earlier else max(versions) < first
-            if other != cohort.committee and not apart:
-                raise Refused(
-                    f"{'an earlier' if earlier else 'a later'} committee of key holders was asked "
-                    f"to open versions {first} to {last} of {cohort.group}: this one opens none of "
-                    "them"
-                )
-
-
 KEPT = 24 * 3600.0
 """Seconds after which a key that was replaced is erased at the latest."""
 
@@ -174,22 +142,47 @@ class Standing:
     released: dict[bytes, Cohort] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HolderFold:
     """The state of a holder, but for the run and its rosters.
 
     Args:
+        standings: by client and group.
         bases: the digest of the model that was a version of a group.
         opened: the newest opened cohorts by group and `opening_digest`.
-        spans: the oldest and the newest base version of each committee, by group.
+        spans: by group and committee, the oldest and the newest base version that were opened.
     """
 
-    incarnation: int
-    standings: dict[tuple[str, str], Standing]
-    bases: dict[tuple[str, int], bytes]
-    opened: dict[str, dict[bytes, OpenedCohort]]
-    spans: dict[str, dict[bytes | None, tuple[int, int]]]
-    keys: KeyRotation
+    incarnation: int = 0
+    standings: dict[tuple[str, str], Standing] = field(default_factory=dict)
+    bases: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    opened: dict[str, dict[bytes, OpenedCohort]] = field(default_factory=dict)
+    spans: dict[str, dict[bytes | None, tuple[int, int]]] = field(default_factory=dict)
+    keys: KeyRotation = field(default_factory=KeyRotation)
+
+    def add_span(self, cohort: Cohort) -> None:
+        """Notes the base versions of a cohort that counts as opened."""
+        known = self.spans.setdefault(cohort.group, {})
+        versions = [member.version for member in cohort.members]
+        versions += known.get(cohort.committee, ())
+        known[cohort.committee] = min(versions), max(versions)
+
+    def check_span(self, cohort: Cohort, number_of: Callable[[bytes | None], int]) -> None:
+        """Refused unless the base versions of committees follow each other as their rosters do.
+
+        Args:
+            number_of: of the first roster with a committee.
+        """
+        own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
+        for other, (first, last) in self.spans.get(cohort.group, {}).items():
+            earlier = number_of(other) < own
+            apart = min(versions) > last if earlier else max(versions) < first
+            if other != cohort.committee and not apart:
+                raise Refused(
+                    f"{'an earlier' if earlier else 'a later'} committee of key holders was asked "
+                    f"to open versions {first} to {last} of {cohort.group}: this one opens none of "
+                    "them"
+                )
 
 
 REMEMBERED = 64
@@ -240,20 +233,15 @@ class HolderLedger:
         self.name = name
         self._blind = blind
         self.follower = RosterFollower(roster)
-        self.rotation = KeyRotation()
         self._rules = rules
-        self.incarnation = 0
         self._pinned: Pinned | None = None
-        self._standings: dict[tuple[str, str], Standing] = {}
+        self.known = HolderFold()
         self._verified: dict[bytes, None] = {}
-        self._bases: dict[tuple[str, int], bytes] = {}
-        self._opened: dict[str, dict[bytes, OpenedCohort]] = {}
-        self._spans = Spans()
 
     def apply(self, record: Record) -> None:
         match record:
             case Incarnated(number):
-                self.incarnation = number
+                self.known.incarnation = number
             case RosterFollowed():
                 self.follower.apply(record)
             case RunPinned():
@@ -262,51 +250,46 @@ class HolderLedger:
                 self._pinned = pinned
             case CohortReleased():
                 self._apply_released(record)
-                self.rotation.serve()
+                self.known.keys.serve()
             case KeyReplaced() | KeysErased():
-                self.rotation.apply(record)
+                self.known.keys.apply(record)
             case _:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
 
     def folded(self) -> Fold:
         run = () if self._pinned is None else (self._pinned.record,)
-        known = (self.incarnation, self._standings, self._bases, self._opened)
-        state = HolderFold(*known, self._spans.spans, self.rotation)
-        return Fold((*run, *self.follower.records), to_plain(state))
+        return Fold((*run, *self.follower.records), to_plain(self.known))
 
     def unfold(self, fold: Fold) -> None:
         """Takes up the state of a compacted journal; Malformed if it is no such state."""
         for record in fold.records:
             self.apply(record)
-        state = from_plain(HolderFold, fold.state)
-        self.incarnation, self._standings = state.incarnation, state.standings
-        self._bases, self._opened = state.bases, state.opened
-        self._spans.spans, self.rotation = state.spans, state.keys
+        self.known = from_plain(HolderFold, fold.state)
 
     def _apply_released(self, record: CohortReleased) -> None:
         cohort = record.cohort
-        known = self._opened.setdefault(cohort.group, {})
+        known = self.known.opened.setdefault(cohort.group, {})
         known[record.digest] = OpenedCohort(cohort.number, record.sums)
         if len(known) > REMEMBERED:
             del known[next(iter(known))]
         again = any(places(other) == places(cohort) for other in self._met(cohort).values())
         for member in cohort.members:
             id, base = member.id, base_of(member)
-            standing = self._standings.setdefault((id.client, id.group), Standing(id, -1))
+            standing = self.known.standings.setdefault((id.client, id.group), Standing(id, -1))
             standing.bound, standing.cohort = id, cohort.number
             if base > standing.base:
                 standing.base, standing.released = base, {record.digest: cohort}
             elif not again:
                 standing.released[record.digest] = cohort
-        self._spans.add(cohort)
+        self.known.add_span(cohort)
         if cohort.group != EVALUATION:
-            self._bases |= {(cohort.group, base.version): base.digest for base in record.bases}
+            self.known.bases |= {(cohort.group, base.version): base.digest for base in record.bases}
 
     def _met(self, cohort: Cohort) -> dict[bytes, Cohort]:
         """Opened cohorts in which a client stands with the base that it has in this one."""
         found: dict[bytes, Cohort] = {}
         for member in cohort.members:
-            standing = self._standings.get((member.id.client, cohort.group))
+            standing = self.known.standings.get((member.id.client, cohort.group))
             if standing is not None and standing.base == base_of(member):
                 found |= standing.released
         return found
@@ -340,16 +323,16 @@ class HolderLedger:
         run = b"" if self._pinned is None else self._pinned.run.id
         reached = tuple(
             GroupVersion(group, max(each.number for each in known.values()))
-            for group, known in self._opened.items()
+            for group, known in self.known.opened.items()
         )
-        return Register(self.name, "", 1.0, self.incarnation, run, reached)
+        return Register(self.name, "", 1.0, self.known.incarnation, run, reached)
 
     def obeys(self, incarnation: int) -> Step:
         """The step that an order begins; Fenced if the order is old."""
         step = Step()
-        if incarnation < self.incarnation:
-            raise Fenced(f"an order of incarnation {incarnation}, {self.incarnation} rules")
-        if incarnation > self.incarnation:
+        if incarnation < self.known.incarnation:
+            raise Fenced(f"an order of incarnation {incarnation}, {self.known.incarnation} rules")
+        if incarnation > self.known.incarnation:
             self.write(step, Incarnated(incarnation))
         return step
 
@@ -421,7 +404,7 @@ class HolderLedger:
         self._check_apart(cohort)
 
     def _is_opened(self, order: Open) -> OpenedCohort | None:
-        return self._opened.get(order.cohort.group, {}).get(self.about(order))
+        return self.known.opened.get(order.cohort.group, {}).get(self.about(order))
 
     def least(self, group: str) -> int:
         """The fewest members of a cohort of this group."""
@@ -430,7 +413,7 @@ class HolderLedger:
     def _check_apart(self, cohort: Cohort) -> None:
         """Refuses a sum that can be subtracted from an opened one (`policy.cohorts.overlap`)."""
         for member in cohort.members:
-            standing = self._standings.get((member.id.client, cohort.group))
+            standing = self.known.standings.get((member.id.client, cohort.group))
             if standing is not None and base_of(member) < standing.base:
                 raise Refused(
                     f"{member.id} was trained from version {member.version}, and another of "
@@ -447,7 +430,7 @@ class HolderLedger:
                 )
 
     def _check_unbound(self, id: SubmissionId) -> None:
-        standing = self._standings.get((id.client, id.group))
+        standing = self.known.standings.get((id.client, id.group))
         if standing is None or standing.bound.sequence < id.sequence:
             return
         if standing.bound == id:
@@ -461,7 +444,7 @@ class HolderLedger:
         if self._blind:
             self.committee(cohort.committee)
             self.follower.demand_unexpired(cohort.committee)
-            self._spans.check(cohort, self.follower.number_of)
+            self.known.check_span(cohort, self.follower.number_of)
 
     def committee(self, digest: bytes | None) -> tuple[str, ...]:
         """The holders of a committee, this one among them.
@@ -491,7 +474,7 @@ class HolderLedger:
             if models.setdefault(receipt.version, receipt.base) != receipt.base:
                 raise Refused(f"{receipt.id}: trained on another model than the others")
         for version, model in models.items():
-            if self._bases.get((cohort.group, version), model) != model:
+            if self.known.bases.get((cohort.group, version), model) != model:
                 raise Refused(
                     f"another model than before is said to be version {version} of {cohort.group}"
                 )

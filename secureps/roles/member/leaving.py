@@ -42,9 +42,7 @@ class Departure:
         """What follows when the coordinator knows that it leaves; nothing, if it rests."""
         return [] if self.halt is None else [self.halt]
 
-    def begin(
-        self, halt: Halt | None = None, reason: str = "", until: float | None = None
-    ) -> None:
+    def begin(self, halt: Halt | None = None, reason: str = "", until: float | None = None) -> None:
         """Begins to leave (with a halt) or to rest, which the coordinator is yet to hear."""
         self.away, self.halt, self.reason, self.until = True, halt, reason, until
         self.told = False
