@@ -34,7 +34,7 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.checkpointing import ManifestWritten
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, OpenReceipts
-from secureps.roles.coordinator.load import Load
+from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.standby import CaughtUp, Seat
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
