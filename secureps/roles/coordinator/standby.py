@@ -18,7 +18,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, Malformed, Refused, Unreachable
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain
-from secureps.messages.following import CopyPart, Follow, JournalRow, Rows, TakeOver
+from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Noted, Register, Request, Subscribe
 from secureps.messages.run import COORDINATOR
@@ -59,17 +59,10 @@ class CaughtUp(TaskResult):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRows(Task):
-    """Keeps rows of the coordinator's journal, at a standby."""
+class Keep(Task):
+    """Keeps rows of the coordinator's journal at a standby, or a part of a copy of it."""
 
-    rows: tuple[JournalRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KeepPart(Task):
-    """Keeps a part of a copy of the coordinator's journal, at a standby."""
-
-    part: CopyPart
+    received: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +188,11 @@ class Standby(Seat):
         match event:
             case Tick():
                 return self._look(now)
-            case Answered(Follow(), Rows(rows, part)):
+            case Answered(Follow(), Rows(rows, part) as received):
                 self._heard, self._lost = now, ""
-                if part is not None:
-                    return Step(effects=[Work(KeepPart(part))])
-                self._keeps = bool(rows)
-                return Step(effects=[Work(KeepRows(rows)) if rows else self._follow()])
+                self._keeps = bool(rows) and part is None
+                new = bool(rows) or part is not None
+                return Step(effects=[Work(Keep(received)) if new else self._follow()])
             case RowsKept() if sender == WORKER:
                 return self._kept(now, event)
             case PartKept(copy, have, whole) if sender == WORKER:

@@ -473,11 +473,11 @@ class Member:
         if self._model.lacking(self.pinned, step):
             self._timing.pulls(now)
             return
-        aims = tuple(self._aim(each.invite.group, each.base) for each in due)
+        aims = tuple(self._aim(each.group, Base(each.version, each.step)) for each in due)
         for each in due:
-            self._invites.follow(each.invite.group)
+            self._invites.follow(each.group)
         self._first_due = None
-        within = min(each.invite.seconds for each in due)
+        within = min(each.seconds for each in due)
         part = portion(self._plan.section, self._timing.paces, within)
         self._timing.begins(now, part)
         self._begin(step, Contribute(*self._model.take(), aims, part))
@@ -499,8 +499,9 @@ class Member:
     def _decline_worn_out(self, step: Step) -> None:
         """Declines rounds that ask for an update that was sealed often enough."""
         for due in self._desk().asked():
-            if reason := self._out.worn_out(due.invite.group, due.base):
-                self._decline(step, self._invites.open.pop(due.invite.group), due.base, reason)
+            base = Base(due.version, due.step)
+            if reason := self._out.worn_out(due.group, base):
+                self._decline(step, self._invites.open.pop(due.group), base, reason)
 
     def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
         """Says that nothing comes of an invitation, to the coordinator and to the person here."""

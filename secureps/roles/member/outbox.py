@@ -183,8 +183,8 @@ class Outbox:
                 continue
             return Reseal(sealed.receipt, sealed.headers, self.next[group])
         for due in desk.asked():
-            if known := self.kept.get((due.invite.group, due.base)):
-                return Reseal(known[0].receipt, known[0].headers, self.next[due.invite.group])
+            if known := self.kept.get((due.group, Base(due.version, due.step))):
+                return Reseal(known[0].receipt, known[0].headers, self.next[due.group])
         return None
 
     def worn_out(self, group: str, base: Base) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import Sealed
@@ -88,14 +88,6 @@ GATHER_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """One group to train for: the invitation, and the base that it comes to."""
-
-    invite: Invite
-    base: Base
-
-
-@dataclass(frozen=True, slots=True)
 class Desk:
     """What a client can train for.
 
@@ -113,33 +105,36 @@ class Desk:
     sealed: Collection[Sealed]
     moving: Collection[SubmissionId]
 
-    def due(self) -> list[Due]:
-        """What can be trained for now, in the plan's order; nothing before all is published."""
+    def due(self) -> list[Invite]:
+        """Invitations that can be trained for now, in the plan's order, each with its base.
+
+        Nothing before all groups are published.
+        """
         if any(group not in self.published for group in self.groups):
             return []
         found = [due for rounds in self._in_rounds() for due in rounds]
         found += [due for group in self._open(alone=True) if (due := self._due(group))]
         order = {group: k for k, group in enumerate(self.groups)}
-        found.sort(key=lambda due: order[due.invite.group])
+        found.sort(key=lambda due: order[due.group])
         # evaluated first, in whatever order the invitations came
-        return [] if any(due.invite.evaluates > self.evaluated for due in found) else found
+        return [] if any(due.evaluates > self.evaluated for due in found) else found
 
-    def asked(self) -> list[Due]:
+    def asked(self) -> list[Invite]:
         """The updates that are asked for now, one by one, and metrics among them."""
         known = [group for group in self.groups if group in self.published]
         found = [due for group in known if (due := self._due(group)) is not None]
-        found = [due for due in found if due.invite.evaluates <= self.evaluated]
+        found = [due for due in found if due.evaluates <= self.evaluated]
         if (invite := self.invites.get(EVALUATION)) is not None:
             base = Base(invite.version, invite.step)
-            found += [] if self.pending(EVALUATION, base) else [Due(invite, base)]
+            found += [] if self.pending(EVALUATION, base) else [invite]
         return found
 
-    def more_may_come(self, due: Sequence[Due]) -> bool:
+    def more_may_come(self, due: Sequence[Invite]) -> bool:
         """Whether invitations to other groups that move alone may be a moment behind these."""
-        asked = {each.invite.group for each in due}
+        asked = {each.group for each in due}
         return bool(due) and not asked.issuperset(self._open(alone=True))
 
-    def _in_rounds(self) -> Iterable[list[Due]]:
+    def _in_rounds(self) -> Iterable[list[Invite]]:
         """For every rule with rounds, all of its groups or none."""
         by_rule: dict[tuple[str, ...], list[str]] = {}
         for group in self._open(alone=False):
@@ -159,7 +154,8 @@ class Desk:
             and joins_others(plan, group) is not alone
         ]
 
-    def _due(self, group: str) -> Due | None:
+    def _due(self, group: str) -> Invite | None:
+        """The invitation to a group, from the base that it comes to: without rounds the newest."""
         invite, newest = self.invites.get(group), self.published[group].version
         if invite is None or invite.version > newest:
             return None
@@ -171,7 +167,8 @@ class Desk:
         elif any(id.group == group for id in self.moving):
             return None
         base = Base(newest, invite.step if newest == invite.version else 0)
-        return None if self.pending(group, base) else Due(invite, base)
+        at_base = replace(invite, version=base.version, step=base.step)
+        return None if self.pending(group, base) else at_base
 
     def pending(self, group: str, base: Base) -> bool:
         """Whether a contribution from this base is sealed and not settled."""
