@@ -231,8 +231,8 @@ class Coordinator(Seat):
         # Whoever holds a client's key and looks does not say that it is there.
         # Its main thread says that it hangs, and nothing of its loop.
         if not isinstance(event, requests.AskRun | requests.AskStatus | requests.Trouble):
-            known = self._federation
-            if sender in known.members and sender not in known.why_gone:
+            federation = self._federation
+            if sender in federation.members and sender not in federation.why_gone:
                 self._renew(now, sender)
         tx = self._tx(now)
         answer = self._answer(tx, sender, event)

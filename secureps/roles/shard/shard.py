@@ -232,10 +232,10 @@ class Shard:
 
     @property
     def _registering(self) -> Call:
-        known, here = self.state, self._address
-        where, obeyed = (here.name, here.advertise, here.weight), known.incarnation
-        own = (known.run, known.reached, self._unsafe, known.held, known.epoch)
-        return Call(COORDINATOR, requests.Register(*where, obeyed, *own))
+        known, here = self.state, (self._name, self._address.advertise, self._address.weight)
+        obeyed, own = known.incarnation, (known.run, known.reached)
+        said = requests.Register(*here, obeyed, *own, self._unsafe, known.held, known.epoch)
+        return Call(COORDINATOR, said)
 
     def wake(self) -> float | None:
         return self._noise.wake

@@ -237,7 +237,7 @@ def test_a_run_that_failed_without_those_who_left_waits_for_them_when_it_is_star
     world.found()
     for client in ("c1", "c2"):
         world.give(client, requests.Retire(client))
-    world.due = [due for due in world.due if due.to not in ("c1", "c2")]
+    world.due = [due for due in world.due if due.to not in CLIENTS]
     world.pump()
     assert world.federation.finished.startswith("too few clients are left: after version 0")
     assert world.federation.failure == "TooFew"
