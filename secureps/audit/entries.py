@@ -18,6 +18,7 @@ from secureps.errors import DamagedStore, Malformed, SecurepsError
 from secureps.messages import coordinator_records as coordinator
 from secureps.messages import holder_records as holder
 from secureps.messages import member_records as member
+from secureps.messages import records, requests
 from secureps.messages import shard_records as shard
 from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
@@ -25,27 +26,6 @@ from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import KeyCommittee
-from secureps.messages.records import (
-    Dated,
-    Incarnated,
-    ReceiptSummary,
-    ReceivedBefore,
-    RefusedRequests,
-    RequestsRefused,
-    RosterFollowed,
-    RunPinned,
-    SealedBefore,
-)
-from secureps.messages.requests import (
-    Checkpointed,
-    Examined,
-    KeyShare,
-    OpenRefused,
-    Prepared,
-    Retire,
-    Submit,
-    Withdraw,
-)
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import (
     BlockHeader,
@@ -81,18 +61,18 @@ _COHORT = ("group", "number", "reason")
 
 TOLD: Mapping[type, Told] = {
     coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
-    Retire: Told("who", "client retired", ("client", "reason", "returns")),
+    requests.Retire: Told("who", "client retired", ("client", "reason", "returns")),
     coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
     KeyCommittee: Told("who", "key holders from now on", ()),
-    RosterFollowed: Told("who", "roster followed", ("text",)),
+    records.RosterFollowed: Told("who", "roster followed", ("text",)),
     coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),
     coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
     coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
-    Submit: Told("who", "update received", ("receipt",)),
-    ReceivedBefore: Told("who", "update received", ("receipt",)),
+    requests.Submit: Told("who", "update received", ("receipt",)),
+    records.ReceivedBefore: Told("who", "update received", ("receipt",)),
     member.Sealed: Told("who", "update sealed", ("receipt",)),
     member.OwnAct: Told("who", "data holder's act", ("what", "budget")),
-    SealedBefore: Told("who", "update sealed", ("receipt",)),
+    records.SealedBefore: Told("who", "update sealed", ("receipt",)),
     member.SubmissionSettled: Told("who", "update settled", ("id", "outcome")),
     coordinator.CohortClosed: Told("openings", "cohort closed", ("cohort", "reason")),
     coordinator.CohortOpened: Told("openings", "cohort opened", ("group", "number", "holders")),
@@ -100,12 +80,14 @@ TOLD: Mapping[type, Told] = {
     holder.CohortReleased: Told("openings", "share given", ("cohort",)),
     Charge: Told("privacy", "privacy spent", ()),
     Release: Told("privacy", "privacy spent", ()),
-    OpenRefused: Told("refused", "opening refused", ("group", "cohort", "holder", "reason")),
+    requests.OpenRefused: Told(
+        "refused", "opening refused", ("group", "cohort", "holder", "reason")
+    ),
     coordinator.OpeningFailed: Told("refused", "opening failed", (*_COHORT, "holders")),
     coordinator.LiarsNamed: Told("refused", "holders named", (*_COHORT, "holders")),
     coordinator.CohortBurnt: Told("refused", "cohort burnt", (*_COHORT, "spoilt")),
     coordinator.ClientIsolated: Told("refused", "client isolated", ("group", "client", "reason")),
-    Examined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
+    requests.Examined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
     coordinator.FlawNoted: Told(
         "refused", "flaw noted", ("group", "id", "holder", "flaw", "reason")
     ),
@@ -114,10 +96,10 @@ TOLD: Mapping[type, Told] = {
     ),
     coordinator.MemberPassed: Told("refused", "client passed over", ("group", "client", "reason")),
     coordinator.SubmissionsDropped: Told("refused", "updates dropped", ("group", "ids", "reason")),
-    Withdraw: Told("refused", "update withdrawn", ("group", "id", "reason")),
+    requests.Withdraw: Told("refused", "update withdrawn", ("group", "id", "reason")),
     coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
     coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
-    RequestsRefused: Told("refused", "requests refused", ("requests",)),
+    records.RequestsRefused: Told("refused", "requests refused", ("requests",)),
     EvaluationSkipped: Told("refused", "evaluation skipped", ("version", "reason")),
     coordinator.RoundOpened: Told(
         "course", "round opened", ("group", "round", "version", "invited", "reason")
@@ -135,19 +117,19 @@ TOLD: Mapping[type, Told] = {
 NOT_TOLD: frozenset[type] = frozenset(
     {
         # the log's first line, and its dates
-        RunPinned,
-        Dated,
+        records.RunPinned,
+        records.Dated,
         # of one party's machines: nobody takes part, opens or spends by them
-        Incarnated,
+        records.Incarnated,
         coordinator.StandbyFollows,
         coordinator.ShardLocated,
         coordinator.ShardLeft,
         coordinator.PlacementMoved,
         coordinator.RoundExtended,
         Held,
-        Prepared,
+        requests.Prepared,
         coordinator.CheckpointOrdered,
-        Checkpointed,
+        requests.Checkpointed,
         coordinator.StreamBegan,
         coordinator.StreamEnded,
         coordinator.MembersReturned,
@@ -156,7 +138,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         EnvelopeKeyAnnounced,  # receipts say which keys they are sealed for
         holder.KeyReplaced,
         holder.KeysErased,
-        KeyShare,  # `CohortOpened` says whose answers opened a cohort
+        requests.KeyShare,  # `CohortOpened` says whose answers opened a cohort
         member.SequencesBegun,
         member.UpdateReleased,  # of the ledger over all runs, which is no journal of a run
         member.BudgetCharged,
@@ -164,8 +146,8 @@ NOT_TOLD: frozenset[type] = frozenset(
         member.SentWithoutPrivacy,
         # parts of other records
         holder.BaseModel,
-        RefusedRequests,
-        ReceiptSummary,
+        records.RefusedRequests,
+        records.ReceiptSummary,
         # a shard's: it opens nothing that the coordinator does not say
         BlockHeader,
         shard.KeySumTaken,
@@ -216,7 +198,7 @@ def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
     """The entries that the rows of a journal make, in their order."""
     began: float | None = None
     for row in rows:
-        if isinstance(row.record, Dated):
+        if isinstance(row.record, records.Dated):
             began = row.record.unix - row.at
         if _says_nothing(row.record):
             continue
@@ -233,7 +215,7 @@ def date_of(unix: float) -> str:
 
 def _says_nothing(record: Record) -> bool:
     """A look into an envelope that found nothing is as little told as those of NOT_TOLD."""
-    if isinstance(record, Examined):
+    if isinstance(record, requests.Examined):
         return not record.flaw
     return type(record) in NOT_TOLD
 
@@ -241,7 +223,7 @@ def _says_nothing(record: Record) -> bool:
 def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
     if isinstance(record, Charge | Release):
         return _spent(record)
-    if isinstance(record, RosterFollowed):
+    if isinstance(record, records.RosterFollowed):
         return _roster(Roster.from_bytes(record.text.encode()))
     if isinstance(record, KeyCommittee):
         since: Json = {at.group: at.version for at in record.since}
@@ -252,9 +234,12 @@ def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
         match value:
             case Cohort():
                 found |= _cohort(run, value)
-            case Receipt() | ReceiptSummary():
+            case Receipt() | records.ReceiptSummary():
                 found |= _receipt(value)
-                if isinstance(record, member.Sealed | SealedBefore) and value.fact is not None:
+                if (
+                    isinstance(record, member.Sealed | records.SealedBefore)
+                    and value.fact is not None
+                ):
                     found |= _spent(value.fact)  # a coordinator has a row of its own for it
             case SubmissionId():
                 found["update"] = str(value)
@@ -293,7 +278,7 @@ def _cohort(run: bytes, cohort: Cohort) -> dict[str, Json]:
     }
 
 
-def _receipt(receipt: Receipt | ReceiptSummary) -> dict[str, Json]:
+def _receipt(receipt: Receipt | records.ReceiptSummary) -> dict[str, Json]:
     known = receipt_digest(receipt) if isinstance(receipt, Receipt) else receipt.digest
     found: dict[str, Json] = {
         "update": str(receipt.id),

@@ -62,11 +62,11 @@ WORKER = "(worker)"
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What the rows of a party's journal come to: what a compacted journal begins with.
+    """The state that a party's journal comes to: a compacted journal begins with it.
 
     Args:
-        records: what its machine applies before anything: its run, and the rosters it followed.
-        state: the rest of its state, in plain values (`messages.encoding.to_plain`).
+        records: what its machine applies first: its run, and the rosters it followed.
+        state: the rest, in plain values (`messages.encoding.to_plain`).
     """
 
     records: tuple[Any, ...]
@@ -104,7 +104,7 @@ class Order:
 class Call:
     """Dials a server; its answer, or `Failed`, comes back as an event from `to`.
 
-    `others` can answer it as well: whoever cannot be reached, the next one is asked in turn.
+    `others` can answer it as well: they are asked in turn if `to` cannot be reached.
     """
 
     to: str
@@ -115,10 +115,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallOff:
-    """Ends all calls to a server that are not answered, and nothing is heard of them.
-
-    One that others can answer as well goes on with those.
-    """
+    """Ends all unanswered calls to a server; calls with `others` go on with those."""
 
     to: str
 
@@ -145,11 +142,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """This process has nothing more to do.
-
-    `error` is the class of the complaint, if it ends for a reason to complain of: it says whose
-    fault that is.
-    """
+    """Ends this process; `error` is the class of the error it ends with, None for a good end."""
 
     reason: str
     error: type[SecurepsError] | None = None
@@ -172,7 +165,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """Event: a work ended with an error that says whose fault it is."""
+    """Event: a work ended with an error."""
 
     task: Task
     error: SecurepsError
@@ -180,7 +173,7 @@ class WorkFailed:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Event: the answer to a call; of a payload that came with it, how many bytes came."""
+    """Event: the answer to a call; `length` is the bytes of the payload that came with it."""
 
     request: Request
     reply: Reply
@@ -196,21 +189,21 @@ class Unwatched:
 
 @dataclass(frozen=True, slots=True)
 class WatchLost:
-    """Event: the own stream of orders broke; greet the coordinator anew."""
+    """Event: this party's stream of orders broke; it greets the coordinator anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(TaskResult):
-    """Event: whoever runs this party wants it to take part no more, and to end."""
+    """Event: the person who runs this party wants it to take part no more, and to end."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class KitRead(TaskResult):
-    """Event: what the calendar says in Unix seconds, and what is new in this party's kit.
+    """Event: the calendar's Unix seconds, and what is new in this party's kit.
 
-    `roster` and `keys`, those of holders' envelopes, are empty where they are as they were.
+    `roster` and `keys`, those of holders' envelopes, are empty if they did not change.
     """
 
     unix: float
@@ -234,19 +227,18 @@ Event = (Request | AnyOrder | TaskResult | WorkFailed) | (
 
 @dataclass(slots=True)
 class Step:
-    """What one event led to."""
+    """The records and effects that one event led to."""
 
     records: list[Record] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
 
     def tell(self, message: Request) -> None:
-        """Dials the coordinator."""
         self.effects.append(Call(COORDINATOR, message))
 
 
 @runtime_checkable
 class Viewed(Protocol):
-    """A role that can be looked at while nothing it does can be journalled."""
+    """A role that answers some requests without journalling, even while its disk fails."""
 
     def view(self, now: float, sender: str, message: Event) -> Reply | None:
         """The answer to a request that changes nothing, None to any other; SecurepsErrors."""
@@ -254,7 +246,7 @@ class Viewed(Protocol):
 
 @runtime_checkable
 class Unfolds(Protocol):
-    """A role that begins by a journal that was compacted."""
+    """A role that can begin from a compacted journal."""
 
     def unfold(self, fold: Fold) -> None:
         """Takes up its state, before anything is applied; Malformed if it is no such state."""
@@ -262,7 +254,7 @@ class Unfolds(Protocol):
 
 @runtime_checkable
 class Foldable(Unfolds, Protocol):
-    """A role whose journal may be compacted: its state stands for the rows that it came of."""
+    """A role whose journal may be compacted."""
 
     def folded(self) -> Fold:
         """All that the records so far came to, and nothing else."""
@@ -294,18 +286,17 @@ class Machine(Protocol):
 
 
 class DiskReports:
-    """Of one party."""
+    """Tells the coordinator what is wrong with the disk of one party, until it has heard it."""
 
     def __init__(self, party: str) -> None:
         self._party = party
         self._reason = ""
 
     def troubled(self, reason: str) -> list[Effect]:
-        """As `Machine.troubled`."""
         self._reason = reason
         return [Call(COORDINATOR, Trouble(self._party, reason))]
 
     def heard(self, request: object) -> list[Effect]:
-        """The coordinator heard of it; of an older state perhaps, for calls overtake each other."""
+        """Says it again if the coordinator heard an older state: calls overtake each other."""
         stale = isinstance(request, Trouble) and request.reason != self._reason
         return self.troubled(self._reason) if stale else []

@@ -1,7 +1,6 @@
 """Who may say what to whom: one table, by the server that hears it and the role that says it.
 
-It is asked before anything is looked up for a message: what a role has no business to say costs
-nothing and can break nothing.
+It is asked before anything is looked up for a message.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class PinnedRun:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The run that a party takes part in for good, as it is on record, and what follows from it."""
+    """The run that a party takes part in for good, as it is on record, with its plan and layout."""
 
     record: RunPinned
     run: RunInfo
@@ -74,38 +74,35 @@ class Pinned:
         return replace(self, placement=placement)
 
     def waits(self, placement: Placement, roster: Roster) -> bool:
-        """Whether a placement of a later epoch has shards that are not on the roster.
+        """Whether a placement of a later epoch has shards that are not on this party's roster.
 
-        Whoever was away has yet to hear of the roster that they are on.
+        A party that was away has yet to hear of the roster that they are on.
         """
         shards = roster.names("shard")
         return placement.epoch > self.placement.epoch and not shards.issuperset(placement.shards)
 
     def left(self, before: Pinned) -> list[CallOff]:
-        """Nothing is asked any more of shards that were placed before, and are not now."""
+        """Calls off what was asked of shards that were placed before, and are not now."""
         placed = self.placement.shards
         return [CallOff(shard) for shard in before.placement.shards if shard not in placed]
 
     def located(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
-        """Where the shards are from now on; nothing, if they are another run's."""
         if run.id != self.run.id:
             return []
         return [Locate(shard.name, shard.advertise) for shard in shards]
 
     def place(self, group: str) -> Place:
-        """Where the blocks of a group belong."""
         return Place(self.run.id, group, self.layout.digest, self.layout.group(group).full)
 
 
 def founded(pinned: Pinned | None, party: str) -> Pinned:
-    """The run, once it is known; NotReady before."""
     if pinned is None:
         raise NotReady(f"{party} waits for the run to be founded")
     return pinned
 
 
 def behind(party: str, placement: Placement) -> Say:
-    """What a party says of a placement that waits (`Pinned.waits`)."""
+    """The line that a party says of a placement that waits (`Pinned.waits`)."""
     return Say(
         f"{party} goes by an older roster than placement {placement.epoch} of the run's blocks, "
         "and keeps to the one before until it hears of that roster"
@@ -123,10 +120,10 @@ def check_threshold(plan: Plan, threshold: int | None) -> None:
 
 
 def check_minimum(plan: Plan, minimum: int) -> None:
-    """PlanRefused if by the plan a cohort may be smaller than what a holder opens.
+    """PlanRefused if by the plan a cohort may be smaller than a holder opens.
 
-    Cohorts are closed, and their weights evened, by the plan's minimum: a holder that asks for
-    more would refuse some of them, which come to nothing then.
+    The coordinator closes cohorts by the plan's minimum: a holder that asks for more would refuse
+    some of them, and burn them.
     """
     for group in plan.all_groups:
         least = plan.bounds(group).minimum

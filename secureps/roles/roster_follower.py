@@ -56,15 +56,11 @@ class KnownCommittee:
 
     @property
     def holders(self) -> tuple[Certificate, ...]:
-        """By name."""
         return self.roster.holders()
 
 
 class RosterFollower:
-    """A party's roster, from its kit at first.
-
-    `unix` is what the calendar last said, in seconds; None where nobody looks at any.
-    """
+    """A party's roster, from its kit at first; `unix` is what the calendar last said, if ever."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
@@ -91,7 +87,7 @@ class RosterFollower:
             ) from None
 
     def follow(self, step: Step, text: str) -> bool:
-        """Goes by the roster in a text, and journals it, if it is newer; whether it is.
+        """Follows the roster in a text, and journals it, if it is newer; returns whether it is.
 
         An older one is journalled too if it has key holders that are not known here: a party that
         was away meanwhile may still be asked to seal for them, or to open with them.
@@ -110,7 +106,7 @@ class RosterFollower:
         return newer is not None
 
     def resume(self, step: Step) -> None:
-        """Journals the kit's roster if it came while the party was down: no older one is next."""
+        """Journals the kit's roster if it came while the party was down."""
         known = self._journalled
         if known is None or self.roster.place > known.place:
             self._journalled = self.roster
@@ -118,10 +114,10 @@ class RosterFollower:
             step.records.append(RosterFollowed(self.roster.text))
 
     def read(self, step: Step, event: KitRead) -> bool:
-        """Notes what the calendar says; then as `follow`, of the roster in the party's own kit.
+        """Notes the calendar, and follows the roster in the party's own kit (`follow`).
 
         Raises:
-            KitError: that is none, or not to be followed.
+            KitError: it is no roster, or not to be followed.
         """
         self.unix = event.unix
         try:
@@ -133,17 +129,14 @@ class RosterFollower:
             ) from None
 
     def holds_back(self, step: Step, what: str) -> bool:
-        """Whether something has to wait for another roster; said once, of whatever waits first."""
+        """Whether the roster has expired, so that `what` waits; says so once."""
         known, self._said = self._said, self.expired
         if self._said and not known:
             step.effects.append(Say(f"{what} waits: {self._said}"))
         return bool(self._said)
 
     def recovers(self) -> bool:
-        """Whether something waited (`holds_back`), and the roster holds after all; told once.
-
-        The calendar of this machine was wrong, and was set right.
-        """
+        """Whether something waited for a calendar that has been set right; true once."""
         if not self._said or self.expired:
             return False
         self._said = ""
@@ -151,14 +144,13 @@ class RosterFollower:
 
     @property
     def records(self) -> tuple[RosterFollowed, ...]:
-        """What was journalled, without what later rosters say too; the last one last."""
         kept = {each for rosters in self._kept.values() for each in rosters} - {self._last}
         last = () if self._last is None else (self._last,)
         rosters = (*sorted(kept, key=_place), *last)
         return tuple(RosterFollowed(each.text) for each in rosters)
 
     def _keep(self, roster: Roster) -> None:
-        """Of each committee: the first roster, the newest, and the one that expires last."""
+        """Keeps of each committee its first roster, its newest, and the last to expire."""
         known = dict.fromkeys((*self._kept.get(roster.committee, ()), roster))
         self._kept[roster.committee] = tuple(
             {min(known, key=_place), max(known, key=_place), max(known, key=_expiry)}
@@ -174,7 +166,7 @@ class RosterFollower:
         self._committees[roster.committee] = KnownCommittee(number, roster, expires)
 
     def committee(self, digest: bytes | None) -> KnownCommittee:
-        """The key holders of this digest (`Roster.committee`); Refused if no roster had them."""
+        """The key holders with this digest; Refused if no roster had them."""
         known = self._committees.get(digest or b"")
         if known is None:
             raise Refused(
@@ -184,12 +176,12 @@ class RosterFollower:
         return known
 
     def number_of(self, digest: bytes | None) -> int:
-        """Of the first roster with these key holders; -1 if that was before those known here."""
+        """The number of the first roster with these key holders; -1 if not known."""
         known = self._committees.get(digest or b"")
         return -1 if known is None else known.number
 
     def demand_unexpired(self, digest: bytes | None) -> None:
-        """Refused once the last roster that has these key holders has expired; as `committee`."""
+        """Refused once the last roster with these key holders has expired."""
         known = self.committee(digest)
         if known.expires and self.unix is not None and self.unix > known.expires:
             raise Refused(
@@ -209,10 +201,7 @@ class RosterFollower:
 
     @property
     def notice(self) -> str:
-        """What an operator has to know of the roster, in words that follow a name; empty: nothing.
-
-        It comes SOON before the roster expires.
-        """
+        """What an operator has to know of the roster, SOON before it expires; or empty."""
         if self.expired:
             return f"goes by an old roster: {self.expired}"
         end = self.roster.expires
@@ -228,11 +217,12 @@ class RosterFollower:
     def demand_known(self, client: str, founded: bytes, wait: float) -> None:
         """NotReady while a client is too new on the roster to be in a cohort.
 
-        Otherwise whoever has names put on the roster fills a cohort with them around one client.
+        Without this wait, somebody who has names put on the roster could fill a cohort with them
+        around one client.
 
         Args:
-            founded: digest of the roster that the run was founded on: who was on it is known.
-            wait: seconds for which others are on it before they take part.
+            founded: digest of the roster that the run was founded on.
+            wait: seconds that a newcomer is on the roster before it takes part.
         """
         if wait <= 0 or not self.is_new(client, founded):
             return
@@ -261,32 +251,31 @@ def _date(unix: float) -> str:
 
 @dataclass(slots=True)
 class AnnouncedKeys:
-    """What one party knows; `newest` by holder, of those that have announced any."""
+    """The newest envelope key of each holder that announced any, by holder."""
 
     newest: Mapping[str, EnvelopeKeyAnnounced] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
     def apply(self, record: EnvelopeKeyAnnounced) -> None:
-        """Folds one journalled announcement; those who read `newest` meanwhile have the old one."""
+        """Folds one announcement; readers of the old `newest` keep what they have."""
         self.newest = {**self.newest, record.holder: record}
         self._counts[record.holder] += 1
 
     def count(self, holder: str) -> int:
-        """How many announcements of a holder are on record."""
         return self._counts[holder]
 
     def number(self, holder: str) -> int:
-        """Of a holder's newest key; 0 is the kit's."""
+        """The number of a holder's newest key; 0 is the kit's."""
         known = self.newest.get(holder)
         return 0 if known is None else known.number
 
     def least(self, holder: str) -> int:
-        """A holder has erased its keys below this number."""
+        """The lowest number of a holder's keys that is not erased."""
         known = self.newest.get(holder)
         return 0 if known is None else known.least
 
     def is_news(self, told: EnvelopeKeyAnnounced, run: bytes, roster: Roster) -> bool:
-        """Whether an announcement says more than is known, verified.
+        """Verifies an announcement; returns whether it says more than is known.
 
         Raises:
             UnknownParty, Unsigned: no holder of the roster signed it.

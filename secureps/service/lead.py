@@ -31,7 +31,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.early_stopping import best
 from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.standby import CaughtUp, KeepPart, KeepRows, PartKept, RowsKept
+from secureps.roles.coordinator.standby import CaughtUp, Keep, PartKept, RowsKept
 from secureps.roles.machine import WORKER, Halt, Machine, Record, Step, Task
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor, compact_if_due, replayed
@@ -328,15 +328,16 @@ class StandbyWorker(Worker):
         Raises:
             DamagedStore: the rows do not follow what is there.
         """
-        if isinstance(task, KeepPart):
-            have = self._parts.keep(task.part)
-            return PartKept(task.part.digest, have, have == task.part.size)
-        if not isinstance(task, KeepRows):
+        if not isinstance(task, Keep):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
+        rows, part = task.received.rows, task.received.part
+        if part is not None:
+            have = self._parts.keep(part)
+            return PartKept(part.digest, have, have == part.size)
         self._compact()
-        records = tuple(self._journal.take(task.rows))
-        rows = zip((row.at for row in task.rows), records, strict=True)
-        self._behind = [row for row in rows if not isinstance(row[1], Dated | RequestsRefused)]
+        records = tuple(self._journal.take(rows))
+        dated = zip((row.at for row in rows), records, strict=True)
+        self._behind = [row for row in dated if not isinstance(row[1], Dated | RequestsRefused)]
         for record in records:
             self.hear(record)
         mark = self._journal.mark

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from secureps.errors import (
     Conflict,
@@ -48,22 +48,16 @@ from secureps.messages import (
 )
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.following import JournalRow
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import KeyCommittee
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
 from secureps.messages.requests import (
     Checkpointed,
     Examined,
     KeyShare,
-    OpenRefused,
     Prepared,
-    Retire,
     Submit,
-    Withdraw,
 )
-from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import BlockHeader, Held, Receipt, receipt_digest
 from secureps.roles.machine import Fold
 from secureps.store.journal_height import START, Mark, full
@@ -87,11 +81,7 @@ RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
 ) | {
     kind.__name__: kind
-    for kind in (
-        *(VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided),
-        *(BlockHeader, KeyCommittee),
-        *(Held, Examined, KeyShare, OpenRefused, Prepared, Checkpointed, Withdraw, Submit, Retire),
-    )
+    for kind in (*get_args(coordinator_records.CoordinatorRecord), BlockHeader)
 }
 """Every class that may be journalled, by name."""
 

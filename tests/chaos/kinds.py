@@ -35,7 +35,7 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
     "orders Call Act": _OPERATOR,
     "hears Resting": _RATE,
-    **dict.fromkeys(("hears PartKept", "orders Work KeepPart"), _LATE),
+    "hears PartKept": _LATE,
 }
 """What chaos does not play, and why."""
 

@@ -50,9 +50,9 @@ def paused(play: Simulation, moment: int, killed: str = "") -> None:
     if finished(play):
         return  # its last version was made already
     assert play.loop.now() - began >= LONG
-    assert play.coordinator.federation.acted.paused == "paused by the operator, a visit"
+    assert play.coordinator.federation.paused == "paused by the operator, a visit"
     play.run(say(play, Act("go-on")).done)
-    assert play.coordinator.federation.acted.paused == ""
+    assert play.coordinator.federation.paused == ""
     play.run(lambda: finished(play))
 
 

@@ -20,7 +20,7 @@ from secureps.model.optimizer import EXACT
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Answer, Step
 from secureps.roles.member.tasks import Contribute
-from secureps.roles.shard import serving
+from secureps.roles.shard.shard import serve
 from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -343,7 +343,7 @@ def test_who_lies_of_whole_blocks_too_is_blamed(
     simulation = small_federation(plan(), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     spoilt(simulation, flipped)
-    right = serving.serve
+    right = serve
 
     def named(name: str, *asked: Any) -> Step:
         """With the digest of what is served."""

@@ -62,7 +62,7 @@ def test_a_key_for_every_version_changes_no_bit(cipher: str, tmp_path: Path) -> 
     assert len(sealed) >= 3
     assert all(len(numbers) == len(simulation._kit.secrets) for numbers in sealed)
     for holder, keys in simulation._kit.secrets.items():
-        number = machine(simulation, holder)._ledger.rotation.number
+        number = machine(simulation, holder)._ledger.known.keys.number
         assert number >= 3
         assert isinstance(keys, EnvelopeKeys)
         assert keys.newest == number
@@ -71,7 +71,7 @@ def test_a_key_for_every_version_changes_no_bit(cipher: str, tmp_path: Path) -> 
 
 def test_without_a_calendar_a_key_serves_as_many_cohorts_as_the_plan_says(tmp_path: Path) -> None:
     simulation = ends(small_federation(rotating(2, versions=6), tmp_path))
-    assert {machine(simulation, h)._ledger.rotation.number for h in HOLDERS} == {3}
+    assert {machine(simulation, h)._ledger.known.keys.number for h in HOLDERS} == {3}
     simulation = ends(small_federation(rotating(10), tmp_path / "few"))
     assert {receipt.keys for receipt in received(simulation)} == {(0, 0, 0, 0)}
 
@@ -198,12 +198,12 @@ def opens(key: EnvelopeKey, sealed: bytes, bound: bytes) -> bool:
 
 
 def made_and_not_said(simulation: Simulation, holder: str) -> bool:
-    own = machine(simulation, holder)._ledger.rotation.number
+    own = machine(simulation, holder)._ledger.known.keys.number
     return keys_of(simulation, holder).newest > own
 
 
 def said_and_not_heard(simulation: Simulation, holder: str) -> bool:
-    own = machine(simulation, holder)._ledger.rotation.number
+    own = machine(simulation, holder)._ledger.known.keys.number
     return own > simulation.coordinator.federation.keys.number(holder)
 
 
@@ -212,12 +212,12 @@ def heard_and_not_sealed_for(simulation: Simulation, holder: str) -> bool:
 
 
 def decided_and_not_erased(simulation: Simulation, holder: str) -> bool:
-    return machine(simulation, holder)._ledger.rotation.least > keys_of(simulation, holder).oldest
+    return machine(simulation, holder)._ledger.known.keys.least > keys_of(simulation, holder).oldest
 
 
 def released_and_not_decided(simulation: Simulation, holder: str) -> bool:
     told = simulation.coordinator.federation.released.get(holder, 0)
-    return told > machine(simulation, holder)._ledger.rotation.least
+    return told > machine(simulation, holder)._ledger.known.keys.least
 
 
 MOMENTS: list[Callable[[Simulation, str], bool]] = [
@@ -245,7 +245,7 @@ def test_kills_between_announcing_and_erasing(
     assert blamed(simulation) == []
     for holder in HOLDERS:
         keys = keys_of(simulation, holder)
-        assert keys.newest == machine(simulation, holder)._ledger.rotation.number
+        assert keys.newest == machine(simulation, holder)._ledger.known.keys.number
         assert keys.oldest >= keys.newest - 1
 
 
@@ -254,7 +254,7 @@ def test_what_was_decided_is_erased_at_the_next_start_whoever_is_there(tmp_path:
     simulation.run(lambda: decided_and_not_erased(simulation, "holder-1"))
     for party in ("holder-1", "coordinator"):
         simulation.kill(party)
-    least = machine(simulation, "holder-1")._ledger.rotation.least
+    least = machine(simulation, "holder-1")._ledger.known.keys.least
     simulation.start("holder-1")
     later(simulation, 1.0)
     assert keys_of(simulation, "holder-1").oldest == least
@@ -423,7 +423,7 @@ def test_a_holder_erases_neither_its_newest_key_nor_what_is_to_come(tmp_path: Pa
     ends(simulation)
     assert not blamed(simulation)
     assert (
-        machine(simulation, "holder-0")._ledger.rotation.least
+        machine(simulation, "holder-0")._ledger.known.keys.least
         <= keys_of(simulation, "holder-0").newest
     )
 

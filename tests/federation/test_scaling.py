@@ -21,7 +21,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.load import Load
+from secureps.roles.coordinator.scaling import Load
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import Constant, Delays

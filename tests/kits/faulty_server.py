@@ -121,7 +121,7 @@ def derived(done: ShareDerived, worker: CommitteeWorker, task: Any) -> ShareDeri
 def answered(machine: CommitteeHolder, now: float, sender: str, event: Any) -> None:
     match event:
         case Answered(KeyShare(_, group, number)):
-            known = machine._ledger._standings.values()
+            known = machine._ledger.known.standings.values()
             released = {
                 (c.group, c.number): c.version for each in known for c in each.released.values()
             }

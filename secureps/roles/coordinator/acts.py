@@ -9,29 +9,29 @@ from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
 from secureps.roles.coordinator import checkpointing, membership, resharding, synchronous
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.scaled import BY_ITSELF
+from secureps.roles.coordinator.state import BY_ITSELF
 from secureps.roles.coordinator.transaction import Transaction
 
 
 def do(tx: Transaction, act: Act) -> None:
-    """Does what an operator says, if it is not so already.
+    """Does what an operator says, unless it is done already.
 
     Raises:
-        Malformed: there is no such act, or it names somebody where nobody is due, or nobody.
+        Malformed: there is no such act, or it names a party where none is due, or none.
         UnknownParty: no client of this run has that name.
         Refused: the run is over, or could make no version without that client, or it was left out
             for another reason than an operator's.
     """
     what = _deed(act)
     act = Act(what.value, act.party, membership.said(act.reason))
-    known, out = tx.federation.acted, tx.federation.isolated
+    known, out = tx.federation, tx.federation.isolated
     if act.reason.startswith(BY_ITSELF):  # else an audit, and who is drained, would be misled
         raise Malformed(
             f'a reason that begins with "{BY_ITSELF}" is the coordinator\'s own, of what follows '
             "from the load: say it another way"
         )
-    if tx.federation.finished:
-        raise Refused(f"the run is over: {tx.federation.finished}")
+    if known.finished:
+        raise Refused(f"the run is over: {known.finished}")
     match what:
         case Deed.PAUSE if not known.paused:
             tx.write(act)
@@ -42,15 +42,15 @@ def do(tx: Transaction, act: Act) -> None:
                 "this run's plan has no [scaling]: nothing follows the load, and there is nothing "
                 "to switch off"
             )
-        case Deed.SCALING_OFF if not tx.federation.scaled.off:
+        case Deed.SCALING_OFF if not known.scaled.off:
             tx.write(act)
-        case Deed.SCALING_ON if tx.federation.scaled.off:
+        case Deed.SCALING_ON if known.scaled.off:
             tx.write(act)
-        case Deed.CHECKPOINT if not known.checkpoint and checkpointing.newer(tx):
+        case Deed.CHECKPOINT if not known.wants_checkpoint and checkpointing.newer(tx):
             tx.write(act)
         case Deed.LEAVE_OUT if act.party not in out:
             _leave_out(tx, act)
-        case Deed.TAKE_BACK if act.party in known.out:
+        case Deed.TAKE_BACK if act.party in known.left_out:
             tx.write(act)
         case Deed.TAKE_BACK if act.party in out:
             raise Refused(f"{act.party} was not left out by an operator: {out[act.party]}")
@@ -58,7 +58,7 @@ def do(tx: Transaction, act: Act) -> None:
             raise UnknownParty(f"no client that trains in this run is called {act.party!r:.80}")
         case ShardDeed():
             resharding.act(tx, act)
-            drained = what is ShardDeed.DRAIN and act.party not in tx.federation.scaled.drained
+            drained = what is ShardDeed.DRAIN and act.party not in known.scaled.drained
             if drained and tx.plan.section.scaling is not None:
                 tx.write(act)  # the load has drained it: by this word it comes back by another one
         case _:
@@ -77,7 +77,6 @@ def _deed(act: Act) -> Deed | ShardDeed:
 
 
 def _leave_out(tx: Transaction, act: Act) -> None:
-    """From now on, and out of open rounds; what is in a closed cohort stays there."""
     federation, client = tx.federation, act.party
     if client not in tx.clients:
         raise UnknownParty(f"no client that trains in this run is called {client!r:.80}")

@@ -1,7 +1,7 @@
-"""What shards and key holders answer in the six steps of a version: to which cohort, and if right.
+"""What shards and key holders answer in the six steps of a version.
 
-An answer may come late, come twice, or be about a cohort of another run: what is past changes
-nothing.
+An answer may come late, come twice, or be about a cohort of another run: one that is past
+changes nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def held(tx: Transaction, event: Held) -> None:
 
 
 def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
-    """When all shards hold the cohort, it is opened."""
+    """Opens the cohort when all shards hold it."""
     held, shard = group.closed_cohort.held, said.shard
     known = {name: each.sums for name, each in held.items()}
     if not commit.agrees(tx, group, f"sums of cohort {group.number}", known, {shard: said.sums}):
@@ -69,7 +69,7 @@ def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
 
 
 def _hold_once_more(tx: Transaction, group: GroupState, said: Held) -> None:
-    """A shard may have lost its journal, and made the sums anew while they are opened.
+    """Checks sums that a shard made anew, after it lost its journal.
 
     They must be those that holders were shown: what is in others, such as noise under another seed,
     is no part of what is opened.
@@ -100,10 +100,10 @@ def missing(tx: Transaction, event: Missing) -> None:
 
 
 def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
-    """A shard lost opened sums: the holders open the same cohort once more.
+    """Has the holders open the same cohort once more, because a shard lost opened sums.
 
-    If it lost the sums and blocks of members too, these send again first: as long as they can, the
-    cohort is not burnt for it, for no holder opens another of this version with these clients.
+    If it lost blocks of members too, these send again first: as long as they can, the cohort is not
+    burnt, for no holder opens another of this version with these clients.
     """
     gone = sorted(id.client for id in ids if id in tx.sessions.gone)
     if gone:
@@ -122,7 +122,7 @@ def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
 
 
 def spoilt(tx: Transaction, event: Spoilt) -> None:
-    """A shard cannot use what was opened: of a committee's keys another sum may serve."""
+    """A shard cannot use what was opened; of a committee's answers another sum may serve."""
     if not (group := _at(tx, event.group, Phase.PREPARING, event.cohort)):
         return
     making = group.closed_cohort
@@ -163,7 +163,7 @@ def prepared(tx: Transaction, event: Prepared) -> None:
 
 
 def checkpointed(tx: Transaction, event: Checkpointed) -> None:
-    """A shard has written its part of the newest checkpoint; Malformed if it is none."""
+    """A shard has written its part of the newest checkpoint."""
     number, checkpoints = event.number, tx.federation.checkpoints
     if not checkpoints or checkpoints[-1].number != number:
         return
@@ -200,7 +200,7 @@ def opened(tx: Transaction, event: Opened) -> None:
 
 
 def key_share(tx: Transaction, event: KeyShare) -> None:
-    """A holder's share of a sum of keys, kept although others may suffice: it may yet be needed.
+    """Keeps a holder's share of a sum of keys, even if others suffice: it may be needed.
 
     Raises:
         Malformed: it is no vector of the group's keys.
@@ -214,7 +214,7 @@ def key_share(tx: Transaction, event: KeyShare) -> None:
 
 
 def refused(tx: Transaction, event: OpenRefused) -> None:
-    """A holder opens no sum of a cohort; of a committee one is not all.
+    """A holder opens no sum of a cohort; of a committee others may suffice.
 
     Raises:
         Conflict: it means another cohort.
@@ -235,9 +235,10 @@ def refused(tx: Transaction, event: OpenRefused) -> None:
 
 
 def _asked(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
-    """The group whose cohort, being opened or opened, a holder answers for; None if past.
+    """The group whose cohort a holder answers for; None if that is past.
 
-    Conflict if its answer is about another cohort of this number, or of another run.
+    Raises:
+        Conflict: the answer is about another cohort of this number, or of another run.
     """
     name, number = answer.group, answer.cohort
     group = _opening(tx, name, number)
@@ -250,11 +251,9 @@ def _asked(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupSta
 
 
 def _opening(tx: Transaction, group: str, cohort: int) -> GroupState | None:
-    """The group, if this cohort of it is being opened or is opened; None if that is past."""
     return _at(tx, group, Phase.OPENING, cohort) or _at(tx, group, Phase.PREPARING, cohort)
 
 
 def _at(tx: Transaction, name: str, phase: Phase, cohort: int) -> GroupState | None:
-    """The group, if it is at this step of this cohort; None if the message is late."""
     group = tx.group(name)
     return group if group.phase is phase and group.number == cohort else None

@@ -1,16 +1,15 @@
 """Groups whose rule has no rounds: members train one by one, cohorts close out of what is here.
 
-    begin     version 0 is there: whoever is live takes part
+    begin     version 0 is there: live clients take part
     follow    members come and go
-    ask       whom the rule admits trains, from the newest version
+    ask       members that the rule admits train, from the newest version
     decide    the rule closes a cohort, gives updates up, or waits
     end       the last version is made, or the run ends: what waits is dropped
 
-While a cohort is made into a version, members go on sending: what is not in it stays here. A
-client whose cohort was burnt, or in whose envelopes a flaw was found, sits out until the next
-version: it is not asked, and what it has sent waits. If too few others are here to make that one,
-sets of a burnt cohort may (`roles.coordinator.recovery`); if nobody is left, the group is given
-up.
+While a cohort is made into a version, members go on sending: what is not in it stays here. A client
+whose cohort was burnt, or in whose envelopes a flaw was found, sits out until the next version: it
+is not asked, and what it has sent waits. If too few others are here to make that version, sets of a
+burnt cohort may (`roles.coordinator.recovery`); if nobody is left, the group is given up.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ from secureps.wording import named
 
 
 def advance(tx: Transaction, group: GroupState) -> Wait:
-    """Moves a group without rounds on."""
     if group.phase is Phase.WAITING and not termination.over(tx, group):
         tx.write(records.StreamBegan(group.name))
     if group.phase is Phase.COLLECTING and termination.over(tx, group):
@@ -107,7 +105,7 @@ def _patience(tx: Transaction, group: GroupState) -> float | None:
 
 
 def _rest(tx: Transaction, group: GroupState) -> float | None:
-    """When somebody whose submissions were refused too often is asked once more."""
+    """When a client whose submissions were refused too often is asked once more."""
     stream, pause = group.open_stream, _deadline(tx, group)
     untils = (stream.rests_until(client, group.version, pause) for client in stream.refused)
     return min((until for until in untils if until > tx.now), default=None)
@@ -118,7 +116,7 @@ def _deadline(tx: Transaction, group: GroupState) -> float:
 
 
 def _may_follow(tx: Transaction, group: GroupState) -> bool:
-    """Whether sets of a burnt cohort are to make the version: others have a deadline's time."""
+    """Whether sets of a burnt cohort are to make the version: others had a deadline's time."""
     if group.phase is not Phase.COLLECTING or tx.federation.ending:
         return False
     if not recovery.possible(tx, group):
@@ -127,7 +125,7 @@ def _may_follow(tx: Transaction, group: GroupState) -> bool:
 
 
 def _others(tx: Transaction, group: GroupState) -> frozenset[str]:
-    """Who is here and does not sit out, or has sent something before it went."""
+    """Clients that are here and do not sit out, or have sent something before they went."""
     here, stream = tx.takers(group.name), group.open_stream
     coming = {id.client for id in group.pending} | (stream.training.keys() & here)
     return (here - stream.spent | coming) - group.sitting_out
@@ -138,7 +136,7 @@ def _suffice(tx: Transaction, group: GroupState, clients: frozenset[str]) -> boo
 
 
 def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
-    """No set can be tried: whoever was behind trains from the newest, if they are enough for it.
+    """If no set can be tried, clients that were behind train from the newest version.
 
     Those who are needed for a set have a deadline's time to come.
     """
@@ -184,7 +182,7 @@ def _give_up(tx: Transaction, group: GroupState, reason: str) -> None:
 
 
 def state(tx: Transaction, group: GroupState) -> RuleState:
-    """As the rule sees a group: whoever may train no more is there for what it has sent."""
+    """The group as the rule sees it: members that may train no more count for what they sent."""
     stream, own = group.open_stream, tx.attendance(group)
     live: Names = own.here
     if stream.spent:
@@ -213,9 +211,9 @@ def _fail(tx: Transaction, group: GroupState, reason: str) -> Wait:
 
 
 def _follow(tx: Transaction, group: GroupState) -> None:
-    """Whoever is live takes part; who sits out, or whose lease ran out, does not, and comes anew.
+    """Has live clients take part; those that sit out, or whose lease ran out, leave.
 
-    What those have sent who are left out of the run is given up, and so is what shards lost and its
+    What members sent that are left out of the run is given up, and so is what shards lost and its
     client does not have either.
     """
     out = tx.federation.isolated
@@ -339,7 +337,7 @@ def _all_sent(tx: Transaction, group: GroupState, client: str) -> bool:
 
 
 def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
-    """Those of these that a rule may see: none before an older one of the same client.
+    """The submissions that a rule may see: none before an older one of the same client.
 
     Holders open a client's updates in the order in which it made them, and no others.
     """
@@ -354,7 +352,7 @@ def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
 
 
 def _ask(tx: Transaction, group: GroupState) -> Wait:
-    """Asks whom the rule admits; why nobody trains, if nobody does, and when time may ask more."""
+    """Asks members that the rule admits; says why nobody trains, and when time may change that."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= tx.plan.versions(group.name) or tx.federation.ending:
         return GOES_ON
@@ -392,7 +390,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
-    """Whether nobody trains, and whoever is here is asked only when others have come."""
+    """Whether nobody trains, and those here are asked only when others have come."""
     stream, now = group.open_stream, state(tx, group)
     idle, gone = now.live - stream.spent, tx.federation.isolated.keys() | tx.federation.retired
     if stream.training.keys() - gone or not idle:
@@ -406,9 +404,9 @@ def _until(answer: Admission) -> float | None:
 
 
 def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
-    """What a client sent was refused on its way: it is asked anew, or what returns never does.
+    """What a client sent was refused on its way: it is asked anew.
 
-    The set of one that sealed the same anew is given up for this time.
+    What was to come again never does. The set of a client that sealed the same anew is given up.
     """
     id, base = message.id, Base(message.version, message.step)
     if id.client in group.invited:
@@ -426,10 +424,13 @@ def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str
 
 
 def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
-    """The group is given up if nobody is left who might make the next version, whoever comes.
+    """Gives the group up if nobody is left who might make the next version.
 
-    `tried`: why no set of a burnt cohort makes it, if there was one.
-    Of a row-block they would be those who joined; of others it is not known that they touch it.
+    Those who might make a version of a row-block are those who joined; of others it is not known
+    that they touch it.
+
+    Args:
+        tried: why no set of a burnt cohort makes it, if there was one.
     """
     federation, stream = tx.federation, group.open_stream
     out = group.sitting_out - recovery.behind(tx, group)

@@ -1,8 +1,8 @@
-"""Who takes part in a group now, and who of them is free: kept up to date by what changed.
+"""Which clients take part in a group now, and which of them are free.
 
-With very many clients nobody looks at all of them at every event: only at those of whom something
-was written, or whose lease began or ended, since the group was looked at last. All of it follows
-from the coordinator's state and the leases, and a restart begins without it.
+It is kept up to date by what changed: with very many clients nobody looks at all of them at
+every event. All of it follows from the coordinator's state and the leases, and a restart begins
+without it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,11 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from secureps.messages import coordinator_records as records
+from secureps.messages import requests
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.requests import (
-    Checkpointed,
-    Examined,
-    KeyShare,
-    Prepared,
-    Retire,
-    Submit,
-    Withdraw,
-)
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.group import Clocks, GroupState
 
@@ -37,15 +29,15 @@ NEVER = -1
 _QUIET = (
     records.CheckpointComplete,
     records.CheckpointOrdered,
-    Checkpointed,
+    requests.Checkpointed,
     records.CohortClosed,
     records.CohortOpened,
     records.FounderChosen,
     records.KeysReleased,
     records.RoundExtended,
     records.ShardLocated,
-    Prepared,
-    KeyShare,
+    requests.Prepared,
+    requests.KeyShare,
     Held,
     records.VersionCommitted,
     Charge,
@@ -58,7 +50,7 @@ _QUIET = (
 
 
 class Changes:
-    """The clients of whom something changed, in order; each reader knows how far it has read."""
+    """The clients of which something changed, in order; each reader knows how far it has read."""
 
     def __init__(self) -> None:
         self._clients: list[str] = []
@@ -66,22 +58,20 @@ class Changes:
 
     @property
     def mark(self) -> int:
-        """Where a reader stands that has read everything."""
+        """The position after everything that was added."""
         return self._began + len(self._clients)
 
     def add(self, client: str) -> None:
-        """Something of one client changed."""
         if len(self._clients) >= KEPT:
             self.forget()
         self._clients.append(client)
 
     def forget(self) -> None:
-        """Anything may have changed: every reader looks at all clients."""
+        """Has every reader look at all clients: anything may have changed."""
         self._began += len(self._clients) + 1
         self._clients.clear()
 
     def note(self, record: object) -> None:
-        """A record was written."""
         concerned = _concerned(record)
         if concerned is None:
             self.forget()
@@ -90,12 +80,12 @@ class Changes:
             self.add(client)
 
     def since(self, mark: int) -> list[str] | None:
-        """Those since a mark; None if they are not known, and all are to be looked at."""
+        """The clients since a mark; None if they are not known, and all are to be looked at."""
         return None if mark < self._began else self._clients[mark - self._began :]
 
 
 def _concerned(record: object) -> Collection[str] | None:
-    """Of whom a record changes what they do; None if that may be anybody."""
+    """The clients whose part in a group a record changes; None if that may be any."""
     match record:
         case (
             records.MemberAsked(client=client)
@@ -104,16 +94,16 @@ def _concerned(record: object) -> Collection[str] | None:
             | records.MemberJoined(client=client)
             | records.MemberLeft(client=client)
             | records.MemberPassed(client=client)
-            | Retire(client=client)
+            | requests.Retire(client=client)
         ):
             return (client,)
-        case Submit(receipt):
+        case requests.Submit(receipt):
             return (receipt.id.client,)
-        case Withdraw(id=id):
+        case requests.Withdraw(id=id):
             return (id.client,)
         case records.SubmissionsDropped(ids=ids) | records.CohortReopened(missing=ids):
             return _senders(ids)
-        case Examined(flaw=""):
+        case requests.Examined(flaw=""):
             return ()
         case _ if isinstance(record, _QUIET):
             return ()
@@ -125,12 +115,12 @@ def _senders(ids: Iterable[SubmissionId]) -> Collection[str]:
 
 
 class Attendance:
-    """Of one group.
+    """Who takes part in one group; both lists are kept by `follow`, and only read elsewhere.
 
     Args:
-        here: live trainers that take part, and neither sit out nor have spent their budget;
+        here: live trainers that take part, and neither sit out nor have spent their budget.
         asked: without rounds, since when those of them train that do, ascending (infinite where
-            no clock of theirs says it). Both are kept up to date by `follow`: not to be written.
+            no clock of theirs says it).
     """
 
     def __init__(self) -> None:
@@ -147,11 +137,7 @@ class Attendance:
     def follow(
         self, group: GroupState, changes: Changes, live: Collection[str], barred: Barred
     ) -> None:
-        """Takes up what has changed.
-
-        Args:
-            live: clients whose lease runs; barred: whether one takes no part in this group.
-        """
+        """Takes up what has changed; `barred` says whether a client takes no part at all."""
         touched, self._mark = changes.since(self._mark), changes.mark
         same = group.stream is self._stream and group.sitting_out == self._out
         if touched is None or not same:
@@ -205,8 +191,8 @@ class Attendance:
     def comes_and_goes(self, stream: Clocks) -> tuple[list[str], list[str]]:
         """Who takes part and has no clock yet, and who has one and takes no part any more.
 
-        Those who were passed over have none until they send. Each is told once: the caller writes
-        it down.
+        A member that was passed over has no clock until it sends. Each is returned once: the caller
+        journals it.
         """
         looked, self._moved = self._moved, set()
         clocks, here = stream.clocks, self.here
@@ -217,13 +203,12 @@ class Attendance:
 
     @property
     def free(self) -> Collection[str]:
-        """Who takes part and does not train."""
         return self._free.keys()
 
     def in_order(self, closed: int) -> Iterator[str]:
-        """The same: whoever contributed longest ago first; among these, a draw that nobody chooses.
+        """The free ones: first those that contributed longest ago; among these by a draw.
 
-        Whoever is asked meanwhile may be followed meanwhile.
+        The caller may ask them, and call `follow`, while it iterates.
 
         Args:
             closed: cohorts that are settled: there is another draw for each.
@@ -263,7 +248,6 @@ class _Queue:
             del self._lots[at]
 
     def drawn(self, closed: int) -> Iterator[str]:
-        """The clients in the order of a draw."""
         if self._lots is None or self._closed != closed:
             self._closed, self._first = closed, 0
             self._lots = sorted(map(self._lot, self.clients))

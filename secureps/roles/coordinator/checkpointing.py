@@ -22,11 +22,9 @@ from secureps.wording import named
 class WriteManifest(Task):
     """Makes a checkpoint whose parts are durable complete.
 
-    Placement and parts are of the moment at which it was asked for, too: where a shard leaves
-    meanwhile it is asked for anew, and counts with the newest placement alone.
-
-    What is spent is of the moment at which it was asked for: the ledger goes on growing. It is how
-    often each fact is on record (`Ledger.tallies`): all facts would be as many as all updates.
+    Placement, parts and what is spent are of the moment at which it was asked for. If a shard
+    leaves meanwhile it is asked for anew. `tallies` is how often each fact is on record
+    (`Ledger.tallies`): all facts would be as many as all updates.
     """
 
     number: int
@@ -51,20 +49,19 @@ class ManifestWritten(TaskResult):
 
 
 def order(tx: Transaction) -> None:
-    """Begins the next checkpoint, if one is due: as the plan says, of the end, or if asked for."""
+    """Begins the next checkpoint if one is due: as the plan says, at the end, or if asked for."""
     federation = tx.federation
     groups = federation.groups.values()
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if any(group.version < 0 for group in groups) or (last and not last.complete):
         return
     kept = not evaluation.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
-    asked = federation.acted.checkpoint and newer(tx)
+    asked = federation.wants_checkpoint and newer(tx)
     if not kept or asked or any(_due(tx, group, last) for group in groups):
         begin(tx)
 
 
 def begin(tx: Transaction) -> None:
-    """Begins a checkpoint of what is committed, where none is in the making."""
     federation = tx.federation
     last = federation.checkpoints[-1] if federation.checkpoints else None
     versions = tuple(GroupVersion(g.name, g.version) for g in federation.groups.values())
@@ -75,7 +72,6 @@ def begin(tx: Transaction) -> None:
 
 
 def order_part(tx: Transaction, shard: str) -> None:
-    """Has a shard write its part of the checkpoint in the making."""
     last, kept = tx.federation.checkpoints[-1], tx.sessions.kept
     tx.order(shard, WriteCheckpoint(tx.federation.incarnation, last.number, last.versions, kept))
 
@@ -107,7 +103,7 @@ def _due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bo
 
 
 def parts_due(tx: Transaction) -> tuple[str, ...]:
-    """Shards that owe their part of the checkpoint in the making; none that is about to leave."""
+    """Shards that owe their part of the checkpoint in the making, but for those about to leave."""
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is None or last.complete:
         return ()
@@ -115,12 +111,12 @@ def parts_due(tx: Transaction) -> tuple[str, ...]:
 
 
 def _stays(tx: Transaction) -> tuple[str, ...]:
-    """The shards that hold blocks once a move, if there is one, is over."""
+    """The shards that hold blocks once the move under way, if there is one, is finished."""
     return (tx.federation.moving.target or tx.federation.placement).shards
 
 
 def manifest_again(tx: Transaction) -> None:
-    """When all parts of a checkpoint have arrived, its manifest makes it complete."""
+    """Has the manifest written when all parts of a checkpoint have arrived."""
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is not None and not last.complete and not parts_due(tx):
         placement = tx.federation.placement
@@ -131,7 +127,7 @@ def manifest_again(tx: Transaction) -> None:
 
 
 def complete(tx: Transaction, number: int) -> None:
-    """What was included is durable: outboxes and spools may forget it."""
+    """Records that what was included is durable: outboxes and spools may forget it."""
     ids = tx.federation.covered(number)
     tx.write(CheckpointComplete(number))
     tx.settle(ids)

@@ -32,7 +32,7 @@ REASON_LIMIT = 300
 
 
 def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
-    """A founding model is complete (or lies in the plan's file): the shards make version 0."""
+    """Has the shards make version 0, of a client's founding model or of the plan's file (None)."""
     for shard in tx.federation.owners(group.name):
         if shard not in group.coming:
             tx.order(shard, orders.Found(tx.federation.incarnation, group.name, receipt))
@@ -42,7 +42,7 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
 
 
 def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
-    """These are the cohort: journalled before any message names it."""
+    """Closes a cohort, journalled before any message names it."""
     receipts = {m.id: group.receipts[m.id] for m in members}
     own = ((m, receipts[m.id]) for m in members)
     whole = (replace(m, step=r.step, update=r.update, examples=r.examples) for m, r in own)
@@ -63,7 +63,6 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
 
 
 def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> orders.Hold:
-    """To a shard with these blocks."""
     cohort = group.closed_cohort.cohort
     members = tuple(
         orders.MemberBlocks(m.id, tuple(group.receipts[m.id].blocks[b] for b in blocks))
@@ -73,7 +72,7 @@ def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> or
 
 
 def hold_again(tx: Transaction, group: GroupState) -> None:
-    """Every shard says once more what it holds of the cohort, or what it lacks."""
+    """Has every shard say once more what it holds of the cohort, or what it lacks."""
     tx.tell_shards(group.name, lambda blocks: make_hold(tx, group, blocks))
 
 
@@ -86,7 +85,7 @@ def came_back(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 
 
 def came_again(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """Blocks of a submission are with the shards (again): who may wait for them hears of it."""
+    """Blocks of a submission are with the shards (again): goes on with what waited for them."""
     tx.sessions.asked.discard(receipt.id)
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
@@ -108,7 +107,6 @@ def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
 
 
 def make_open(tx: Transaction, group: GroupState) -> orders.Open:
-    """The same for every holder."""
     making = group.closed_cohort
     receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
     shards = () if opening.wanted(tx.plan) else sorted(making.held)
@@ -117,7 +115,7 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
 
 
 def open_again(tx: Transaction, group: GroupState) -> None:
-    """Asks the holders to open the cohort that every shard holds; the same one as before."""
+    """Asks the holders to open the cohort that every shard holds, the same one as before."""
     order = make_open(tx, group)
     for holder in opening.asked(tx, group):
         tx.order(holder, order)
@@ -130,15 +128,15 @@ def opened(
     key: bytes | None = None,
     holders: tuple[str, ...] | None = None,
 ) -> None:
-    """The opening is there: journalled before it is forwarded."""
+    """Journals the opening before it is forwarded to the shards."""
     tx.write(records.CohortOpened(group.name, group.number, sums, key, holders))
     tx.tell_shards(group.name, lambda blocks: make_prepare(tx, group, blocks))
 
 
 def burnt(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
-    """Nobody will ever open this cohort: its members are dropped, a new round begins.
+    """Burns the cohort: nobody will ever open it, and its members are dropped.
 
-    `spoilt`: it was for what a member of a committee's cohort sent.
+    `spoilt`: what a member of a committee's cohort sent is to blame.
     """
     ids = group.summed
     tx.write(records.CohortBurnt(group.name, group.number, reason, spoilt))
@@ -152,8 +150,8 @@ def burnt(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False)
 def try_answers(tx: Transaction, group: GroupState) -> Wait:
     """Tries the next sum of keys that the answers give, if there is one.
 
-    While fewer than t have answered, it waits; for nobody who was taken off the roster. When all
-    answers that are there are tried, those of silent holders have one deadline's time to come.
+    While fewer than t have answered, it waits, but not for holders that were taken off the roster.
+    When all answers that are there are tried, silent holders have one deadline's time to answer.
     """
     making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
     unanswered = opening.silent(tx, group)
@@ -185,14 +183,13 @@ def try_answers(tx: Transaction, group: GroupState) -> Wait:
 
 
 def make_prepare(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> orders.Prepare:
-    """To a shard with these blocks."""
     making = group.closed_cohort
     sums = tuple(making.opened[b] for b in blocks) if making.opened else ()
     return orders.Prepare(tx.federation.incarnation, making.cohort, sums, making.key)
 
 
 def prepare_again(tx: Transaction, group: GroupState) -> None:
-    """Tells shards that are not prepared yet, or may be so no more, once more."""
+    """Tells shards that are not prepared, or may be so no more, once more to prepare."""
     for shard, blocks in tx.federation.owners(group.name).items():
         unsure = (group.name, shard) in tx.sessions.unconfirmed
         if unsure or shard not in group.coming:
@@ -200,7 +197,7 @@ def prepare_again(tx: Transaction, group: GroupState) -> None:
 
 
 def _make_again(tx: Transaction, group: GroupState) -> None:
-    """Tells shards that have not made the next version yet once more."""
+    """Has shards that have not made the next version yet told once more."""
     if group.phase is not Phase.FOUNDING:
         prepare_again(tx, group)
     elif tx.plan.given(group.name):
@@ -211,7 +208,7 @@ def _make_again(tx: Transaction, group: GroupState) -> None:
 
 
 def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
-    """A shard is prepared; whether all are, and the version is committed and published."""
+    """Notes that a shard is prepared; returns whether all are, and the version is published."""
     if _given_up(tx, group, by):
         _make_again(tx, group)
         return False
@@ -251,7 +248,7 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
 
 
 def _given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
-    """Whether a shard made version 0 of another founding model than the one that is here now."""
+    """Whether a shard made version 0 of a founding model that was given up since."""
     if group.phase is not Phase.FOUNDING or tx.plan.given(group.name):
         return False
     owned = tx.federation.owners(group.name)[by.shard]
@@ -260,24 +257,24 @@ def _given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
 
 
 def _unsure(tx: Transaction, group: GroupState, shard: str) -> bool:
-    """Whether a shard that was prepared may be so no more: its disk may be lost.
+    """Whether a shard that was prepared may have lost its disk since.
 
-    Who is away says it again when it comes back (`repeating`); were the version committed before,
-    nothing could be made of it. Of a run that is founded nothing is lost yet.
+    A shard that is away says it again when it comes back; were the version committed before,
+    nothing could be made of it. While a run is founded nothing is lost yet.
     """
     away = group.phase is Phase.PREPARING and shard not in tx.watchers
     return away or (group.name, shard) in tx.sessions.unconfirmed
 
 
 def _name_liars(tx: Transaction, group: GroupState) -> None:
-    """The opening was right: holders whose answers do not fit it are on record."""
+    """Journals holders whose answers do not fit the opening, which was right."""
     names, reason = opening.liars(tx, group)
     if names:
         tx.write(records.LiarsNamed(group.name, group.number, names, reason))
 
 
 def make_commit(tx: Transaction, group: GroupState) -> orders.Commit:
-    """With what may be forgotten."""
+    """Commits the newest version, and says what may be forgotten."""
     kept = [c.version_of(group.name) for c in tx.federation.checkpoints]
     keep = max(0, min([group.version - 1, *kept]))
     return orders.Commit(tx.federation.incarnation, group.name, group.version, keep)
@@ -286,9 +283,9 @@ def make_commit(tx: Transaction, group: GroupState) -> orders.Commit:
 def make_known(
     tx: Transaction, group: GroupState, shard: str, blocks: tuple[int, ...]
 ) -> orders.Commit:
-    """To a shard with these blocks, with all that it needs to have them anew.
+    """Commits with all that a shard with these blocks needs to have the version anew.
 
-    While blocks move to it, it says whether they are there, whatever it said before.
+    While blocks move to the shard, it says whether they are there, whatever it said before.
     """
     known, states = make_commit(tx, group), group.states
     own = tuple(group.blocks[block] for block in blocks)
@@ -297,7 +294,6 @@ def make_known(
 
 
 def make_published(tx: Transaction, group: GroupState) -> orders.Published:
-    """What clients pull."""
     return orders.Published(tx.federation.incarnation, group.name, group.version, group.blocks)
 
 
@@ -306,7 +302,7 @@ Digests = Mapping[str, tuple[bytes, ...]]
 
 
 def agrees(tx: Transaction, group: GroupState, what: str, known: Digests, said: Digests) -> bool:
-    """Whether what a shard says of its blocks is what others said of them; else it is named.
+    """Whether what a shard says of its blocks is what other shards said; if not, names both.
 
     Args:
         what: is compared, for people: "sums of cohort 3".
@@ -326,7 +322,7 @@ def agrees(tx: Transaction, group: GroupState, what: str, known: Digests, said: 
 
 
 def agrees_on_scale(tx: Transaction, group: GroupState, said: Prepared) -> bool:
-    """The same of the scale of a clip, or of a range: all have it who hold a group's last block."""
+    """Like `agrees`, for the scale of a clip or range, of which the last block's holders tell."""
     scale, shard = group.coming_scale, said.shard
     others = [s for s in tx.federation.last_owners(group.name) if s in group.coming and s != shard]
     if said.scale is None or not others or said.scale == scale:

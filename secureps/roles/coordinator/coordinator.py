@@ -1,8 +1,4 @@
-"""The coordinator: who may say what, and when; decides on receipts, never on payloads.
-
-It checks requests and turns them into records; `roles.coordinator.commit` drives the steps that
-follow, `roles.coordinator.state` is the state.
-"""
+"""The coordinator: checks what parties say and turns it into records; it sees no payloads."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.checkpointing import ManifestWritten
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, OpenReceipts
-from secureps.roles.coordinator.load import Load
+from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.standby import CaughtUp, Seat
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
@@ -117,7 +113,6 @@ class Coordinator(Seat):
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state."""
         if isinstance(record, RosterFollowed):
             self._follower.apply(record)
             self._settings = replace(self._settings, roster=self._follower.roster)
@@ -126,13 +121,11 @@ class Coordinator(Seat):
         self._lay_out()
 
     def folded(self) -> Fold:
-        """As `Foldable`."""
         pinned = self._federation.pinned
         records = (*(() if pinned is None else (pinned,)), *self._follower.records)
         return Fold(records, to_plain(self._federation))
 
     def unfold(self, fold: Fold) -> None:
-        """As `Foldable`."""
         for record in fold.records:
             self.apply(0.0, record)
         enough = {name: g.open_receipts.enough for name, g in self._federation.groups.items()}
@@ -172,14 +165,14 @@ class Coordinator(Seat):
             )
 
     def troubled(self, reason: str) -> list[Effect]:
-        """Shows what is wrong beside it in the status."""
+        """Shows in the status what is wrong beside it."""
         self._sessions.trouble(COORDINATOR, reason)
         return []
 
     def view(self, now: float, sender: str, message: Event) -> requests.Reply | None:
-        """As `Viewed`: the status, of which a full disk of its own is a part.
+        """The status, of which a full disk of its own is a part.
 
-        The end of a run is not shown: whoever sees it stops, and it may not be in the journal yet.
+        The end of a run is not shown: parties that see it stop, and it may not be on record yet.
         """
         if not isinstance(message, requests.AskStatus):
             return None
@@ -188,7 +181,7 @@ class Coordinator(Seat):
         return replace(seen, finished="", failure="")
 
     def recall(self) -> requests.Status:
-        """The status by the journal alone, which does not say who is there now.
+        """The status by the journal alone, which does not say which clients are there now.
 
         So every client is "not known", and no group's reason names clients that are away.
         """
@@ -206,12 +199,11 @@ class Coordinator(Seat):
         )
 
     def wake(self) -> float | None:
-        """When time alone may move a group, or a lease may run out."""
         times = (self._until, self._sessions.next_look)
         return min([t for t in times if t is not None], default=None)
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """One event, and then every group as far as it can go; answers come after the records."""
+        """Handles one event, then moves every group as far as it can go; answers come last."""
         if isinstance(event, Tick):
             return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
@@ -239,7 +231,9 @@ class Coordinator(Seat):
         # Whoever holds a client's key and looks does not say that it is there.
         # Its main thread says that it hangs, and nothing of its loop.
         if not isinstance(event, requests.AskRun | requests.AskStatus | requests.Trouble):
-            self._renew_if_client(now, sender)
+            federation = self._federation
+            if sender in federation.members and sender not in federation.why_gone:
+                self._renew(now, sender)
         tx = self._tx(now)
         answer = self._answer(tx, sender, event)
         self._close_turn(tx)
@@ -249,26 +243,22 @@ class Coordinator(Seat):
 
     @property
     def federation(self) -> CoordinatorState:
-        """What is known; for reading."""
         return self._federation
 
     @property
     def telemetry(self) -> tuple[requests.Telemetry, ...]:
-        """The newest reports, as a status shows them."""
         return self._telemetry.newest
 
     @property
     def plan(self) -> Plan:
-        """Of the run, which is in its settings."""
         return self._plan
 
     def live(self, now: float) -> frozenset[str]:
-        """Clients whose lease runs."""
         return frozenset(self._sessions.live(now))
 
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
-        """Shards and holders, and which of them watch now; itself, if its disk refuses."""
+        """Shards and holders, and which watch now; the coordinator too, if it has a trouble."""
         return servers(self._federation, self._settings.roster, self._sessions, self._plan)
 
     def _answer(
@@ -382,7 +372,7 @@ class Coordinator(Seat):
             raise Malformed(f"{sender} speaks for a committee, and this run has none")
 
     def _rule(self, tx: Transaction) -> None:
-        """Does what is left to do before this coordinator rules, and what waited for that."""
+        """Does what is left to do before this coordinator rules, then what waited for that."""
         for event in reign.asked(tx):
             self._watched(tx, event)
             tx.order(event.party, make_configure(tx))
@@ -407,7 +397,7 @@ class Coordinator(Seat):
         membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
 
     def _say_of_server(self, tx: Transaction, party: str, text: str) -> None:
-        """Says in the log what became of a server: rounds wait for it, not for clients alone."""
+        """Logs what became of a server: rounds wait for it, and not for clients alone."""
         if party not in self._federation.members and not self._federation.finished:
             tx.step.effects.append(Say(f"{party} {text}"))
 
@@ -483,7 +473,3 @@ class Coordinator(Seat):
 
     def _renew(self, now: float, client: str) -> None:
         self._sessions.renew(client, now + self._plan.section.lease)
-
-    def _renew_if_client(self, now: float, sender: str) -> None:
-        if sender in self._federation.members and sender not in self._federation.why_gone:
-            self._renew(now, sender)

@@ -41,14 +41,13 @@ from secureps.wording import named
 
 
 def make_examine(tx: Transaction, receipt: Receipt) -> Examine:
-    """The same for every holder."""
     return Examine(tx.federation.incarnation, rooted(receipt))
 
 
 def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """A receipt has come: every holder of a committee is asked to look into its envelope.
+    """Asks every holder of a receipt's committee to look into its envelope.
 
-    Where nobody waits for that they find what is wrong with it while they open its cohort.
+    Where no cohort waits for that, holders find flaws while they open the cohort.
     """
     if not opening.wanted(tx.plan) or not opening.looked_at(group, receipt.id.client):
         return
@@ -58,7 +57,7 @@ def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 
 
 def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
-    """Has holders look into what a client had sent before a flaw was found in its envelope."""
+    """Has holders look into what a client sent before a flaw was found in its envelope."""
     known = tx.federation.committees  # what came may be sealed for one before the newest
     for holder in dict.fromkeys(h for each in known for h in each.holders):
         for receipt in opening.unexamined(tx, group, holder):
@@ -67,11 +66,11 @@ def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
 
 
 def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
-    """A holder has looked into an envelope; a flaw drops the submission before anything is opened.
+    """Journals what a holder found in an envelope; a flaw drops the submission if it can.
 
     No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
     asked it is too late (this one will refuse its share). Then, or if the holder is not believed,
-    it is noted, and the client remembered; so is what others find in a submission that is dropped.
+    the flaw is noted, and the client remembered; so is what others find in a dropped submission.
 
     Raises:
         Conflict: the holder was shown another receipt of this name.
@@ -100,7 +99,7 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
 
 
 def leave_out_doubted(tx: Transaction, group: GroupState) -> None:
-    """Leaves out what stayed in although a holder found a flaw, if nobody can open it any more.
+    """Leaves out submissions that stayed in despite a flaw, and that too few can open now.
 
     Others of its key holders were to open it, and are on the roster no more. A holder that accuses
     more clients than it is believed of has nobody left out: what it does not open waits.
@@ -114,7 +113,7 @@ def leave_out_doubted(tx: Transaction, group: GroupState) -> None:
 
 
 def stuck(tx: Transaction, group: GroupState) -> str:
-    """What waits because a holder that is not believed cannot be missed; empty: nothing does."""
+    """What waits because a holder that is not believed is needed; empty if nothing does."""
     waiting = opening.unopenable(tx, group)
     if not waiting:
         return ""
@@ -138,7 +137,7 @@ def _leave_out(
 
 
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
-    """Whether a flaw that changes nothing now was not told before: of what is here, or of whom."""
+    """Whether a flaw that changes nothing now was not noted before."""
     id = answer.id
     if id in group.open_receipts.receipts:
         return answer.holder not in group.open_receipts.doubted.get(id, ())
@@ -149,8 +148,7 @@ def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
 def _disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: str) -> str:
     """Why a holder is not believed; empty if it is.
 
-    Without the client the version must not lack members for the word of a few holders, while
-    others can open what it sent.
+    The version must not lack members on the word of a few holders while others can open it.
     """
     left = len(opening.left(tx, group, id))
     spare = _spare(tx, left)
@@ -170,7 +168,7 @@ def _spare(tx: Transaction, left: int) -> int:
 
 
 def give_up_lost(tx: Transaction, group: GroupState) -> None:
-    """Gives up what nobody opens any more, once there are successors; else nothing changes."""
+    """Gives up what nobody opens any more, once there are successors."""
     *earlier, newest = tx.federation.committees or (None,)
     lost = {c.committee: c for c in earlier if c is not None and not opening.is_able(tx, c)}
     # It is asked at every event: nobody looks through all receipts while nobody is lost.
@@ -266,9 +264,9 @@ def announced(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> No
 
 
 def _demand_few(tx: Transaction, holder: str) -> None:
-    """Two of each key: that it is there, and that those before are erased.
+    """Two announcements of each key: that it is there, and that those before are erased.
 
-    Else a holder that says one key after another would fill the journals of all clients.
+    Otherwise a holder that announces one key after another would fill the journals of all clients.
     """
     seconds = min(BETWEEN, tx.plan.section.cipher.envelope_seconds)
     cohorts = sum(group.number + 1 for group in tx.federation.groups.values())
@@ -278,7 +276,7 @@ def _demand_few(tx: Transaction, holder: str) -> None:
 
 
 def newest_keys(tx: Transaction) -> tuple[HolderKeys, ...]:
-    """What a client that subscribes is told: nothing while the kit's keys are the newest."""
+    """What a client that subscribes is told; nothing while the kit's keys are the newest."""
     keys = tuple(tx.federation.keys.newest.values())
     return (HolderKeys(tx.federation.incarnation, keys),) if keys else ()
 
@@ -296,16 +294,16 @@ def check_numbers(tx: Transaction, receipt: Receipt) -> None:
 def check_unerased(tx: Transaction, receipt: Receipt) -> None:
     """WrongVersion if too few holders still have the keys that a receipt is sealed for.
 
-    Journalled and dropped it would be asked for once more, and so on for ever.
+    Were it journalled and dropped, it would be asked for again without end.
     """
     if _stale(tx, receipt):
         raise WrongVersion(f"{receipt.id}: {_stale_text(tx)}")
 
 
 def drop_stale(tx: Transaction, group: GroupState) -> None:
-    """What too few holders have keys for is dropped, and asked for once more.
+    """Drops what too few holders have keys for, and asks for it once more.
 
-    Not of a cohort that is closed: its holders answer, or refuse.
+    The members of a closed cohort stay: its holders answer, or refuse.
     """
     if not opening.wanted(tx.plan):
         return
@@ -347,7 +345,6 @@ def release(tx: Transaction) -> None:
 
 
 def make_erase(tx: Transaction, holder: str) -> EraseKeys:
-    """Said again to a holder that subscribes."""
     return EraseKeys(tx.federation.incarnation, tx.federation.released.get(holder, 0))
 
 
@@ -364,6 +361,6 @@ def _needed(tx: Transaction, holder: str) -> int:
         number
         for (whose, number), owed in tx.federation.owed.items()
         if whose == holder
-        and any(groups[each.group].ask_of(each.client) == each.ask for each in owed)
+        and any(groups[group].ask_of(client) == ask for (group, client), ask in owed.items())
     )
     return min((*sealed, *asked), default=tx.federation.keys.number(holder))

@@ -25,7 +25,6 @@ def version(tx: Transaction) -> int:
 
 
 def due(tx: Transaction) -> int:
-    """The version whose evaluation is to begin now; 0 if there is none."""
     at, state = version(tx), tx.federation.evaluations
     if at not in tx.plan.evaluated or state.settled(at):
         return 0
@@ -35,7 +34,7 @@ def due(tx: Transaction) -> int:
 
 
 def asked(tx: Transaction, group: GroupState, member: str) -> int:
-    """What an invitation of a member says that it evaluates, or evaluates first; 0 for nothing."""
+    """The version that an invitation has its member evaluate, or evaluate first; 0 for none."""
     own, subject = tx.federation.groups.get(EVALUATION), tx.federation.evaluations.subject
     if own is None or group is own:
         return subject
@@ -49,13 +48,13 @@ def owes(own: GroupState, member: str) -> bool:
 
 
 def over(tx: Transaction, model_over: bool) -> bool:
-    """Whether no evaluation is under way, and none will begin. `model_over`: it is made."""
+    """Whether no evaluation is under way, and none will begin; `model_over`: the model is made."""
     group = tx.federation.groups.get(EVALUATION)
     return model_over and not due(tx) and (group is None or group.phase is Phase.WAITING)
 
 
 def skip_lost(tx: Transaction, group: GroupState) -> None:
-    """An evaluation that was begun and came to nothing is skipped, or the last one tried again."""
+    """Skips an evaluation that began and failed; the last version's is tried again."""
     state = tx.federation.evaluations
     subject = state.subject
     if group.phase is not Phase.WAITING or not subject or state.settled(subject):
@@ -79,7 +78,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str) -> W
 
 
 def hold_back(tx: Transaction, group: GroupState) -> Wait | None:
-    """Whether a round of the model that could open waits; an evaluation may be skipped instead."""
+    """What a round of the model that could open waits for; an evaluation may be skipped instead."""
     at, keep, state = due(tx), unkept(tx), tx.federation.evaluations
     if keep:
         return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")
@@ -95,9 +94,7 @@ def hold_back(tx: Transaction, group: GroupState) -> Wait | None:
 
 
 def await_evaluator(tx: Transaction, at: int) -> Wait | None:
-    """A designated evaluator has one round's time, unless it has left the run; without it the
-    evaluation is skipped.
-    """
+    """Waits one round's time for a designated evaluator, then skips the evaluation."""
     name, rule = tx.plan.evaluator, tx.plan.section.group[0].rule
     until = tx.federation.evaluations.since + rule.deadline
     if name in tx.federation.retired | tx.federation.isolated.keys():
@@ -111,7 +108,7 @@ def await_evaluator(tx: Transaction, at: int) -> Wait | None:
 
 
 def declined(tx: Transaction, at: int, reason: str) -> None:
-    """The designated evaluator will not judge this version, and nobody waits for it."""
+    """Skips a version that the designated evaluator will not judge."""
     if due(tx) == at:
         tx.write(EvaluationSkipped(at, f"{tx.plan.evaluator}: {reason}"))
 

@@ -44,8 +44,8 @@ from secureps.roles.pinned_run import PinnedRun
 def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
     """Refuses a party that holds a run while this coordinator holds none; None if it is new.
 
-    An empty folder may be a volume that is not mounted. A run that is founded over it would send
-    everybody away from the one that they have, with all that cannot be made again.
+    An empty folder may be a volume that is not mounted: a new run would send everybody away from
+    the run that they have.
     """
     if not run:
         tx.sessions.elsewhere.pop(party, None)
@@ -63,7 +63,7 @@ def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
 def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
     """NotReady while servers, or half of all clients, were lately heard to hold a run.
 
-    Fewer clients stop nothing: each of them could say so for ever.
+    Fewer clients stop nothing: each of them could say so without end.
     """
     lately = {p for p, at in tx.sessions.elsewhere.items() if tx.now - at < tx.plan.section.lease}
     clients = {certificate.name for certificate in settings.roster.clients()}
@@ -115,7 +115,6 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
 
 
 def make_configure(tx: Transaction) -> Configure:
-    """Which run this is, and where its shards are now."""
     known = tx.federation
     return Configure(known.incarnation, known.run, known.placement, known.addresses)
 
@@ -131,7 +130,7 @@ def tell_moved(tx: Transaction) -> None:
 
 
 def found_from_file(tx: Transaction, settings: PinnedRun) -> None:
-    """The same from the plan's file, as soon as everybody is up."""
+    """Founds the run from the plan's file, as soon as everybody is up."""
     if settings.initial is None or tx.federation.pinned is not None:
         return
     with suppress(NotReady):  # whoever comes back, or comes new, asks again
@@ -198,7 +197,8 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         raise Malformed(f"{party}: a group has one newest cohort of which there are sums")
     if elsewhere := _elsewhere(tx, event, role):
         return elsewhere
-    if apart := _check_progress(tx, event, role):
+    check = _shard_ahead if role == "shard" else _holder_apart
+    if federation.pinned is not None and (apart := check(tx, event)):
         return apart
     if role == "shard":
         tx.sessions.reached[party] = _whole(tx, event)
@@ -225,9 +225,9 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
 
 
 def _whole(tx: Transaction, event: Register) -> frozenset[str]:
-    """The groups that a shard has all of: it may have prepared the newest version, not heard more.
+    """The groups of which a shard has the newest version, or the one before.
 
-    One that is further behind adopts what others have, and registers again.
+    A shard that is further behind adopts what others have, and registers again.
     """
     groups = tx.federation.groups
     known = {at.group: at.version for at in event.reached}
@@ -250,17 +250,11 @@ def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
     return None
 
 
-def _check_progress(tx: Transaction, event: Register, role: str) -> NotReady | None:
-    """Checks that the progress of a server of this run agrees with this journal."""
-    if tx.federation.pinned is None:
-        return None
-    return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, event)
-
-
 def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
-    """Shards do what is journalled here first: it ends if one of them knows other.
+    """Ends this coordinator if a shard knows more, or other, than its journal.
 
-    They are its own operator's, so that nobody else can end it so.
+    Shards do only what was journalled here first. They are this operator's own, so that nobody else
+    can end a coordinator like this.
     """
     ahead = next(_newer(tx, event), "")
     if not ahead:
@@ -274,10 +268,7 @@ def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
 
 
 def _newer(tx: Transaction, event: Register) -> Iterator[str]:
-    """What a shard has that the journal here has not, or has otherwise, in words.
-
-    What a shard hears of is journalled here before, and a cohort's number is no other one's.
-    """
+    """What a shard has that the journal here lacks or contradicts, in words."""
     groups, epoch = tx.federation.groups, tx.federation.placement.epoch
     for at in event.reached:
         if at.group in groups and at.version > groups[at.group].version:
@@ -308,9 +299,9 @@ def _newer(tx: Transaction, event: Register) -> Iterator[str]:
 
 
 def _holder_apart(tx: Transaction, event: Register) -> NotReady | None:
-    """A holder that forgot what it opened is refused, one that is ahead of us is not counted.
+    """Refuses a holder that forgot what it opened; does not count one that is ahead.
 
-    Its word alone does not end a coordinator: it is no more than one holder that is away.
+    Its word alone does not end a coordinator: it is only one holder that is away.
     """
     party, federation = event.party, tx.federation
     reached = {at.group: at.version for at in event.reached}

@@ -1,11 +1,11 @@
 """What the coordinator knows of one group: its version, its round or its stream, its cohort.
 
-    Clocks             of a group without rounds: who trains, and whose clock is where
-    OpenReceipts       the receipts whose fate is open, and who found them in order
+    Clocks             of a group without rounds: the members that train, and their clocks
+    OpenReceipts       receipts that are not settled, and the holders that found them in order
     CohortInProgress   what shards and key holders have said of the cohort that is closed
     GroupState         all of it
 
-Of all groups together: which versions were evaluated, and which a checkpoint has.
+And of all groups together: which versions were evaluated, and which a checkpoint has.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ def after_pause(moment: float, since: float, until: float) -> float:
 
 @dataclass(slots=True)
 class Clocks:
-    """Of a group without rounds: who trains, whose clock is where; shown to the rule.
+    """The members of a group without rounds, and their clocks; shown to the rule.
 
-    A member takes part from the moment at which it is live until its lease runs out; what it sent
-    waits on, and what it is training may still come.
+    A member takes part while it is live; what it sent stays when it leaves, and what it is training
+    may still come.
 
     Args:
         clocks: the clock of each member that takes part (`policy.rules.rule`).
         moved: when each member's clock last moved, or when it was asked for its next update.
-        passed: members that were waited for too long, and have not sent since.
-        training: who was asked, from which base on, and has not answered.
+        passed: members that others have waited for too long, and that have not sent since.
+        training: clients that were asked and have not answered, with the base to train from.
         sent: the newest base that each client has contributed from.
-        arrived: when each submission that waits came, in seconds of the run's clock.
+        arrived: when each waiting submission came, in seconds of the run's clock.
         again: submissions that were sealed anew, and count for no clock.
-        returning: submissions that were taken out again, for their blocks were lost.
-        refused: since which version how often what a client sent was refused on its way, or was
-            lost and not sent again, and when it last was.
-        spent: whom the plan's budget allows no further update.
+        returning: submissions whose blocks were lost, and that are to come again.
+        refused: by client, the version since which what it sent was refused on its way (or lost and
+            not sent again), how often, and when last.
+        spent: clients that the plan's budget allows no further update.
         closed: cohorts that are settled.
     """
 
@@ -71,21 +71,20 @@ class Clocks:
     closed: int = 0
 
     def enter(self, client: str, clock: int, at: float) -> None:
-        """A member takes part, at this clock."""
         self.clocks[client], self.moved[client] = clock, at
 
     def leave(self, client: str) -> None:
-        """It does no more; it may still send what it trains."""
+        """Drops a member's clock; it may still send what it trains."""
         self.clocks.pop(client, None)
         self.moved.pop(client, None)
 
     def pass_over(self, client: str) -> None:
-        """Nobody waits for it until it sends again: then it enters anew."""
+        """Waits no more for a member until it sends again and so enters anew."""
         self.leave(client)
         self.passed.add(client)
 
     def exhaust(self, client: str) -> None:
-        """Its budget is spent: it is never asked again, and nobody waits for it."""
+        """Drops a member whose budget is spent: it is never asked again."""
         self.leave(client)
         self.passed.discard(client)
         self.spent.add(client)
@@ -98,22 +97,22 @@ class Clocks:
         self.training.pop(client, None)
 
     def next_base(self, client: str, version: int) -> Base:
-        """What the client's next update is trained from, if `version` is the newest."""
         last = self.sent.get(client)
         if last is None or last.version < version:
             return Base(version, 0)
         return Base(version, last.step + 1)
 
     def ask(self, client: str, base: Base, at: float) -> None:
-        """It is asked to train from this base, or a newer one."""
+        """Asks a client to train from this base, or a newer one."""
         self.training[client] = base
         if client in self.moved:
             self.moved[client] = at
 
     def arrive(self, id: SubmissionId, base: Base, at: float, again: bool = False) -> None:
-        """An update is here; one that returns comes before later ones, and was counted before.
+        """Takes in an update.
 
-        One that is sealed `again` was counted as what it was sealed as first.
+        One that returns comes before later ones, and was counted before. One that is sealed `again`
+        was counted as what it was sealed as first.
         """
         if id in self.returning:
             del self.returning[id]
@@ -131,14 +130,14 @@ class Clocks:
             self.enter(id.client, self.clocks[id.client] + 1, at)
 
     def remove(self, ids: Iterable[SubmissionId]) -> None:
-        """These do not wait any more: they are summed, or given up."""
+        """Drops submissions that are summed, or given up."""
         for id in ids:
             self.arrived.pop(id, None)
 
     def refuse(self, client: str, version: int, at: float) -> None:
-        """What it was asked for was refused on its way, while `version` is the newest.
+        """Notes that what a client sent was refused on its way, while `version` is the newest.
 
-        It is asked anew; after three times seldom, and nobody waits for it until it sends.
+        It is asked anew; after MOST_REFUSED times seldom, and nobody waits for it until it sends.
         """
         self.training.pop(client, None)
         self._count(client, version, at)
@@ -150,23 +149,22 @@ class Clocks:
             self.pass_over(client)
 
     def rests_until(self, client: str, version: int, pause: float) -> float:
-        """Until when it is asked for nothing, if this version is the newest: so long after it was
-        refused too often."""
+        """Until when a client is not asked, for it was refused too often at this version."""
         since, times, last = self.refused.get(client, (version, 0, 0.0))
         return last + pause if since == version and times >= MOST_REFUSED else -math.inf
 
     def withdraw(self, lost: Mapping[SubmissionId, Base], at: float) -> None:
-        """The blocks of these were lost: they come once more, or never."""
+        """Takes out submissions whose blocks were lost: they come once more, or never."""
         self.remove(lost)
         self.returning |= lost
         for client in {id.client for id in lost} & self.moved.keys():
             self.moved[client] = at
 
     def drop(self, ids: Iterable[SubmissionId], version: int, at: float) -> None:
-        """These are given up: they count for no later cohort, and others may be sent for it.
+        """Gives submissions up: they count for no later cohort, and others may be sent for it.
 
-        Of what was to return and never does, if it was its client's newest, the client may make it
-        anew from the same base; but not for ever (`refuse`).
+        A submission that was to return and never does may be made anew from the same base, if it
+        was its client's newest; but not without end (`refuse`).
         """
         self.remove(ids)
         for id in ids:
@@ -181,7 +179,7 @@ class Clocks:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
 
     def stand_still(self, since: float, until: float) -> None:
-        """Time spent in a pause of the run does not count for anybody."""
+        """Moves all moments by a pause of the run."""
         self.moved = {c: after_pause(at, since, until) for c, at in self.moved.items()}
         self.arrived = {id: after_pause(at, since, until) for id, at in self.arrived.items()}
         self.refused = {
@@ -190,11 +188,10 @@ class Clocks:
         }
 
     def settle(self) -> None:
-        """A cohort is part of a version, or came to nothing."""
+        """Counts a cohort that was committed or burnt."""
         self.closed += 1
 
     def state(self, version: int, live: Set[str], since: float | None) -> RuleState:
-        """As the rule sees it, now and after whatever is folded next."""
         return RuleState(
             version=version,
             live=live,
@@ -210,18 +207,18 @@ class Clocks:
 
 @dataclass(slots=True)
 class OpenReceipts:
-    """The receipts of a group whose fate is open.
+    """The receipts of a group that are not settled.
 
-    What is asked for at every event follows each receipt as it comes and goes, so that nobody looks
+    What is asked for at every event is kept up to date with each receipt, so that nobody looks
     through all of them.
 
     Args:
-        enough: holders of a committee that must find a submission in order; 0: nobody looks.
+        enough: how many holders of a committee must find a submission in order; 0: none look.
         receipts: in the order in which they came.
-        examined: the holders that found nothing wrong with a submission, where one has.
-        doubted: those that found a flaw, and it stays in all the same.
-        ready: those that enough holders found in order.
-        clients: the submissions of each client that is here with any.
+        examined: by submission, the holders that found nothing wrong with it.
+        doubted: by submission, the holders that found a flaw, although it stays in.
+        ready: submissions that enough holders found in order.
+        clients: the submissions of each client that has any here.
         changes: how often `ready` has changed.
     """
 
@@ -236,30 +233,28 @@ class OpenReceipts:
     """Into how many of those that are not ready each holder has looked."""
 
     def put(self, receipt: Receipt) -> None:
-        """A receipt was accepted."""
         self.receipts[receipt.id] = receipt
         self.clients.setdefault(receipt.id.client, {})[receipt.id] = None
         if not self.enough:
             self._make_ready(receipt.id)
 
     def look(self, id: SubmissionId, holder: str) -> None:
-        """A holder found nothing wrong with a submission that is here."""
+        """Notes that a holder found nothing wrong with a submission that is here."""
         self._answer(self.examined, id, holder)
         if id not in self.ready and len(self.examined[id]) >= self.enough:
             self._looked.subtract(self.answered(id))
             self._make_ready(id)
 
     def doubt(self, id: SubmissionId, holder: str) -> None:
-        """It found a flaw, and whatever is here stays."""
+        """Notes that a holder found a flaw in a submission that stays in."""
         if id in self.receipts:
             self._answer(self.doubted, id, holder)
 
     def answered(self, id: SubmissionId) -> frozenset[str]:
-        """Who has looked into a submission, whatever was found."""
+        """The holders that have looked into a submission, whatever they found."""
         return self.examined.get(id, frozenset()) | self.doubted.get(id, frozenset())
 
     def remove(self, id: SubmissionId) -> None:
-        """It waits no more, if it does."""
         if self.receipts.pop(id, None) is None:
             return
         of_client = self.clients[id.client]
@@ -276,12 +271,11 @@ class OpenReceipts:
             self._looked.subtract(by)
 
     def clear(self) -> None:
-        """Nothing is here."""
         for id in tuple(self.receipts):
             self.remove(id)
 
     def looked_into_all(self, kept: Collection[SubmissionId]) -> frozenset[str]:
-        """Holders that have looked into all that are not ready, and into these that are."""
+        """Holders that looked into all submissions that are not ready, and these ready ones."""
         waiting = len(self.receipts) - len(self.ready) + len(kept)
         found = self._looked + Counter(h for id in kept for h in self.answered(id))
         return frozenset(holder for holder, count in found.items() if count == waiting)
@@ -304,8 +298,8 @@ class CohortInProgress:
 
     Args:
         held: by shard, its sums; opened: the digests of the opened sums, by block.
-        shares, refusals: what holders of a committee answered; answered_at: when the last did.
-        failed: the holders whose sum of keys was tried in vain, each time.
+        shares, refusals: what holders of a committee answered; answered_at: when the last one did.
+        failed: by attempt, the holders whose sum of keys did not open the cohort.
         key: the sum that is tried; opened_by: the holders whose answers gave it.
     """
 
@@ -339,34 +333,25 @@ class Phase(Enum):
     DONE = "done"
 
 
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """What a client of a group was asked for when a holder announced another key."""
-
-    group: str
-    client: str
-    ask: Ask | None
-
-
 @dataclass(slots=True)
 class GroupState:
-    """One group's life.
+    """The state of one group.
 
-    Of the committed version: `scale` under adaptive clipping, `states` the digests of its shards'
-    files, `history` the digest of every one; `coming` is what shards have made of the next, each
-    its part, of version 0 without a cohort.
-
-    `open_receipts` are those whose fate is open, `missing` what was among them until a shard lost
-    its blocks, and may come again while the round is open. `making` is the cohort that is closed,
-    `number` the newest one's. `suspicion` is what cohorts that came to nothing say of members.
-
-    `stream`, while updates are taken without rounds, is who trains and whose clock is where.
-    `sitting_out` is who takes no part until the next version, `absences` why clients take none in
-    it. `spoilt` are the cohorts that were burnt since the newest version, `lost` whose members
-    cannot send the same once more; `invited` are those who are asked to, `suspicion.chosen` for
-    whom that round is.
-
-    `resigned` is why a row-block stays at its version for good, empty while it may go on.
+    Args:
+        version: that is committed; blocks: its digests; scale: of its clip, where that is adaptive;
+            states: by shard, the digest of its file; history: by version, the digest of the model.
+        coming: what shards have made of the next version; of version 0 without a cohort.
+        invited: members of the open round; without rounds those that are to send once more what a
+            burnt cohort had of them, and `suspicion.chosen` all of that set.
+        open_receipts: receipts that are not settled; missing: submissions of the open round whose
+            blocks a shard lost, and that may come again.
+        making: the cohort that is closed; number: of the newest one.
+        suspicion: what burnt cohorts say of members.
+        stream: while updates are taken without rounds, the members that train and their clocks.
+        sitting_out: clients that take no part until the next version; absences: why clients do not.
+        spoilt: the cohorts that were burnt since the newest version; lost: clients of these that
+            cannot send the same once more.
+        resigned: why a row-block stays at its version for good, empty while it may go on.
     """
 
     name: str
@@ -396,7 +381,6 @@ class GroupState:
 
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
-        """Those whose fate is open, in the order in which they came."""
         return self.open_receipts.receipts
 
     def why_out(self, clients: Iterable[str]) -> str:
@@ -405,7 +389,6 @@ class GroupState:
 
     @property
     def digest(self) -> bytes:
-        """Digest of the committed version; what an update must have been trained on."""
         return model_digest(self.name, self.version, self.blocks)
 
     @property
@@ -416,38 +399,33 @@ class GroupState:
 
     @property
     def closed_cohort(self) -> CohortInProgress:
-        """The cohort in the making, where there is one: from its close until it is settled."""
+        """The cohort in progress, where there is one: from its close until it is settled."""
         assert self.making is not None
         return self.making
 
     @property
     def cohort(self) -> Cohort | None:
-        """Who is in the cohort in the making."""
         return None if self.making is None else self.making.cohort
 
     @property
     def weights(self) -> dict[str, int]:
-        """The clients of the cohort in the making, and their weights."""
+        """The clients of the cohort in progress, and their weights."""
         members = self.cohort.members if self.cohort is not None else ()
         return {member.id.client: member.weight for member in members}
 
     @property
     def streaming(self) -> bool:
-        """Whether updates are taken without rounds now."""
         return self.stream is not None
 
     @property
     def open_stream(self) -> Clocks:
-        """Who trains, while there are no rounds."""
         assert self.stream is not None
         return self.stream
 
     def next_base(self, client: str, version: int) -> Base:
-        """What the client's next update is trained from, if `version` is the newest."""
         return Base(version, 0) if self.stream is None else self.stream.next_base(client, version)
 
     def round_state(self, live: Set[str], left_out: int = 0) -> RuleState:
-        """What the rule may look at."""
         return RuleState(
             version=self.version,
             live=live,
@@ -472,33 +450,31 @@ class GroupState:
 
     @property
     def pending(self) -> tuple[SubmissionId, ...]:
-        """The submissions whose fate is open: those that wait, and those that are to come again."""
+        """The submissions that are not settled: those here, and those that are to come again."""
         return (*self.receipts, *sorted(self.returning))
 
     def waits(self, id: SubmissionId) -> bool:
-        """Whether a submission is one of them."""
         return id in self.receipts or id in self.returning
 
     def ask_of(self, client: str) -> Ask | None:
-        """What a client was asked for and has not sent, None if nothing: another for another."""
+        """What a client was asked for and has not sent; None for nothing."""
         if not self.awaits(client):
             return None
         return self.round, None if self.stream is None else self.stream.training.get(client)
 
     @property
     def returning(self) -> Collection[SubmissionId]:
-        """Those that are to come again."""
         return self.missing if self.stream is None else self.stream.returning
 
     def closed_over(self, id: SubmissionId) -> bool:
-        """Whether a submission is part of the cohort in the making, or too late for it."""
+        """Whether a submission is part of the cohort in progress, or too late for it."""
         if not self.streaming:
             return self.cohort is not None and id in self.receipts
         return self.cohort is not None and any(m.id == id for m in self.cohort.members)
 
     @property
     def summed(self) -> tuple[SubmissionId, ...]:
-        """The submissions that are settled with the cohort in the making, or with the round."""
+        """The submissions that are settled with the cohort in progress, or with the round."""
         if self.streaming and self.cohort is not None:
             return tuple(member.id for member in self.cohort.members)
         return self.pending
@@ -520,7 +496,7 @@ class GroupState:
     def begin_set(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
         """Asks exactly these clients of a burnt cohort to send once more what they sent for it.
 
-        Whatever they made after that was dropped, was in no cohort, and may be made anew.
+        What they made after that was dropped, was in no cohort, and may be made anew.
         """
         self.round, self.invited, self.opened_at, self.reason = number, clients, at, reason
         self.suspicion = self.suspicion.opened_for(clients)
@@ -530,12 +506,12 @@ class GroupState:
             self.open_stream.sent[client] = Base(places[client].version, places[client].step)
 
     def end_set(self, at: float, reason: str) -> None:
-        """The stream goes on as it did, with the clocks that it had."""
+        """Goes on with the stream and the clocks that it had."""
         self.invited, self.opened_at, self.reason = frozenset(), at, reason
         self.open_stream.again.clear()
 
     def burn(self, reason: str) -> None:
-        """The cohort in the making comes to nothing: its members sit out until the next version."""
+        """Burns the cohort in progress: its members sit out until the next version."""
         self.spoilt += (self.cohort,) if self.cohort is not None else ()
         self.lost -= self.weights.keys()  # what they lost was an older one
         if not self.streaming and (self.making is None or not self.making.opened):
@@ -544,22 +520,21 @@ class GroupState:
         self.absences |= dict.fromkeys(self.weights, f"{SITS_OUT}: {reason}")
 
     def forget_spoilt(self) -> None:
-        """Another version is to be made, or another model evaluated."""
+        """Forgets burnt cohorts: another version is to be made, or model evaluated."""
         self.spoilt, self.lost = (), frozenset()
         self.absences.clear()
 
     @property
     def burnt_members(self) -> dict[str, Member]:
-        """By client: what it sent last for a burnt cohort."""
+        """By client, the newest submission of it in a burnt cohort."""
         return {member.id.client: member for cohort in self.spoilt for member in cohort.members}
 
     @property
     def places(self) -> dict[str, Member]:
-        """Those of them that their clients may send once more."""
+        """Of `burnt_members`, the submissions that their clients may send once more."""
         return {c: m for c, m in self.burnt_members.items() if c not in self.lost}
 
     def may_return(self, id: SubmissionId) -> bool:
-        """Whether a submission is the last of its client in a burnt cohort."""
         member = self.burnt_members.get(id.client)
         return member is not None and member.id == id
 
@@ -574,14 +549,13 @@ class GroupState:
             self.lost |= {client}
 
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
-        """Removes submissions that wait no more."""
         for id in ids:
             self.open_receipts.remove(id)
             if self.stream is not None:
                 self.stream.remove((id,))
 
     def lose(self, ids: Iterable[SubmissionId], at: float) -> None:
-        """Blocks of these are lost: they are sent again."""
+        """Has submissions sent again whose blocks are lost."""
         if self.streaming:
             lost = [self.receipts[id] for id in ids if id in self.receipts]
             self.open_stream.withdraw({each.id: Base(each.version, each.step) for each in lost}, at)
@@ -590,7 +564,6 @@ class GroupState:
         self.let_go(ids)
 
     def receive(self, at: float, receipt: Receipt) -> None:
-        """A receipt was accepted."""
         self.open_receipts.put(receipt)
         self.missing -= {receipt.id}
         if self.streaming:
@@ -609,19 +582,17 @@ class GroupState:
             self.forget(client)
 
     def forget(self, client: str) -> None:
-        """It will not send what it was asked for without rounds."""
+        """Waits no more for what a client was asked for without rounds."""
         if self.stream is not None:
             self.stream.forget(client)
 
     def stand_still(self, since: float, until: float) -> None:
-        """Time spent in a pause of the run does not count towards deadlines."""
         if self.opened_at is not None:
             self.opened_at = after_pause(self.opened_at, since, until)
         if self.stream is not None:
             self.stream.stand_still(since, until)
 
     def end_round(self) -> None:
-        """Between rounds."""
         self.invited = frozenset()
         self.opened_at = None
         self.extensions = 0
@@ -635,7 +606,6 @@ class GroupState:
         self.coming = {}
 
     def apply_stream(self, at: float, record: records.StreamRecord) -> None:
-        """Folds a record of a group without rounds."""
         match record:
             case records.StreamBegan():
                 self.stream, self.phase, self.opened_at = Clocks(), Phase.COLLECTING, at
@@ -669,7 +639,7 @@ class GroupState:
 
 @dataclass(slots=True)
 class Evaluations:
-    """What became of the versions that were to be evaluated.
+    """The evaluations of a run.
 
     Args:
         results: by version; skipped: why, by version.
@@ -687,15 +657,13 @@ class Evaluations:
 
     @property
     def newest(self) -> tuple[VersionEvaluated, ...]:
-        """All results, in the order of versions."""
         return tuple(self.results[version] for version in sorted(self.results))
 
     def settled(self, version: int) -> bool:
-        """Whether a version was evaluated, or never will be."""
         return version in self.results or version in self.skipped
 
     def begin(self, model: tuple[GroupState, ...]) -> None:
-        """Members are asked to evaluate the version that the model is at."""
+        """Has members evaluate the version that the model is at."""
         version = model[0].version
         self.rounds = self.rounds + 1 if version == self.subject else 1
         self.subject, self.model = version, tuple(group.digest for group in model)
@@ -708,7 +676,7 @@ newest checkpoint while none can be made: a restart redoes no more, and outboxes
 
 @dataclass(slots=True)
 class CheckpointState:
-    """A checkpoint in the making, or the last complete ones.
+    """A checkpoint in the making, or a complete one.
 
     `evaluations` is how many results were there when it was ordered, for its manifest to name.
     """
@@ -720,14 +688,13 @@ class CheckpointState:
     complete: bool = False
 
     def version_of(self, group: str) -> int:
-        """The version of a group in this checkpoint; -1 if it is not in it."""
         return next((gv.version for gv in self.versions if gv.group == group), -1)
 
 
 def too_far(
     groups: Collection[GroupVersion], checkpoints: Sequence[CheckpointState], every: int
 ) -> bool:
-    """Whether a group is as far ahead of the newest whole checkpoint as it may be.
+    """Whether a group is as far ahead of the newest complete checkpoint as it may be.
 
     Args:
         every: the plan's `checkpoint_every`.
@@ -741,7 +708,7 @@ def too_far(
 def stand_still(
     since: float, until: float, groups: Iterable[GroupState], evaluations: Evaluations
 ) -> None:
-    """Time between these two moments does not count towards deadlines of these groups."""
+    """Keeps time between these two moments from counting towards deadlines of these groups."""
     evaluations.since = after_pause(evaluations.since, since, until)
     for group in groups:
         group.stand_still(since, until)

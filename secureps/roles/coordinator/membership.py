@@ -42,11 +42,11 @@ from secureps.wording import named, printable
 
 
 def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Proposal | None:
-    """A client takes part, or says anew which groups it contributes to; the first founds the run.
+    """Takes a client in, or the groups that it newly contributes to; the first founds the run.
 
     Returns:
-        what it hears if it holds a run, and this coordinator holds none; or if it has yet to tell
-        digests of the tensors that the plan freezes.
+        the refusal if it holds a run, and this coordinator none; the plan, if it has yet to tell
+        digests of the tensors that the plan freezes; None if it is in.
 
     Raises:
         WrongShape: the run trains another model than its own.
@@ -80,9 +80,9 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
 
 
 def _demand_constant(tx: Transaction, client: str) -> None:
-    """Three records of one client in a lease's time: it joins, knows its groups, has counted.
+    """Allows a client three records in a lease's time: it joins, knows its groups, has counted.
 
-    Else a client that says one thing and then another would fill the journal.
+    Otherwise a client that says one thing and then another would fill the journal.
     """
     times, lease = tx.federation.joined.get(client, ()), tx.plan.section.lease
     if len(times) == 3 and (left := times[0] + lease - tx.now) > 0:
@@ -120,7 +120,6 @@ def revoke(tx: Transaction, roster: Roster) -> None:
 
 
 def announce(tx: Transaction, text: str) -> None:
-    """Everybody hears of a new roster."""
     for party in sorted(tx.watchers):
         tx.order(party, RosterChanged(tx.federation.incarnation, text))
 
@@ -141,8 +140,7 @@ def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> 
 
 
 def _tell(tx: Transaction, party: str, roster: Roster) -> None:
-    text = roster.text
-    tx.order(party, RosterChanged(tx.federation.incarnation, text))
+    tx.order(party, RosterChanged(tx.federation.incarnation, roster.text))
 
 
 def decline(tx: Transaction, message: Decline) -> None:
@@ -195,8 +193,8 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
 def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
     """A client says that it no longer has what it was to send again.
 
-    In an open round it trains once more instead: of what it lost nothing was opened. Of a founding
-    model that not all shards have there is another one.
+    In an open round it trains once more instead: of what it lost nothing was opened. A founding
+    model that not all shards have is replaced by another one.
     """
     here, federation = tx.sessions, tx.federation
     pending = federation.pending(client)
@@ -273,5 +271,5 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
 
 
 def said(reason: str) -> str:
-    """Another party's own words, as they are kept."""
+    """The words of another party as they are kept."""
     return printable(reason[: commit.REASON_LIMIT])

@@ -46,19 +46,19 @@ from secureps.wording import named
 
 
 def committee_at(tx: Transaction, group: str, version: int) -> KeyCommittee:
-    """Whom updates of a group are sealed for that were trained from this version."""
+    """The holders for whom updates of a group from this version are sealed."""
     known = tx.federation.committees
     return next((c for c in reversed(known) if c.begins(group) <= version), known[0])
 
 
 def holders_of(tx: Transaction, committee: bytes | None) -> tuple[str, ...]:
-    """Who is in the committee that a receipt or a cohort names; nobody where it names none."""
+    """The holders of the committee that a receipt or a cohort names; none if it names none."""
     known = tx.federation.committees
     return next((c.holders for c in known if c.committee == committee), ())
 
 
 def other_holders(tx: Transaction, group: GroupState) -> str:
-    """Whom the newest version is sealed for, where they are not those of the roster; else empty."""
+    """For whom the newest version is sealed, if not for the roster's holders; else empty."""
     known, version = tx.federation.committees, max(0, group.version)
     if not known or group.phase is Phase.DONE:
         return ""
@@ -71,14 +71,14 @@ def other_holders(tx: Transaction, group: GroupState) -> str:
 
 
 def is_able(tx: Transaction, committee: KeyCommittee) -> bool:
-    """Whether enough of them are on the roster: who was taken off it never opens anything again."""
+    """Whether enough of a committee are on the roster: one that was taken off opens nothing."""
     return sum(holder in tx.holders for holder in committee.holders) >= tx.plan.threshold
 
 
 def periods(tx: Transaction, group: str) -> Callable[[int], int] | None:
-    """Which base versions of a group may stand in one cohort: those with the same number.
+    """Maps a base version to its period: updates of one period may stand in one cohort.
 
-    None: all of them. Updates of one support and for one committee can be summed.
+    Updates of one support and for one committee can be summed. None: all versions are one period.
     """
     every = tx.plan.group(group).support_every
     later = {each.committee: each.begins(group) for each in tx.federation.committees[1:]}
@@ -99,7 +99,7 @@ def check_committee(tx: Transaction, receipt: Receipt) -> None:
 
 
 def form_committee(tx: Transaction, settings: PinnedRun) -> None:
-    """The holders of a roster open what is sealed from the next versions on, if they are others.
+    """Has the next versions sealed for the holders of the roster, if they are new.
 
     While they are not as many as the plan says, or a key is not here, those before them go on.
     """
@@ -142,7 +142,7 @@ def form_committee(tx: Transaction, settings: PinnedRun) -> None:
 
 
 def used_committees(tx: Transaction) -> tuple[KeyCommittee, ...]:
-    """Those whom something is sealed for, or will be from the next versions on."""
+    """Those for whom something is sealed, or will be from the next versions on."""
     known, groups = tx.federation.committees, tx.federation.groups.values()
     sealed = {receipt.committee for group in groups for receipt in group.receipts.values()}
     due = [committee_at(tx, group.name, max(0, group.version)) for group in groups] if known else []
@@ -150,18 +150,16 @@ def used_committees(tx: Transaction) -> tuple[KeyCommittee, ...]:
 
 
 def repeat_committees(tx: Transaction, client: str) -> None:
-    """A client hears for whom to seal, from the versions on that there are."""
     for committee in used_committees(tx):
         tx.order(client, SealFor(tx.federation.incarnation, committee))
 
 
 def wanted(plan: Plan) -> bool:
-    """Whether a committee opens the sums of a plan."""
     return plan.opening is Opening.COMMITTEE
 
 
 def short(tx: Transaction, group: GroupState) -> str:
-    """Why no round opens: too few holders are here to open anything; empty if enough are."""
+    """Why no round opens: too few holders are here to open it; empty if enough are."""
     if not wanted(tx.plan):
         return ""
     due = committee_at(tx, group.name, group.version).holders
@@ -175,7 +173,7 @@ def short(tx: Transaction, group: GroupState) -> str:
 
 
 def examined(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionId], str]:
-    """The submissions that the rule may see, and what others wait for; empty if there are none."""
+    """The submissions that the rule may see, and what others wait for; empty if none do."""
     open_receipts, held = group.open_receipts, kept(tx, group)
     shown: Collection[SubmissionId] = open_receipts.ready
     if held:
@@ -190,10 +188,10 @@ def examined(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionI
 
 
 def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
-    """What enough holders found in order, and the rule may not see yet.
+    """Submissions that enough holders found in order, and that the rule may not see yet.
 
-    Of a client in whose envelope a flaw was found, and that stayed in, every holder that is here
-    looks first, while there is time. What too few are left to open stays back until more are.
+    If a flaw was found in a client's envelope, and it stayed in, every holder that is here looks
+    first, while there is time. What too few are left to open stays back until more are.
     """
     opened = group.open_receipts
     stuck = frozenset(id for id in unopenable(tx, group) if id in opened.ready)
@@ -224,7 +222,7 @@ def unopenable(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
 
 
 def last_look(tx: Transaction, group: GroupState) -> float | None:
-    """Until when t holders do not suffice for those who are `flawed`; None: that is over."""
+    """Until when all holders look at what clients with a flaw sent; None: that is over."""
     assert group.opened_at is not None
     _, until = deadlines(tx, group, group.opened_at)
     return until if tx.now < until else None
@@ -233,7 +231,7 @@ def last_look(tx: Transaction, group: GroupState) -> float | None:
 def deadlines(tx: Transaction, group: GroupState, since: float) -> tuple[float, float]:
     """When a round that opened at `since` is to close, and when it must: seconds of the clock.
 
-    Without rounds, whoever seals once more is told no deadline, and has the plan's.
+    Without rounds a client that seals once more is told no deadline, and has the plan's.
     """
     rule = tx.plan.group(group.name).rule
     seconds = rule.deadline if group.streaming else tx.deadline(group.name)
@@ -244,8 +242,8 @@ def deadlines(tx: Transaction, group: GroupState, since: float) -> tuple[float, 
 def looked_at(group: GroupState, client: str) -> bool:
     """Whether holders look into what a client sends as soon as it comes.
 
-    Where no cohort waits for that (`PinnedRun.examined`) they look while they open it; but into
-    what comes of a client in whose envelope one found a flaw all look first (`kept`).
+    Where no cohort waits for that (`PinnedRun.examined`) they look while they open it; but all look
+    first into what comes of a client in whose envelope one found a flaw (`kept`).
     """
     return group.open_receipts.enough > 0 or client in group.suspicion.flawed
 
@@ -263,7 +261,7 @@ def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt
 
 
 def missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
-    """Says who of these has not answered, and how many suffice."""
+    """Says which of these have not answered, and how many suffice."""
     absent = [holder for holder in holders if holder not in answered]
     verb = "has" if len(absent) == 1 else "have"
     suffice = f"{tx.plan.threshold} of {len(holders)} suffice"
@@ -274,7 +272,7 @@ def missing(tx: Transaction, holders: Collection[str], answered: Collection[str]
 
 
 def asked(tx: Transaction, group: GroupState) -> tuple[str, ...]:
-    """Who opens the cohort that is closed."""
+    """The holders that open the cohort that is closed."""
     if not wanted(tx.plan):
         return tx.holders
     return holders_of(tx, group.closed_cohort.cohort.committee)
@@ -288,9 +286,9 @@ def silent(tx: Transaction, group: GroupState) -> tuple[str, ...]:
 
 
 def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tuple[str, ...]]]:
-    """Sums of keys (int32, little-endian) that may open the cohort, and whose shares give them.
+    """Sums of keys (int32, little-endian) that may open the cohort, with the holders they are of.
 
-    Those that were tried are left out.
+    Sums that were tried are left out.
     """
     committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
@@ -323,7 +321,6 @@ def _plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
 
 
 def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
-    """The shares that are there, by the holder's index."""
     length = _key_length(tx, group)
     indices = {holder: k for k, holder in enumerate(tx.plan.committee(asked(tx, group)).holders)}
     shares = group.closed_cohort.shares
@@ -331,12 +328,12 @@ def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
 
 
 def judged(tx: Transaction, group: GroupState, verified: Vector | None = None) -> Verdict:
-    """Who is off the polynomial of the others' answers, or of `verified` ones."""
+    """Which holders' answers are off the polynomial of the others, or of `verified` ones."""
     return judge(tx.plan.committee(asked(tx, group)), _answers(tx, group), verified)
 
 
 def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
-    """Who lied about a cohort that was opened, and why that is beyond doubt; nobody: empty."""
+    """Holders that lied about an opened cohort, and why that is beyond doubt; none: empty."""
     committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}

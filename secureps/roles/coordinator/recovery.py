@@ -1,13 +1,11 @@
-"""After a burnt cohort of a committee: whom the next one is for, when it closes, who is left out.
+"""After a burnt cohort of a committee: the next sets, when they close, and who is left out.
 
-While there is suspicion no rule is asked: holders allow certain sets of clients alone to follow
-a burnt cohort, and later cohorts are to show who spoilt it. In a group with rounds the next ones
-are for these sets. In one without, whoever stood in the cohort sits out until the next version,
-and others make that one; if too few others are here, the sets follow one after another. Then
-exactly the clients of a set seal the same updates anew, and these alone make the cohort, with the
-weights that they had.
-
-All that groups and clients are told of it is decided here.
+While there is suspicion no rule is asked: holders allow only certain sets of clients to follow
+a burnt cohort, and later cohorts are to show who spoilt it. In a group with rounds the next
+rounds are for these sets. In a group without rounds, the members of the cohort sit out until the
+next version, and others make that one; if too few others are here, the sets follow one after
+another. Then exactly the clients of a set seal the same updates anew, and these alone make the
+cohort, with the weights that they had.
 """
 
 from __future__ import annotations
@@ -38,17 +36,14 @@ from secureps.wording import named
 
 
 def chooses(tx: Transaction, group: GroupState) -> bool:
-    """Whether rounds of a group are for those whom suspicion chooses.
-
-    Without rounds others make the next version, where there are enough.
-    """
+    """Whether rounds of a group are for the clients that suspicion chooses."""
     return opening.wanted(tx.plan) and group.suspicion.chooses and not group.streaming
 
 
 def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
-    """Whom the next round is for, if these are live.
+    """The clients that the next round is for, if these are live.
 
-    Without rounds, of those alone who stood in a burnt cohort and may still send that update.
+    Without rounds, only those that stood in a burnt cohort and may still send that update.
     """
     federation, rule = tx.federation, tx.plan.bounds(group.name)
     cut: Cut = partial(halves, federation.run.id, group.name, group.version + 1)
@@ -125,7 +120,7 @@ def decide_set(tx: Transaction, group: GroupState) -> Close | Drop | Wait:
 
 
 def under_way(group: GroupState) -> bool:
-    """Whether, without rounds, a set stands to the test, or its cohort is being opened."""
+    """Whether, without rounds, a set is being tried, or its cohort opened."""
     return group.streaming and bool(group.suspicion.chosen)
 
 
@@ -135,7 +130,7 @@ def possible(tx: Transaction, group: GroupState) -> bool:
 
 
 def behind(tx: Transaction, group: GroupState) -> frozenset[str]:
-    """Who sits out, and may train from the newest version: in a burnt cohort it was behind.
+    """Clients that sit out, and may train from the newest version: they were behind when burnt.
 
     That is another update: none is in two sums, whatever was opened.
     """
@@ -147,7 +142,6 @@ def behind(tx: Transaction, group: GroupState) -> frozenset[str]:
 
 
 def sends_again(tx: Transaction, group: GroupState, client: str) -> bool:
-    """Whether a client that is invited is to send the same as before."""
     return opening.wanted(tx.plan) and client in group.places
 
 
@@ -172,7 +166,7 @@ def objection(group: GroupState, receipt: Receipt) -> str:
 
 
 def round_base(tx: Transaction, group: GroupState) -> Base:
-    """What updates of the open round come of."""
+    """The base of updates of the open round."""
     subject = tx.federation.evaluations.subject
     if group.name == EVALUATION and subject:
         return tx.plan.evaluated.base(group.version, subject)
@@ -180,9 +174,9 @@ def round_base(tx: Transaction, group: GroupState) -> Base:
 
 
 def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
-    """To train: in a round from the committed version, else from the newest when it begins.
+    """Invites to train: in a round from the committed version, else from the newest one.
 
-    Or to seal once more, under another sequence, what a burnt cohort had of it.
+    Or to seal once more, under another sequence, what a burnt cohort had of the client.
     """
     number, seconds = tx.federation.incarnation, tx.deadline(group.name)
     if not group.streaming:
@@ -200,7 +194,6 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
 
 
 def isolate(tx: Transaction, group: GroupState) -> None:
-    """Offenders that suspicion comes down to are on record, and left out from now on."""
     for client in sorted(group.suspicion.alone) if opening.wanted(tx.plan) else ():
         text = (
             f"{client} spoils cohorts: one{tx.plan.of(group.name)} did not open, and all others "
@@ -210,7 +203,7 @@ def isolate(tx: Transaction, group: GroupState) -> None:
 
 
 def end_if_hopeless(tx: Transaction, group: GroupState) -> None:
-    """A group is given up if nobody is left who might make its next version."""
+    """Gives a group up if nobody is left who might make its next version."""
     out, least = tx.federation.isolated, tx.plan.bounds(group.name).minimum
     if out and len(tx.clients - out.keys()) < least:
         text = f"{named(sorted(out))} left out, fewer than {least} clients are left"

@@ -4,15 +4,15 @@ A coordinator that nobody follows rules. While a standby follows, the coordinato
 that the standby lacks, and so loses nothing when the standby takes over. Two cases are left: the
 standby is away, or it has taken over, by command, and this process is it. Then the fence decides.
 
-    The coordinator begins a new incarnation, and orders nothing before all shards and as many key
-    holders as open a cohort obey it, durably. It asks one shard after another, by their names, and
-    then the key holders. Then it journals that nobody follows it, and rules.
+    The coordinator begins a new incarnation, and orders nothing before all shards and as many
+    key holders as open a cohort obey it, durably. It asks one shard after another, by their
+    names, and then the key holders. Then it journals that nobody follows it, and rules.
 
 Two never rule at once. Both would need all the shards that they have in common, and a shard obeys
-the newest incarnation alone and tells everybody which one that is. Of these shards both ask the
-same one first. Whoever comes second meets an incarnation that its journal does not know, and ends,
-before it has asked any other shard. So exactly one goes on: the standby only if the coordinator has
-not gone on without it. Once a coordinator has passed the fence, every shard tells the other one so.
+the newest incarnation alone and tells everybody which one that is. Both ask the same shard first.
+The second one meets an incarnation that its journal does not know, and ends, before it has asked
+any other shard. So exactly one goes on: the standby only if the coordinator has not gone on without
+it. Once a coordinator has passed the fence, every shard tells the other one so.
 
 A shard whose disk is lost has forgotten whom it obeyed, and so is asked last: another one knows. If
 all shards have lost theirs, the key holders know: any two sets that are large enough have an honest
@@ -48,11 +48,7 @@ STALE = "the coordinator went on without this standby, and has what this one doe
 
 
 def begin(tx: Transaction, elsewhere: bool) -> None:
-    """Prepares a start after which another coordinator may rule, and asks that one if it does.
-
-    Args:
-        elsewhere: the address of another coordinator is known.
-    """
+    """Prepares a start after which another coordinator may rule, and asks that one if it does."""
     if not tx.federation.reigns.follower:
         return
     if tx.federation.pinned is None:
@@ -64,7 +60,7 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
 
 
 def rules(tx: Transaction) -> bool:
-    """Whether nobody else rules, or can from now on without having everything."""
+    """Whether no other coordinator rules, or can begin to without having everything."""
     return not tx.federation.reigns.follower or tx.sessions.followed
 
 
@@ -120,18 +116,18 @@ def _shards(tx: Transaction) -> list[str]:
 
 
 def _every(tx: Transaction) -> set[str]:
-    """All shards that another coordinator may ask, and those that came since."""
+    """All shards that another coordinator may ask, also those that left since."""
     return {*tx.federation.placement.shards, *tx.federation.reigns.left}
 
 
 def _has_first(tx: Transaction) -> bool:
-    """Whether the shard obeys this one that either coordinator asks first: no other one rules."""
+    """Whether the shard that either coordinator asks first obeys this one: no other one rules."""
     first = min(_every(tx).difference(tx.federation.reigns.came), default="")
     return tx.sessions.obeyed.get(first) == tx.federation.incarnation
 
 
 def _asked_nobody(tx: Transaction) -> bool:
-    """Whether nobody can have obeyed an incarnation of this one that its follower does not know."""
+    """Whether nobody can have obeyed an incarnation that the follower does not know."""
     line = tx.federation.incarnation // LINE
     first = tx.federation.incarnation <= tx.federation.reigns.known.get(line, 0) + 1
     return tx.sessions.confirmed or (first and not tx.sessions.told)
@@ -142,7 +138,7 @@ def _obeying_holders(tx: Transaction) -> list[str]:
 
 
 def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
-    """NotReady to whoever needs a coordinator that rules, until this one does."""
+    """NotReady to a party that needs a ruling coordinator, until this one rules."""
     if rules(tx) or isinstance(event, ALWAYS):
         return
     if isinstance(event, requests.Subscribe) and sender in tx.sessions.obeyed:
@@ -183,7 +179,7 @@ def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
     """Ends this coordinator if the other one followed it and has taken over, or ends the other.
 
     It stays if a shard may have obeyed it under an incarnation that ends the other one: both would
-    end. One that has no run yet ends: the other one asks only if it has one.
+    end. A coordinator without a run ends: the other one asks only if it has one.
     """
     followed = tx.federation.reigns.taken_over(event.seen)
     if tx.federation.pinned is None or (followed and _asked_nobody(tx)):
@@ -195,5 +191,4 @@ def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
 
 
 def obeys(tx: Transaction, party: str, seen: int) -> None:
-    """Notes what a server obeys; calls overtake each other, so that the highest counts."""
     tx.sessions.obeyed[party] = max(seen, tx.sessions.obeyed.get(party, 0))

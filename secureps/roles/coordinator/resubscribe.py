@@ -1,4 +1,4 @@
-"""What is said again to a party that (re)subscribes: everything that still concerns it.
+"""Repeats to a party that (re)subscribes all orders that still concern it.
 
 Orders may be lost with the stream that they were on; all are idempotent.
 """
@@ -27,7 +27,7 @@ def repeat(
     unsettled: tuple[SubmissionId, ...],
     located: Located | None = None,
 ) -> None:
-    """Everything that still concerns `party`, in the order of the steps.
+    """Repeats what still concerns `party`, in the order of the steps.
 
     Args:
         unsettled: submissions whose fate it does not know: a client's own that lie in its outbox,

@@ -1,21 +1,36 @@
 """What follows from the load: blocks move, shards come and go, deadlines and buffers change.
 
-Row-blocks move as soon as it is known that shards have unlike much to do, and enough time has
-passed since the last decision; once enough versions were made too, the plan's policy decides. Each
-decision is journalled with its reason before anything is done about it, and never made again: a
-restart measures anew. A shard comes and goes by the act by which an operator has it come and go.
+Row-blocks move as soon as it is known that some shards have much more to do than others, and enough
+time has passed since the last decision; once enough versions were made, the plan's policy decides.
+Each decision is journalled with its reason before it is carried out, and never made again: a
+restart measures anew. A shard comes and goes by the same act that an operator gives.
+
+`Load` is what is measured between two decisions: by the coordinator, from its own records. Only how
+long models and updates are on their way clients say, and the median counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean, median
 
 from secureps.config.plan import BufferedSection, PrioritySection, ScalingSection, SyncSection
 from secureps.errors import ConfigError, Refused, UnknownParty
+from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.scaling import BlockAssigned, ScalingDecided, ScalingStatus, ScalingStep
+from secureps.messages.requests import CohortSteps, Submit, Telemetry
+from secureps.messages.scaling import (
+    BlockAssigned,
+    ScalingDecided,
+    ScalingStatus,
+    ScalingStep,
+    ShardLoad,
+)
+from secureps.messages.submission import UPDATE, Cohort, Held
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.balance import balance
 from secureps.policy.scaling.fitted import Fitted
@@ -24,17 +39,272 @@ from secureps.policy.scaling.policies import (
     Fixed,
     Limits,
     Observation,
+    Round,
     Rule,
     ScalingPolicy,
+    Waits,
     deed,
     stay,
 )
 from secureps.policy.tiers import room_to_make
-from secureps.roles.coordinator import resharding
-from secureps.roles.coordinator.load import Load
-from secureps.roles.coordinator.scaled import BY_ITSELF
+from secureps.roles.coordinator import resharding, termination
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.state import BY_ITSELF
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import counted
+
+UP, DOWN = "network_seconds", "pulling_seconds"
+"""What clients say of an update's way, and of the model's (`roles.member`)."""
+MEMORY = "memory_bytes"
+"""What a shard says of what it may have in memory (`roles.shard.memory_report`)."""
+NEWEST = 16
+"""Rounds that are kept, and waits for each shard."""
+LATE = 0.05
+"""Part of a version's time that sums must take for shards to count as unlike each other."""
+UNLIKE = 4.0
+"""Times as slow as the median that a shard counts at most."""
+TURNS = 3
+"""Newest rounds of a group over which what comes in one is averaged."""
+LEAST_SUMS = 3
+"""Sums of each shard by which it is known how late it is with them."""
+
+
+class Load:
+    """The load of one run, measured since `since`."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None  # None: from the next version on
+        self.memory: dict[str, float] = {}
+        """Bytes that parties have said they may have resident; of shards, their limits."""
+        self._asked: dict[str, int] = {}
+        self._came: defaultdict[str, list[float]] = defaultdict(list)
+        self._coming: Counter[str] = Counter()
+        self._turns: defaultdict[str, deque[int]] = defaultdict(partial(deque, maxlen=TURNS))
+        self._closed: dict[str, float] = {}
+        self._rounds: deque[Round] = deque(maxlen=NEWEST)
+        self._begin()
+
+    def begin(self, now: float, moved: bool = False) -> None:
+        """Measures anew, from now on; after a move of blocks from the next version on.
+
+        A round that a move has held up would count from its middle.
+        """
+        self.since = None if moved else now
+        if moved:
+            self._rounds.clear()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.versions = self._seen = 0
+        self._updates = self._lost = 0
+        self._fresh = 0.0
+        self._sent: Counter[str] = Counter()
+        self._updates_of: Counter[str] = Counter()
+        self._ways: dict[str, dict[str, float]] = {UP: {}, DOWN: {}}
+        self._steps: list[CohortSteps] = []
+        self._lags: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=NEWEST))
+
+    @property
+    def groups(self) -> int:
+        return max(1, len(self._sent))
+
+    def take(self, report: Telemetry, shards: Collection[str]) -> None:
+        """Takes up a party's own report; its figures are finite and not negative.
+
+        Args:
+            shards: of the run: they alone say anything of memory.
+        """
+        if report.group == EVALUATION:
+            return
+        # The newest of each: whoever says it a thousand times has one voice in the median.
+        for figure in report.figures:
+            if figure.name in (UP, DOWN):
+                self._ways[figure.name][report.party] = figure.value
+            elif figure.name == MEMORY and report.party in shards:
+                self.memory[report.party] = figure.value
+
+    def measure(self, tx: Transaction) -> None:
+        """Takes up the records of a transaction."""
+        for record in tx.step.records:
+            if getattr(record, "group", "") == EVALUATION:
+                continue
+            match record:
+                case records.RoundOpened(group=name, invited=invited):
+                    self._asked[name], self._came[name] = len(invited), []
+                    self._coming[name] = 0
+                case Submit(receipt) if receipt.purpose == UPDATE:
+                    group = tx.group(receipt.id.group)
+                    self._sent[group.name] += receipt.size
+                    self._updates_of[group.name] += 1
+                    if group.opened_at is not None and not group.streaming:
+                        self._came[group.name].append(tx.now - group.opened_at)
+                        self._coming[group.name] += receipt.size
+                case records.CohortClosed(cohort) if cohort.group != EVALUATION:
+                    self._close(tx, cohort)
+                case records.RoundGivenUp(group=name):
+                    self._lost += self._asked.pop(name, 0)
+                case records.SubmissionsDropped(ids=ids):
+                    self._lost += len(ids)
+                case records.CohortBurnt(group=name):
+                    self._lost += len(tx.group(name).burnt_members)
+                case Held(shard, name) if name in self._closed:
+                    self._lags[shard].append(tx.now - self._closed[name])
+                case records.VersionCommitted(group=name, version=version) if version > 0:
+                    if self.since is None:
+                        self.begin(tx.now)
+                        continue
+                    self.versions += 1
+                    made, steps = (name, version), tx.federation.timeline.steps
+                    self._steps += [s for s in steps if (s.group, s.version) == made][-1:]
+                case _:
+                    pass
+
+    def _close(self, tx: Transaction, cohort: Cohort) -> None:
+        name, newest = cohort.group, cohort.version - 1
+        power = staleness_power(tx.plan.group(name).rule)
+        self._closed[name] = tx.now
+        self._updates += len(cohort.members)
+        self._fresh += sum((1 + newest - m.version) ** -power for m in cohort.members)
+        group = tx.group(name)
+        asked = self._asked.pop(name, None)
+        if asked is None or group.streaming or group.opened_at is None:
+            return
+        self._lost += max(0, asked - len(cohort.members))
+        self._turns[name].append(self._coming[name])
+        came = tuple(sorted(self._came.pop(name, ())))
+        self._rounds.append(Round(max(asked, len(came)), came, tx.now - group.opened_at))
+
+    # --- what it comes to -------------------------------------------------------------
+
+    def observed(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
+        assert self.since is not None
+        seconds = max(tx.now - self.since, 1e-9)
+        asked = self._updates + self._lost
+        lost = self._lost / asked if asked else 0.0
+        scaled = tx.federation.scaled
+        return Observation(
+            seconds=seconds,
+            versions=self.versions,
+            updates=self._updates,
+            reward=self._fresh / seconds * (1 - lost),
+            lost=lost,
+            live=sum(map(tx.trains, tx.live)),
+            waits=self._waits(),
+            rounds=tuple(self._rounds),
+            shards=tx.federation.placement.shards,
+            spares=spares,
+            deadline=scaled.deadline,
+            buffer=scaled.buffer,
+            ways=self._both_ways(),
+            blocks=sum(len(tx.federation.placement.held[group]) for group in self._sent),
+        )
+
+    def _both_ways(self) -> tuple[float, ...]:
+        up, down = self._ways[UP], self._ways[DOWN]
+        return tuple(sorted(up[name] + down[name] for name in up.keys() & down.keys()))
+
+    def _waits(self) -> Waits:
+        def mean(seconds: list[float]) -> float:
+            return fmean(seconds) if seconds else 0.0
+
+        done = [s for s in self._steps if s.committed is not None]
+        held = [(s.held if s.held is not None else s.closed) for s in done]
+        opened = [s.opened if s.opened is not None else h for s, h in zip(done, held, strict=True)]
+        ways = zip(done, held, opened, strict=True)
+        transfers = [median(way.values()) for way in self._ways.values() if way]
+        return Waits(
+            clients=mean([s.closed - s.began for s in done]),
+            transfer=sum(transfers),
+            shards=mean([h - s.closed + (s.committed or o) - o for s, h, o in ways]),
+            holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
+            queue=2 * max(transfers, default=0.0),
+        )
+
+    def at_once(self, tx: Transaction) -> dict[str, float]:
+        """Bytes of updates that are on their way at once, by group that makes more versions.
+
+        In a group with rounds that is what came for one of its newest rounds; without rounds, an
+        update of each member. Bytes a second would mislead: a full link carries the same whatever
+        waits.
+        """
+        found = dict[str, float]()
+        for group in tx.federation.model_groups:
+            if not self._tells(tx, group):
+                continue
+            if group.streaming:
+                members = len(tx.attendance(group).here)
+                found[group.name] = self._sent[group.name] / self._updates_of[group.name] * members
+            else:
+                found[group.name] = fmean(self._turns[group.name])
+        return found
+
+    def _tells(self, tx: Transaction, group: GroupState) -> bool:
+        sent = self._updates_of[group.name] if group.streaming else self._turns.get(group.name)
+        return bool(sent) and not termination.over(tx, group)
+
+    def news(self, tx: Transaction) -> bool:
+        """Whether each group has made another version, on average, since this was last true.
+
+        Not before `at_once` is known of each group, and how late each shard is: a slow one would
+        get back what it gave away for that.
+        """
+        shards = tx.federation.placement.shards
+        if self.versions < self._seen + self.groups:
+            return False
+        if any(len(self._lags.get(shard, ())) < LEAST_SUMS for shard in shards):
+            return False
+        asked = (each for each in tx.federation.model_groups if each.opened_at is not None)
+        if not all(self._tells(tx, group) for group in asked):
+            return False
+        self._seen = self.versions
+        return True
+
+    def by_group(self, tx: Transaction) -> dict[str, float]:
+        seconds = max(tx.now - (self.since or 0.0), 1e-9)
+        return {group: sent / seconds for group, sent in self._sent.items()}
+
+    def costs(self, tx: Transaction) -> dict[str, float]:
+        """What a byte costs each shard: by the weight in its file, and by how late its sums are.
+
+        Lateness counts only where sums take a notable part of a version's time, and at most UNLIKE
+        times.
+        """
+        shards = tx.federation.placement.shards
+        costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
+        sent = self.on_shards(tx)
+        paces = {
+            name: median(lags) / sent[name]
+            for name, lags in self._lags.items()
+            if name in costs and lags and sent[name] > 0
+        }
+        waits = self._waits()
+        longest = max((median(lags) for lags in self._lags.values() if lags), default=0.0)
+        if len(paces) < len(shards) or longest <= LATE * waits.version:
+            return costs
+        usual = median(pace / costs[name] for name, pace in paces.items())
+        if not usual > 0:
+            return costs  # most held in no time at all: nothing to be slow beside
+        return {
+            name: cost * min(max(paces[name] / cost / usual, 1 / UNLIKE), UNLIKE)
+            for name, cost in costs.items()
+        }
+
+    def on_shards(self, tx: Transaction) -> dict[str, float]:
+        """Bytes of updates a second that came for the blocks of each shard."""
+        placement, loads = tx.federation.placement, self.by_group(tx)
+        found = dict.fromkeys(placement.shards, 0.0)
+        for group, blocks in placement.held.items():
+            for shards in blocks:
+                for shard in shards:
+                    found[shard] += loads.get(group, 0.0) / len(blocks)
+        return found
+
+    def told(self, tx: Transaction) -> tuple[ShardLoad, ...]:
+        """The load of each shard, as it is journalled and shown."""
+        return tuple(ShardLoad(name, load) for name, load in self.on_shards(tx).items())
+
+
+# --- decisions --------------------------------------------------------------------
 
 LEAST_VERSIONS = 3
 """Versions of each group that clients send to, on average, between two decisions of a policy."""
@@ -43,122 +313,118 @@ POLICIES: dict[str, ScalingPolicy] = {"fixed": Fixed(), "rule": Rule(), "fitted"
 """By the name that a plan gives them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """What is done, before it is journalled."""
-
-    action: Action
-    what: str = ""
-    shard: str = ""
-    blocks: tuple[BlockAssigned, ...] = ()
-
-    def changes(self, seen: Observation) -> bool:
-        """Whether anything is another way from now on."""
-        moved = self.action.deadline != seen.deadline or self.action.buffer != seen.buffer
-        return moved or bool(self.what or self.blocks)
-
-
 def advance(tx: Transaction, load: Load) -> None:
-    """Decides, if it is time and there is something to go by."""
     section, federation = tx.plan.section.scaling, tx.federation
     if section is None or federation.pinned is None or federation.finished or federation.ending:
         return
     founded = all(group.version >= 0 for group in federation.model_groups)
     # A move that waits for its shard to come is not due, and another one would take its place.
     moves = federation.moving.what or resharding.due(tx)
-    if federation.scaled.off or federation.acted.paused or not founded or moves:
+    if federation.scaled.off or federation.paused or not founded or moves:
         load.begin(tx.now, moved=True)
         return
     if load.since is None:
         return
     if tx.now - load.since < section.every:
         return
-    if not tx.watchers.issuperset(federation.pinned.placement.shards):
+    if not tx.watchers.issuperset(federation.placement.shards):
         return  # one is away: nothing that is measured now is of the load
     measured = load.versions >= LEAST_VERSIONS * load.groups
     if not (measured or (section.balance and load.news(tx))):
         return
     seen = load.observed(tx, _spares(tx))
-    decision = _balance(tx, load, seen) if section.balance else None
-    if decision is None and measured:
-        decision = _by_policy(tx, load, seen, section)
-    if decision is not None:
-        _carry_out(tx, load, section, seen, decision)
+    decided = _balance(tx, load, seen) if section.balance else None
+    if decided is None and measured:
+        decided = _by_policy(tx, load, seen, section)
+    if decided is not None:
+        if section.policy != "fixed" or _changes(decided, seen):
+            _carry_out(tx, seen, decided)
         load.begin(tx.now)
 
 
-def _carry_out(
+def _decide(
     tx: Transaction,
     load: Load,
-    section: ScalingSection,
     seen: Observation,
-    decision: _Decision,
-) -> None:
-    if section.policy == "fixed" and not decision.changes(seen):
-        return
-    reason = decision.action.reason
-    if decision.what:
-        try:
-            resharding.act(tx, Act(decision.what, decision.shard, f"{BY_ITSELF}{reason}"))
-        except (Refused, UnknownParty) as error:
-            action = stay(seen, f"{reason}; and yet: {error}")
-            decision, reason = _Decision(action), action.reason
-    tx.write(
-        ScalingDecided(
-            what=decision.what,
-            shard=decision.shard,
-            deadline=decision.action.deadline,
-            buffer=decision.action.buffer,
-            blocks=decision.blocks,
-            reward=seen.reward,
-            shards=len(seen.shards),
-            loads=load.told(tx),
-            reason=reason,
-            lost=seen.lost,
-        )
+    action: Action,
+    what: str = "",
+    shard: str = "",
+    blocks: tuple[BlockAssigned, ...] = (),
+) -> ScalingDecided:
+    return ScalingDecided(
+        what=what,
+        shard=shard,
+        deadline=action.deadline,
+        buffer=action.buffer,
+        blocks=blocks,
+        reward=seen.reward,
+        shards=len(seen.shards),
+        loads=load.told(tx),
+        reason=action.reason,
+        lost=seen.lost,
     )
 
 
-def _balance(tx: Transaction, load: Load, seen: Observation) -> _Decision | None:
-    assert tx.federation.pinned is not None
-    held = tx.federation.pinned.placement.held
+def _changes(decided: ScalingDecided, seen: Observation) -> bool:
+    moved = decided.deadline != seen.deadline or decided.buffer != seen.buffer
+    return moved or bool(decided.what or decided.blocks)
+
+
+def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> None:
+    reason = decided.reason
+    if decided.what:
+        try:
+            resharding.act(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
+        except (Refused, UnknownParty) as error:
+            stays = stay(seen, f"{reason}; and yet: {error}")
+            decided = replace(
+                decided,
+                what="",
+                shard="",
+                deadline=stays.deadline,
+                buffer=stays.buffer,
+                blocks=(),
+                reason=stays.reason,
+            )
+    tx.write(decided)
+
+
+def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
+    held = tx.federation.placement.held
     found = balance(held, load.at_once(tx), load.costs(tx))
     if found is None or _too_little(tx, load.memory, resharding.balanced(held, found.blocks)):
         return None
-    return _Decision(stay(seen, found.reason), blocks=found.blocks)
+    return _decide(tx, load, seen, stay(seen, found.reason), blocks=found.blocks)
 
 
 def _by_policy(
     tx: Transaction, load: Load, seen: Observation, section: ScalingSection
-) -> _Decision:
-    limits = _limits(tx, section)
-    policy = POLICIES[section.policy]
+) -> ScalingDecided:
     before = [record for _, record in tx.federation.scaled.decided]
-    action = policy.decide(seen, before, limits)
+    action = POLICIES[section.policy].decide(seen, before, _limits(tx, section))
     what, shard = deed(action, seen)
     if what == ShardDeed.DRAIN:
         left = [name for name in seen.shards if name != shard]
         if text := _too_little(tx, load.memory, resharding.spread(tx, left)):
-            return _Decision(stay(seen, f"{action.reason}; and yet: {text}"))
-    return _Decision(action, what, shard)
+            action, what, shard = stay(seen, f"{action.reason}; and yet: {text}"), "", ""
+    return _decide(tx, load, seen, action, what, shard)
 
 
 def _too_little(
     tx: Transaction, memory: Mapping[str, float], held: Mapping[str, Sequence[tuple[str, ...]]]
 ) -> str:
-    """Which shard could not work with the blocks that it would have, and why; empty for none.
+    """Which shard could not work with the blocks that it would have, and why; empty if none.
 
     Such a shard would end, and the run with it. While blocks move, a shard that gives some and
     takes others has both.
 
     Args:
-        memory: of the shards that have a limit and have said so, bytes. Each is taken to step one
+        memory: bytes, of the shards that have a limit and have said so. Each is taken to step one
             block at a time: the coordinator does not know its `threads`.
         held: where blocks are to lie: of every block of a group its shards.
     """
     assert tx.layout is not None
-    assert tx.federation.pinned is not None
-    groups, now = tx.layout.all_groups, tx.federation.pinned.placement
+    groups, now = tx.layout.all_groups, tx.federation.placement
     both, _ = now.moved(now.shards, held)
     shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
     for shard in sorted(memory.keys() & shards):
@@ -178,7 +444,7 @@ def _spares(tx: Transaction) -> tuple[str, ...]:
 
 
 def _limits(tx: Transaction, section: ScalingSection) -> Limits:
-    """Of the first group of the model: factors are of all."""
+    """The limits of the model's first group: factors apply to all."""
     group = next(name for name in tx.plan.groups if name != EVALUATION)
     rule = tx.plan.group(group).rule
     return Limits(
@@ -198,7 +464,6 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
 
 
 def seen(tx: Transaction) -> ScalingStatus | None:
-    """What was decided, for a status; None where the plan has no `[scaling]`."""
     section, scaled = tx.plan.section.scaling, tx.federation.scaled
     if section is None:
         return None
@@ -216,7 +481,6 @@ def seen(tx: Transaction) -> ScalingStatus | None:
 
 
 def told(record: ScalingDecided) -> str:
-    """What a decision does, in a few words."""
     if record.blocks:
         return f"balance {counted(len(record.blocks), 'block')}"
     if record.what:

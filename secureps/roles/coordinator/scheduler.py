@@ -1,9 +1,9 @@
 """Moves every group as far as it can go now: the one loop that all events of a coordinator end in.
 
-Every step returns what its group waits for. Here alone that is stored, beside the fold of the
-journal: a step without a reason leaves the words of its records. A server that hangs keeps its
-connection, and all others wait for it: at the end of the loop those that owe an answer for longer
-than the plan's deadline are named.
+Every step returns what its group waits for, and only here is that stored: a step without a reason
+leaves the words of its records. A server that hangs keeps its connection, and all others wait for
+it: at the end of the loop, servers that owe an answer for longer than the plan's deadline are
+named.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def advance(tx: Transaction) -> float | None:
     founding.choose_founder(tx)
     if evaluation.unkept(tx) and not resharding.due(tx):
         checkpointing.order(tx)  # a round may wait for it
-    paused = tx.federation.acted.paused or resharding.due(tx) or checkpointing.awaited(tx)
+    paused = tx.federation.paused or resharding.due(tx) or checkpointing.awaited(tx)
     untils = [_advance_group(tx, group, paused) for group in tx.federation.groups.values()]
     untils += (leaves, _await_evaluator(tx))
     if not resharding.due(tx):
@@ -79,7 +79,7 @@ def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
 
 
 def _between(tx: Transaction, group: GroupState) -> bool:
-    """Whether a group stays between two versions while the run pauses, or blocks move.
+    """Whether a group is between two versions, where a pause or a move of blocks holds it.
 
     A cohort that is closed comes to its version all the same.
     """
@@ -87,7 +87,7 @@ def _between(tx: Transaction, group: GroupState) -> bool:
 
 
 def _await_evaluator(tx: Transaction) -> float | None:
-    """At the end of a run no round waits for a designated evaluator; the end does."""
+    """Has the end of a run wait for a designated evaluator: no round does any more."""
     at = evaluation.due(tx)
     if EVALUATION in tx.federation.groups or not at:
         return None
@@ -102,7 +102,7 @@ Step = tuple[str, int, str]
 
 
 def look(tx: Transaction) -> float | None:
-    """Notes who is overdue, and says so once; returns when somebody may come to be."""
+    """Notes which servers are overdue, and says so once; returns when another one may be."""
     sessions, names, until = tx.sessions, dict[str, str](), list[float]()
     owed = {step: parties for step, parties in _owed(tx) if parties}
     sessions.steps = {step: sessions.steps.get(step, tx.now) for step in owed}

@@ -18,7 +18,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, Malformed, Refused, Unreachable
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain
-from secureps.messages.following import CopyPart, Follow, JournalRow, Rows, TakeOver
+from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Noted, Register, Request, Subscribe
 from secureps.messages.run import COORDINATOR
@@ -59,17 +59,10 @@ class CaughtUp(TaskResult):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRows(Task):
-    """Keeps rows of the coordinator's journal, at a standby."""
+class Keep(Task):
+    """Keeps rows of the coordinator's journal at a standby, or a part of a copy of it."""
 
-    rows: tuple[JournalRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KeepPart(Task):
-    """Keeps a part of a copy of the coordinator's journal, at a standby."""
-
-    part: CopyPart
+    received: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +76,7 @@ class PartKept(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class RowsKept(TaskResult):
-    """They are durable, up to this row; and what they say."""
+    """Rows are durable up to this one; and what they say."""
 
     seq: int
     chain: bytes
@@ -91,7 +84,7 @@ class RowsKept(TaskResult):
 
 
 class Seat:
-    """The head of both machines.
+    """What the machines of a coordinator and of its standby have in common.
 
     Args:
         whose: "the coordinator" or "a standby", as errors have it.
@@ -104,15 +97,12 @@ class Seat:
         self._follower = RosterFollower(roster)
 
     def inspect(self, sender: str, message: Request) -> bool:
-        """Refuses: nobody sends payloads here."""
         raise Malformed(f"{self._whose} takes no payloads: blocks go to their shards")
 
     def subscription(self) -> Subscribe:
-        """Malformed: orders are given here, and none are taken."""
         raise Malformed(f"{self._whose} watches nobody")
 
     def _demand_permitted(self, sender: str, event: Event) -> None:
-        """Raises as `permissions.check`, by the roster that is gone by."""
         allowed, roster = permissions.TO_COORDINATOR, self._follower.roster
         permissions.check(self._whose, allowed, roster, sender, event)
 
@@ -165,7 +155,6 @@ class Standby(Seat):
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state."""
         match record:
             case Incarnated() | StandbyFollows():
                 self.reigns.apply(record)
@@ -175,13 +164,11 @@ class Standby(Seat):
                 self._follower.apply(record)
 
     def unfold(self, fold: Fold) -> None:
-        """As `Unfolds`: of a coordinator's state, what a standby goes by."""
         for record in fold.records:
             self.apply(0.0, record)
         self.reigns = from_plain(CoordinatorState, fold.state).reigns
 
     def resume(self, now: float) -> Step:
-        """Asks for rows; goes on as the coordinator if it took over before."""
         if other := self._other_plan():
             return other
         if self.reigns.ruler == self._number:
@@ -190,26 +177,22 @@ class Standby(Seat):
         return Step(effects=[self._follow()])
 
     def wake(self) -> float | None:
-        """When the coordinator is asked again, or has been silent for as long as the plan says."""
         silent = math.inf if self._commanded or self._refusal() else self._heard + self._after
         wake = min(self._again, silent)
         return None if wake == math.inf else wake
 
     def troubled(self, reason: str) -> Sequence[Effect]:
-        """Nobody asks it for a status; its log has what is wrong."""
         return ()
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """Handles one event: rows, a server that looks for its coordinator, or a command."""
         match event:
             case Tick():
                 return self._look(now)
-            case Answered(Follow(), Rows(rows, part)):
+            case Answered(Follow(), Rows(rows, part) as received):
                 self._heard, self._lost = now, ""
-                if part is not None:
-                    return Step(effects=[Work(KeepPart(part))])
-                self._keeps = bool(rows)
-                return Step(effects=[Work(KeepRows(rows)) if rows else self._follow()])
+                self._keeps = bool(rows) and part is None
+                new = bool(rows) or part is not None
+                return Step(effects=[Work(Keep(received)) if new else self._follow()])
             case RowsKept() if sender == WORKER:
                 return self._kept(now, event)
             case PartKept(copy, have, whole) if sender == WORKER:
@@ -280,7 +263,7 @@ class Standby(Seat):
 
     @property
     def follows(self) -> bool:
-        """Whether nothing is acknowledged that it does not have, as far as it knows."""
+        """Whether it has all that was acknowledged, as far as its journal says."""
         return self.reigns.may_take_over(self._number)
 
     # --- taking over --------------------------------------------------------------

@@ -1,13 +1,12 @@
 """What the coordinator knows: the fold of its journal.
 
-`CoordinatorState.apply` takes one record; nothing else changes this state, so a restarted
-coordinator knows exactly what the killed one had journalled. Before it come the parts that are
-folds of their own:
+`CoordinatorState.apply` takes one record; nothing else changes this state. Before it come the parts
+that are folds of their own:
 
-    Reigns     which coordinators there were, and who may take over
+    Reigns     which coordinators there were, and which standby may take over
     Timeline   when each step of the newest cohorts was done
     Fates      what became of submissions, for as long as their clients may ask
-    Acted      what an operator has had the coordinator do
+    Scaled     what was decided from measured load
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
-from secureps.messages.acts import SHARD_DEEDS, Act, Deed
+from secureps.messages import requests
+from secureps.messages.acts import SHARD_DEEDS, Act, Deed, ShardDeed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -31,32 +31,22 @@ from secureps.messages.evaluation import (
 )
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import (
-    Checkpointed,
-    CohortSteps,
-    Examined,
-    KeyShare,
-    OpenRefused,
-    Prepared,
-    Retire,
-    Submit,
-    Withdraw,
-)
+from secureps.messages.requests import CohortSteps, Examined, KeyShare, OpenRefused, Prepared
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId, receipt_digest
+from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
     OPENS,
+    Ask,
     CheckpointState,
     Evaluations,
     GroupState,
-    Owed,
     Phase,
     stand_still,
 )
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.coordinator.scaled import Scaled
 from secureps.roles.machine import Record
 from secureps.roles.roster_follower import AnnouncedKeys
 
@@ -72,7 +62,8 @@ class Timeline:
     """The steps of the newest cohorts.
 
     Args:
-        burnt: those that were burnt or spoilt, oldest first; burnt_in_all: how many ever were.
+        burnt: the newest cohorts that were burnt or spoilt, oldest first; burnt_in_all: how many
+            ever were.
     """
 
     burnt: list[CohortSteps] = field(default_factory=list)
@@ -83,12 +74,11 @@ class Timeline:
 
     @property
     def steps(self) -> tuple[CohortSteps, ...]:
-        """Of the newest cohorts, oldest first."""
+        """The steps of the newest cohorts, oldest first."""
         making = sorted(self._making.values(), key=lambda steps: steps.closed)
         return (*self._done, *making)[-KEPT_STEPS:]
 
     def take(self, at: float, record: object) -> None:
-        """One record more; most say nothing of steps."""
         match record:
             case records.RoundOpened(group=group) | records.StreamBegan(group=group):
                 self._began[group] = at
@@ -138,7 +128,7 @@ party's word must leave room for all to come: an order carries 63 bits of incarn
 
 @dataclass(slots=True)
 class Reigns:
-    """A reign is the time of one coordinator, however often it starts.
+    """The coordinators of a run: a reign is the time of one, however often it starts.
 
     A standby that takes over begins the next one, in a line of numbers of its own.
 
@@ -147,7 +137,7 @@ class Reigns:
         known: by line, the newest incarnation up to which a standby was confirmed to have
             everything.
         follower: the standby that has everything that was acted on, and may take over (or has, if
-            it is the `ruler`), by the number of its folder; empty: nobody may.
+            it is the `ruler`), by the number of its folder; empty: none may.
         ruler: the standby that took over last; empty: none did.
         followers: every standby that followed this ruler, in that order.
         left, came: shards that did since the follower was last confirmed.
@@ -162,7 +152,6 @@ class Reigns:
     came: list[str] = field(default_factory=list)
 
     def apply(self, record: Incarnated | StandbyFollows) -> None:
-        """Folds one record."""
         match record:
             case Incarnated(number, standby):
                 self.incarnation = number
@@ -182,10 +171,7 @@ class Reigns:
 
     @property
     def reign(self) -> int:
-        """How often a standby has taken over, and gone on.
-
-        Of one that still waits for others to obey it, the coordinator may rule.
-        """
+        """How many standbys have taken over; one that is not obeyed yet does not count."""
         waits = bool(self.ruler) and self.follower == self.ruler
         return self.incarnation // REIGN - waits
 
@@ -203,7 +189,7 @@ class Reigns:
         return (self.incarnation // REIGN + 1) * REIGN + self.followers.index(standby) * LINE
 
     def taken_over(self, seen: int) -> bool:
-        """Whether this incarnation is of the follower, which has taken over."""
+        """Whether this incarnation shows that the follower has taken over."""
         if not self.may_take_over(self.follower):
             return False
         return seen // LINE == self.next_reign(self.follower) // LINE
@@ -217,7 +203,7 @@ class Reigns:
     def foreign(self, seen: int) -> bool:
         """Whether this incarnation is of a coordinator that may have acted on more than is here.
 
-        In its own line a higher one is the coordinator's own, whose record was lost.
+        A higher one in its own line is the coordinator's own, whose record was lost.
         """
         line = seen // LINE
         return line != self.incarnation // LINE and seen > self.known.get(line, 0)
@@ -233,7 +219,6 @@ class Fate:
 
     @property
     def final(self) -> bool:
-        """Whether nothing else becomes of it."""
         return self.outcome != Outcome.INCLUDED
 
 
@@ -252,15 +237,15 @@ Ranges = tuple[tuple[int, int], ...]
 class Fates:
     """What became of submissions, for as long as their clients may ask.
 
-    A fate is told on the client's stream of orders, or again when it subscribes anew, and before
-    any version that is newer than the fate. So a client that sends an update of a version which was
-    committed after a fate was final has journalled that fate, and never asks for it again. What is
-    left of it then is its number: an update of that name is over, whoever sends it once more.
+    A client hears of a fate on its stream of orders, or again when it subscribes anew, and before
+    any version that is newer than the fate. So a client that sends an update of a version that was
+    committed after a fate was final has journalled that fate, and never asks for it again. Only its
+    number is kept then: an update with that name is settled, whoever sends it again.
 
     Args:
         known: those that may be asked for.
         receipts: the digest of every receipt that was accepted, and may be asked for.
-        final: by (client, group) and sequence, at which version of its group a fate was final.
+        final: by (client, group) and sequence, the version of its group when a fate became final.
         over: by (client, group), the sequences of all others.
     """
 
@@ -275,18 +260,18 @@ class Fates:
         return OVER if found is None and self.is_over(id) else found
 
     def is_over(self, id: SubmissionId) -> bool:
-        """Whether it was settled so long ago that its fate is kept no more."""
+        """Whether it was settled so long ago that only its number is kept."""
         ranges = self.over.get((id.client, id.group), ())
         return any(first <= id.sequence <= last for first, last in ranges)
 
     def settle(self, id: SubmissionId, fate: Fate, version: int) -> None:
-        """It has a fate, `version` being the newest of its group."""
+        """Settles a submission, while `version` is the newest of its group."""
         self.known[id] = fate
         if fate.final:
             self.final.setdefault((id.client, id.group), {}).setdefault(id.sequence, version)
 
     def trained_from(self, client: str, group: str, version: int) -> None:
-        """A client sent an update of a version: what was settled before that, it knows."""
+        """Forgets fates that a client knows, for it sent an update of a later version."""
         final = self.final.get((client, group), {})
         if len(final) <= KEPT_FATES:
             return
@@ -301,7 +286,7 @@ class Fates:
 
 
 def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
-    """Ranges and single sequences as ranges, in order, those that touch as one."""
+    """Ranges and single sequences as ranges, in order; ranges that touch become one."""
     found: list[tuple[int, int]] = []
     for first, last in sorted((each, each) if isinstance(each, int) else each for each in of):
         if found and first <= found[-1][1] + 1:
@@ -311,54 +296,61 @@ def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
     return tuple(found)
 
 
-@dataclass(slots=True)
-class Acted:
-    """What an operator has had the coordinator do.
+BY_ITSELF = "scaling: "
+"""How the reason of an act begins that follows from the load, and that no operator has said."""
+AS_PLANNED = (1.0, 1.0)
+"""Factors of deadline and buffer where both are the plan's."""
 
-    A pause costs nobody time: what waited when it began has waited as long when it is over.
+
+@dataclass(slots=True)
+class Scaled:
+    """What scaling has changed in a run.
 
     Args:
-        paused: why no round opens and no cohort closes; empty while the run goes.
-        since: when that began.
-        checkpoint: whether one was asked for, and none begun since.
-        out: clients that were left out, and may be taken back.
+        off: why nothing follows the load any more; empty while it does.
+        deadline, buffer: factors of the plan's that are in force; rounds: by group, that of the
+            deadline when the open round began, which its members were told.
+        decided: the newest decisions, oldest first, with the second of the run's clock.
+        drained: shards that an operator has drained, and which only an operator adds again.
     """
 
-    paused: str = ""
-    since: float = 0.0
-    checkpoint: bool = False
-    out: set[str] = field(default_factory=set)
+    off: str = ""
+    deadline: float = 1.0
+    buffer: float = 1.0
+    rounds: dict[str, float] = field(default_factory=dict)
+    decided: list[tuple[float, ScalingDecided]] = field(default_factory=list)
+    drained: set[str] = field(default_factory=set)
 
-    def apply(
-        self,
-        at: float,
-        act: Act,
-        isolated: dict[str, str],
-        groups: Iterable[GroupState],
-        evaluations: Evaluations,
-    ) -> None:
-        """Folds one act."""
-        match act.what:
-            case Deed.PAUSE:
-                self.paused, self.since = _told("paused by the operator", act), at
-            case Deed.GO_ON:
-                self.paused = ""
-                stand_still(self.since, at, groups, evaluations)
-            case Deed.CHECKPOINT:
-                self.checkpoint = True
-            case Deed.LEAVE_OUT:
-                self.out.add(act.party)
-                isolated[act.party] = _told("by the operator", act)
-                for group in groups:
-                    group.suspicion = group.suspicion.without(act.party)
-                    group.forget(act.party)
-            case Deed.TAKE_BACK:
-                self.out.discard(act.party)
-                isolated.pop(act.party, None)
+    def of(self, group: str) -> tuple[float, float]:
+        if group == EVALUATION:
+            return AS_PLANNED
+        return self.rounds.get(group, self.deadline), self.buffer
 
-
-def _told(what: str, act: Act) -> str:
-    return f"{what}, {act.reason}" if act.reason else what
+    def take(self, at: float, record: object) -> None:
+        match record:
+            case ScalingDecided(deadline=deadline, buffer=buffer):
+                self.deadline, self.buffer = deadline, buffer
+                self.decided = [*self.decided[1 - KEPT :], (at, record)]
+            case Act(Deed.SCALING_OFF, reason=reason):
+                self.off = "switched off by the operator" + (reason and f", {reason}")
+                self.deadline = self.buffer = 1.0
+                self.decided = []  # what came of the last is not measured
+            case Act(Deed.SCALING_ON):
+                self.off = ""
+            case Act(ShardDeed.DRAIN, party, reason) if not reason.startswith(BY_ITSELF):
+                self.drained.add(party)
+            case Act(ShardDeed.ADD, party):
+                self.drained.discard(party)
+            case records.RoundOpened(group=group):
+                self.rounds[group] = self.deadline
+            case (
+                records.CohortBurnt(group=group)
+                | records.RoundGivenUp(group=group)
+                | records.VersionCommitted(group=group)
+            ):
+                self.rounds.pop(group, None)
+            case _:
+                pass
 
 
 REVOKED = "its name is on the roster no more"
@@ -371,24 +363,27 @@ class CoordinatorState:
 
     Args:
         members: clients that joined, in that order, and when first; joined: the last three times
-            that each did; told: what each tells of how many examples it has, 0 for nothing.
+            that each did; founder: the client whose model becomes version 0.
         moving: which shards have left, and which blocks are on their way to others.
-        settled: what became of submissions, and the digests of their receipts; next: the
-            sequence after the newest, by (client, group).
-        undurable: those included in a version and in no checkpoint yet; included: how many
-            updates of a client are part of versions of the model.
-        ending: why no more rounds open; finished: why the run is over, empty while it goes on;
-            failure: the error that it ends with (`errors.ERRORS`), empty if its plan foresees it.
-        retired: members that take part no more, by their own word; why_gone: what they and those
-            that rest for a while say of why, without a reason empty; isolated: clients that are
-            left out, and why; acted: what an operator has had it do; scaled: what the load has.
-        timeline: when steps of the newest cohorts were done; outside: by group, who only joined.
+        settled: what became of submissions, and the digests of their receipts; next: the sequence
+            after the newest, by (client, group).
+        undurable: submissions that are included in a version and in no checkpoint yet; included:
+            how many updates of a client are part of versions of the model.
+        ending: why no more rounds open; finished: why the run has ended; failure: the error that it
+            ends with (`errors.ERRORS`). Each is empty while, or if, there is none.
+        retired: members that take part no more, by their own word; why_gone: the reasons that they,
+            and members that rest for a while, give (or empty); isolated: clients that are left out,
+            and why; left_out: those of them that an operator may take back; outside: by group,
+            members that do not contribute to it.
+        paused: why no round opens and no cohort closes by an operator's act, empty while they do;
+            paused_since: when that began; wants_checkpoint: an operator does, and none began since.
+        unsafe: parties whose noise everybody may know.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
-            those that were found out, and how.
-        accused: clients in whose envelopes holders found flaws, and which; committees: in turn.
-        keys: the newest envelope key of each holder; released: by holder, below which number
+            holders that were found out, and how; accused: clients in whose envelopes
+            holders found flaws, and which holders; committees: of key holders, in turn.
+        keys: the newest envelope key of each holder; released: by holder, the number below which
             nothing that can still be opened is sealed for its keys; owed: by holder and number,
-            what was asked for before another key followed that one, and may be sealed for it.
+            what each (group, client) was asked for before a newer key, and may seal for that one.
     """
 
     groups: dict[str, GroupState]
@@ -410,13 +405,16 @@ class CoordinatorState:
     accused: dict[str, frozenset[str]] = field(default_factory=dict)
     keys: AnnouncedKeys = field(default_factory=AnnouncedKeys)
     released: dict[str, int] = field(default_factory=dict)
-    owed: dict[tuple[str, int], tuple[Owed, ...]] = field(default_factory=dict)
+    owed: dict[tuple[str, int], dict[tuple[str, str], Ask]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     why_gone: dict[str, str] = field(default_factory=dict)
     isolated: dict[str, str] = field(default_factory=dict)
     outside: dict[str, set[str]] = field(default_factory=dict)
-    acted: Acted = field(default_factory=Acted)
+    left_out: set[str] = field(default_factory=set)
+    paused: str = ""
+    paused_since: float = 0.0
+    wants_checkpoint: bool = False
     scaled: Scaled = field(default_factory=Scaled)
     timeline: Timeline = field(default_factory=Timeline)
     evaluations: Evaluations = field(default_factory=Evaluations)
@@ -427,12 +425,10 @@ class CoordinatorState:
 
     @property
     def incarnation(self) -> int:
-        """Of this coordinator, or of whoever ruled last by its journal."""
         return self.reigns.incarnation
 
     @property
     def fates(self) -> dict[SubmissionId, Fate]:
-        """Those that may be asked for."""
         return self.settled.known
 
     @property
@@ -442,35 +438,33 @@ class CoordinatorState:
 
     @property
     def run(self) -> RunInfo:
-        """The run that is founded."""
         assert self.pinned is not None
         return self.pinned.run
 
     @property
     def placement(self) -> Placement:
-        """Where its blocks are now."""
         assert self.pinned is not None
         return self.pinned.placement
 
     @property
     def addresses(self) -> tuple[ShardAddress, ...]:
-        """Where the shards of the run are; none before it is founded."""
+        """Where the shards of the run are; empty before it is founded."""
         placed = () if self.pinned is None else self.pinned.placement.shards
         return tuple(self.shards[name] for name in placed)
 
     def base(self, group: GroupState) -> bytes:
-        """What a contribution to the open round must be bound to."""
+        """The digest that a contribution to the open round must be bound to."""
         if group.name == EVALUATION:
             return evaluated_digest(group.digest, self.evaluations.model)
         return group.digest
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
+        """Which shard holds which blocks of a group; shards without any are left out."""
         owned = {s: self.placement.blocks_of(group, s) for s in self.placement.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
 
     def last_owners(self, group: str) -> tuple[str, ...]:
-        """Which shards hold a group's last block, and the scale of an adaptive clip with it."""
+        """The shards with a group's last block, and with the scale of an adaptive clip."""
         return self.placement.holders(group, -1)
 
     def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
@@ -487,22 +481,19 @@ class CoordinatorState:
         return tuple(GroupVersion(name, self.next.get((client, name), 0)) for name in self.groups)
 
     def takes_part(self, client: str, group: str) -> bool:
-        """Whether a client contributes to a group."""
         return client not in self.outside.get(group, ())
 
     def joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
-        """Whether a client contributes to these groups and no others (none named: to all)."""
+        """Whether a client contributes to exactly these groups (none named: to all)."""
         return all(
             self.takes_part(client, name) == (not groups or name in groups) for name in self.groups
         )
 
     def pending(self, client: str) -> frozenset[SubmissionId]:
-        """The submissions of a client whose fate is open."""
         groups = self.groups.values()
         return frozenset(id for group in groups for id in group.pending if id.client == client)
 
     def waits(self, id: SubmissionId) -> bool:
-        """Whether a submission was accepted, and its fate is open."""
         group = self.groups.get(id.group)
         return group is not None and group.waits(id)
 
@@ -550,7 +541,7 @@ class CoordinatorState:
                     if groups and group.name not in groups:
                         outside.add(client)
                         group.excuse(client)
-            case Retire(client, reason, returns):
+            case requests.Retire(client, reason, returns):
                 self.why_gone[client] = reason
                 if not returns:
                     self.retired.add(client)
@@ -563,8 +554,8 @@ class CoordinatorState:
             case records.CheckpointOrdered(number, versions):
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
-                self.acted.checkpoint, self.moving.kept = False, True
-            case Checkpointed(number=number):
+                self.wants_checkpoint, self.moving.kept = False, True
+            case requests.Checkpointed(number=number):
                 self.checkpoint(number).parts[record.shard] = record
             case records.CheckpointComplete(number):
                 self._complete(number)
@@ -582,22 +573,20 @@ class CoordinatorState:
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
                     group.phase, group.reason = Phase.DONE, group.resigned or reason
-            case Submit(receipt):
+            case requests.Submit(receipt):
                 self._receive(at, receipt)
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)
-                self.acted.out.discard(client)
+                self.left_out.discard(client)
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
             case Act(what) if what in SHARD_DEEDS:
                 self._move(at, record)
-            case Act(what):
-                self.acted.apply(at, record, self.isolated, self.groups.values(), self.evaluations)
-                if what == Deed.GO_ON:
-                    self.moving.stand_still(self.acted.since, at)
+            case Act():
+                self._act(at, record)
             case EnvelopeKeyAnnounced(holder=holder, number=number):
                 if number > (last := self.keys.number(holder)):
-                    self.owed[holder, last] = tuple(self._owed())
+                    self.owed[holder, last] = dict(self._owed())
                 self.keys.apply(record)
             case records.KeysReleased(holder, below):
                 self.released[holder] = below
@@ -611,13 +600,36 @@ class CoordinatorState:
             case _:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
 
-    def _reopen(self) -> None:
-        """Lets a run that failed go on: somebody starts it again, and has mended the cause.
+    def _act(self, at: float, act: Act) -> None:
+        groups, said = self.groups.values(), f", {act.reason}" if act.reason else ""
+        match act.what:
+            case Deed.PAUSE:
+                self.paused, self.paused_since = f"paused by the operator{said}", at
+            case Deed.GO_ON:
+                self.paused = ""
+                stand_still(self.paused_since, at, groups, self.evaluations)
+                self.moving.stand_still(self.paused_since, at)
+            case Deed.CHECKPOINT:
+                self.wants_checkpoint = True
+            case Deed.LEAVE_OUT:
+                self.left_out.add(act.party)
+                self.isolated[act.party] = f"by the operator{said}"
+                for group in groups:
+                    group.suspicion = group.suspicion.without(act.party)
+                    group.forget(act.party)
+            case Deed.TAKE_BACK:
+                self.left_out.discard(act.party)
+                self.isolated.pop(act.party, None)
 
-        Clients that declined are asked again. Members of a burnt cohort are not: key holders may
-        have opened a sum of theirs.
+    def _reopen(self) -> None:
+        """Lets a run that failed go on: somebody has mended the cause, and started it again.
+
+        Clients that declined are asked again, and clients that left may join again: counted as gone
+        for good, they would end the run before they can. Members of a burnt cohort are not asked:
+        key holders may have opened a sum of theirs.
         """
         self.ending = self.finished = self.failure = ""
+        self.retired.clear()
         for group in self.groups.values():
             group.sitting_out &= group.burnt_members.keys()
             group.ask_again(group.absences.keys() - group.sitting_out)
@@ -625,26 +637,25 @@ class CoordinatorState:
                 group.phase = Phase.WAITING
 
     def covered(self, number: int) -> tuple[SubmissionId, ...]:
-        """What becomes durable when the checkpoint of that number is complete."""
+        """The submissions that become durable with the checkpoint of that number."""
         done = self.checkpoint(number)
         return tuple(id for id, v in self.undurable.items() if v <= done.version_of(id.group))
 
     def checkpoint(self, number: int) -> CheckpointState:
-        """The checkpoint of that number; InternalError if it was never ordered."""
         for state in self.checkpoints:
             if state.number == number:
                 return state
         raise InternalError(f"checkpoint {number} was never ordered")
 
     def unprotected(self, client: str) -> bool:
-        """Whether everybody may know what its noise, or noise that shards added for it, was."""
+        """Whether everybody may know the noise of a client, or what shards added for it."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
-    def _owed(self) -> Iterator[Owed]:
+    def _owed(self) -> Iterator[tuple[tuple[str, str], Ask]]:
         for group in self.groups.values():
             for client in self.members:
-                if group.awaits(client):
-                    yield Owed(group.name, client, group.ask_of(client))
+                if (ask := group.ask_of(client)) is not None:
+                    yield (group.name, client), ask
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
@@ -656,7 +667,6 @@ class CoordinatorState:
             self.unsafe.add(id.client)
 
     def _use(self, id: SubmissionId) -> None:
-        """Notes that a client has used a sequence."""
         after = self.next.get((id.client, id.group), 0)
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
@@ -726,7 +736,7 @@ class CoordinatorState:
             case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
                 group.apply_stream(at, record)
-            case Withdraw(id=id):
+            case requests.Withdraw(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
             case Prepared(version=version) if version == group.version:
@@ -741,7 +751,6 @@ class CoordinatorState:
                 group.apply_stream(at, record)
 
     def _apply_answer(self, group: GroupState, at: float, record: records.AnswerRecord) -> None:
-        """What holders of a committee say, and what comes of it."""
         match record:
             case Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
@@ -774,7 +783,7 @@ class CoordinatorState:
             group.reason = OPENS
 
     def _move(self, at: float, record: Act | records.MovingRecord) -> None:
-        """Folds a move of blocks; a cohort is held once all shards that are left have said so."""
+        """Folds a move of blocks; a cohort is held once all remaining shards have said so."""
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned
         self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)

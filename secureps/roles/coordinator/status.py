@@ -1,10 +1,9 @@
 """How the run stands, in words an operator understands: the answer to `AskStatus`.
 
 The newest reports of what a version costs are part of it. Parties report seconds and bytes of their
-own. The coordinator adds how many bytes each update has, when it published a version and with which
-clip, and of every client that was invited to its round how long after the opening its update
-arrived, or how long it was waited for in vain. All of it is for people: nothing is decided on it,
-none of it is journalled, and a restart forgets it.
+own. The coordinator adds the size of each update, when it published a version and with which clip,
+and how long after the opening of its round each client's update arrived, or how long it was waited
+for in vain. All of it is for people: nothing is decided on it, and a restart forgets it.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ WHY = 200
 def status(
     tx: Transaction, telemetry: tuple[requests.Telemetry, ...], servers: Servers = ()
 ) -> requests.Status:
-    """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = tx.federation
     pinned, privacy, gone = federation.pinned, tx.plan.section.privacy, federation.moving.left
     return requests.Status(
@@ -81,7 +79,7 @@ def status(
         failure=federation.failure,
         adjacency=adjacency(tx.plan),
         delta=0.0 if privacy is None else privacy.delta,
-        paused="" if federation.finished else federation.acted.paused,
+        paused="" if federation.finished else federation.paused,
         steps=federation.timeline.steps,
         burnt=federation.timeline.burnt_in_all,
         move=None if federation.finished else resharding.seen(tx),
@@ -112,7 +110,6 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
 
 
 def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
-    """What the placement of this epoch gives to each shard."""
     placement = federation.placement
     for shard in placement.shards:
         spans = [
@@ -125,7 +122,6 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]
 
 
 def clip_of(tx: Transaction, group: GroupState) -> float | None:
-    """The clip of the committed version under adaptive clipping; None elsewhere."""
     section = tx.plan.group(group.name)
     if group.scale is None or section.adaptive is None:
         return None
@@ -177,7 +173,7 @@ def _all(*troubles: str | None) -> str:
 
 
 def _other_roster(roster: Roster, known: int | None) -> str:
-    """That a party said it goes by another roster than the coordinator, if it did."""
+    """Says that a party goes by another roster than the coordinator, if it does."""
     if known in (None, roster.number):
         return ""
     return f"goes by roster {known}, and the coordinator by {roster.number}"
@@ -190,7 +186,7 @@ def why(
     group: GroupState,
     servers: Servers,
 ) -> str:
-    """What a group waits for, in one line: the rule's words, and who is away that is needed.
+    """What a group waits for, in one line: the rule's words, and which parties it needs are away.
 
     Servers are needed always, members while a round waits for them. A holder that accuses more
     clients than it is believed of is named.
@@ -274,7 +270,7 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
             away += f": {reason}"
     if (out := federation.isolated.get(name)) is not None:
         state = away = "revoked" if out == REVOKED else "left out"
-        if name in federation.acted.out:
+        if name in federation.left_out:
             state = away = f"{state}: {out}"
     state = state if live else away
     if (trouble := tx.sessions.troubles.get(name)) and not federation.finished:
@@ -291,7 +287,6 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
 
 
 def most_spent(tx: Transaction) -> float | None:
-    """The largest epsilon of all members; None under a plan without privacy."""
     if tx.plan.section.privacy is None:
         return None
     return max((_epsilon(tx, name) for name in tx.federation.members), default=0.0)
@@ -336,11 +331,10 @@ class Window:
 
     @property
     def newest(self) -> tuple[Telemetry, ...]:
-        """The reports that are kept, oldest first."""
         return tuple(self._reports)
 
     def take(self, report: Telemetry, groups: Mapping[str, GroupState]) -> None:
-        """A party's own report; one of a version that nobody makes yet is passed over.
+        """Keeps a party's own report; one of a version that nobody makes yet is passed over.
 
         Raises:
             Malformed: an unknown group, too many figures, too long a name or one that is not
@@ -361,7 +355,6 @@ class Window:
             self._reports.append(report)
 
     def measure(self, tx: Transaction) -> None:
-        """What arrived, what had not when a cohort closed, and what was published."""
         for record in tx.step.records:
             match record:
                 case Submit(receipt):

@@ -162,7 +162,9 @@ def _check_magnitude(plan: Plan, receipt: Receipt) -> None:
 
 
 def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
-    """Counts and sizes of what a receipt says of its one-time key; what is sealed, holders check.
+    """Checks counts and sizes of what a receipt says of its one-time key.
+
+    What is sealed in it, holders check.
 
     Raises:
         Malformed, Oversized: there is more or less than the plan's committee wants.
@@ -232,7 +234,7 @@ def _check_founder(tx: Transaction, group: GroupState, receipt: Receipt) -> None
 
 
 def _check_round(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """Accepts an update of a group with rounds, of whom the open one is for."""
+    """Accepts an update for the open round of a group."""
     id, coming = receipt.id, group.version + 1
     # Once a cohort is closed its members are fixed: holders are shown no other.
     if group.phase is not Phase.COLLECTING:

@@ -27,7 +27,6 @@ from secureps.wording import by_reason, counted, named
 
 
 def open_round(tx: Transaction, group: GroupState) -> Wait:
-    """Invites members to a round, if the rule and the budgets allow one; says what it waits for."""
     recovery.end_if_hopeless(tx, group)
     if group.resigned:
         return GOES_ON
@@ -61,9 +60,9 @@ def open_round(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...]) -> Wait | None:
-    """After a restart nobody is invited who may have gone long before, while it has a lease.
+    """After a restart, waits a while for clients that may have gone before it.
 
-    Who is there comes back within seconds; for who is not, a round would wait to its deadline.
+    Those who are there come back within seconds; for others a round would wait to its deadline.
     """
     until = tx.sessions.began + min(tx.plan.section.lease, tx.deadline(group.name))
     unheard = tx.sessions.unheard.intersection(invited)
@@ -73,7 +72,7 @@ def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...])
 
 
 def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:
-    """Whom nobody waits for: out of the run, or in a sum of this version that was opened."""
+    """Clients that nobody waits for: out of the run, or in an opened sum of this version."""
     return group.sitting_out | tx.federation.isolated.keys()
 
 
@@ -85,7 +84,6 @@ def _end_if_none_may_come(tx: Transaction, group: GroupState, able: frozenset[st
 
 
 def open_evaluation(tx: Transaction, group: GroupState) -> Wait:
-    """Asks members to evaluate the version that the model is at, if it is due."""
     evaluation.skip_lost(tx, group)
     at = evaluation.due(tx)
     if group.phase is not Phase.WAITING or not at:
@@ -107,7 +105,7 @@ def _invite(tx: Transaction, group: GroupState, invited: tuple[str, ...], reason
 def declined(
     tx: Transaction, group: GroupState, client: str, reason: str, sits_out: bool = False
 ) -> None:
-    """A member takes no part in the open round; too few for any cohort end it at once."""
+    """Notes that a member takes no part in the open round; too few for a cohort end it at once."""
     tx.write(records.MemberDeclined(group.name, group.round, client, reason, sits_out))
     if not group.streaming:
         end_if_too_few(tx, group, {})
@@ -116,7 +114,8 @@ def declined(
 def end_if_too_few(tx: Transaction, group: GroupState, others: Mapping[str, str]) -> None:
     """Gives up a round in which fewer are left than the least that is opened.
 
-    `others`: why members that did not decline take no part, by name.
+    Args:
+        others: why members that did not decline take no part, by name.
     """
     least, left = tx.plan.bounds(group.name).minimum, len(group.invited)
     if left < least:
@@ -126,14 +125,13 @@ def end_if_too_few(tx: Transaction, group: GroupState, others: Mapping[str, str]
 
 
 def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
-    """The open round comes to nothing, and what was sent for it is dropped."""
     ids = group.summed
     tx.write(records.RoundGivenUp(group.name, group.round, reason))
     tx.settle(ids)
 
 
 def _admitted(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[str, ...], str]:
-    """Whom the rule admits if these are live, and why not the first of those that it does not."""
+    """The members that the rule admits if these are live, and why not the first other one."""
     if recovery.chooses(tx, group):
         chosen = recovery.choice(tx, group, frozenset(members))
         return tuple(sorted(chosen.clients)), chosen.reason
@@ -153,7 +151,7 @@ def _admitted(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple
 
 
 def leave_out(tx: Transaction, group: GroupState) -> bool:
-    """Who is left out of the run takes no part in the open round, whatever it has sent.
+    """Takes clients that are left out of the run out of the open round, with what they sent.
 
     Returns:
         whether the round goes on.
@@ -193,7 +191,7 @@ def decide(tx: Transaction, group: GroupState) -> Wait:
 
 
 def alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
-    """The most that trained beside the same models of the groups that move with theirs.
+    """The largest set of receipts that trained beside the same models of the other groups.
 
     One group may be a version ahead while another still waits for members: holders open no sum of
     those who trained before and after.
@@ -206,7 +204,7 @@ def alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
 
 
 def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -> Decision:
-    """What becomes of the open round; asked anew if anything changed, or the time has come."""
+    """The rule's decision about the open round; asked anew if something changed, or in time."""
 
     def ask() -> Decision:
         receipts = alike([group.receipts[id] for id in ids])
@@ -231,5 +229,4 @@ def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -
 
 
 def early(tx: Transaction, waits: Wait) -> bool:
-    """Whether the time that a decision waits for is still to come."""
     return waits.until is None or tx.now < waits.until

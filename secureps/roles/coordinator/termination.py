@@ -37,12 +37,11 @@ def over(tx: Transaction, group: GroupState) -> bool:
 
 
 def row_block(tx: Transaction, group: GroupState) -> bool:
-    """Whether a group is a part of a table, which the run can do without."""
     return group.name != EVALUATION and tx.plan.group(group.name).sparse is not None
 
 
 def too_few(tx: Transaction, group: GroupState) -> str:
-    """Why a row-block cannot move on: whoever joined, too few touch it; empty if enough do."""
+    """Why a row-block cannot move on: too few of the members touch it; empty if enough do."""
     if not row_block(tx, group):
         return ""
     federation, least = tx.federation, tx.plan.bounds(group.name).start
@@ -72,7 +71,7 @@ def _deserted(tx: Transaction, group: GroupState) -> bool:
 
 
 def end(tx: Transaction, reason: str, failure: type[SecurepsError] | None = None) -> None:
-    """No more rounds open from now on; the first reason stays.
+    """Opens no more rounds; the first reason stays.
 
     `failure` is what the run ends with where its plan does not foresee this end.
     """
@@ -81,7 +80,7 @@ def end(tx: Transaction, reason: str, failure: type[SecurepsError] | None = None
 
 
 def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
-    """Nobody can make a group's next version, whoever comes: the run ends.
+    """Ends the run, for nobody can make a group's next version.
 
     A row-block is left as it is instead, and the others go on.
     """
@@ -92,7 +91,7 @@ def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
 
 
 def judged(tx: Transaction, evaluation: VersionEvaluated) -> None:
-    """An evaluation is there: the plan may end the run for what it says."""
+    """Journals an evaluation, for which the plan may end the run."""
     tx.write(evaluation)
     section = tx.plan.section.evaluation
     assert section is not None
@@ -102,11 +101,10 @@ def judged(tx: Transaction, evaluation: VersionEvaluated) -> None:
 
 
 def exhausted(tx: Transaction, groups: Iterable[GroupState]) -> frozenset[str]:
-    """Clients whom the next version of each of these groups would bring above the plan's budget.
+    """Clients that the next version of each of these groups would bring above the budget.
 
-    The same sum that each client makes for itself (`roles.member.member`), from the ledger of what
-    arrived and the evaluation that it still owes; a client that spent on updates that never
-    arrived stops by itself.
+    Each client makes the same sum for itself (`roles.member.member`). This one is made of the
+    ledger of what arrived and the evaluation that the client still owes.
     """
     privacy, ahead = tx.plan.section.privacy, list(groups)
     if privacy is None or tx.layout is None:
@@ -168,14 +166,12 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
 
 
 def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact | None:
-    """What a client spends with an update from this base."""
     assert tx.layout is not None
     size = tx.layout.group(group.name).sent
     return fact(tx.plan, client, group.name, size, base.version, base.step)
 
 
 def next_version(tx: Transaction) -> list[GroupState]:
-    """The groups that a version more of the model concerns: the metrics' if it is evaluated."""
     federation = tx.federation
     ahead = [group for group in federation.model_groups if not over(tx, group)]
     evaluated = any(group.version + 1 in tx.plan.evaluated for group in ahead)
@@ -184,7 +180,7 @@ def next_version(tx: Transaction) -> list[GroupState]:
 
 
 def _all_made(plan: Plan) -> str:
-    """That every group of the plan's file has its versions, which may not be as many."""
+    """Says that every group of the plan's file has its versions."""
     wanted = {
         section.name: section.versions or plan.section.versions for section in plan.section.group
     }
@@ -206,7 +202,7 @@ def _told(tx: Transaction) -> str:
 
 
 def finish(tx: Transaction) -> None:
-    """The run is over when a checkpoint holds the last version of every group."""
+    """Ends the run when a checkpoint holds the last version of every group."""
     federation = tx.federation
     groups = federation.groups.values()
     last = federation.checkpoints[-1] if federation.checkpoints else None

@@ -1,8 +1,7 @@
 """One transaction of the coordinator: the state, the time, and the step that is being built.
 
-`write` journals a fact and folds it at once; `order` speaks to whoever watches now (a
-party that does not is told when it subscribes). `Sessions` is who is here now, and `Cache` what was
-worked out before: a restart begins without both.
+`write` journals a fact and folds it at once; `order` speaks to parties that watch now (others are
+told when they subscribe). A restart begins without `Sessions` and `Cache`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from secureps.policy.rules.registry import build_rule, in_force
 from secureps.policy.rules.rule import Rule, Wait
 from secureps.roles.coordinator.attendance import Attendance, Changes
 from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.scaled import AS_PLANNED
-from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Say, Step
 
 Located = tuple[tuple[ShardAddress, ...], int]
@@ -99,21 +97,20 @@ class Sessions:
     """No lease runs out before it: until then nobody need look at all of them."""
 
     def trouble(self, party: str, reason: str) -> None:
-        """Something is wrong at a server, or is no more (no reason)."""
+        """Notes what is wrong at a party, or that nothing is (no reason)."""
         self.troubles.pop(party, None)
         if reason:
             self.troubles[party] = reason
 
     def holds(self, shard: str, group: str) -> None:
-        """A shard has the next version of a group."""
         self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
 
     def forget_adopted(self, shard: str) -> None:
-        """A shard has come anew, perhaps without what it had."""
+        """Forgets what a shard said: it may have come anew without it."""
         self.adopted = {each for each in self.adopted if each[2] != shard}
 
     def renew(self, client: str, until: float) -> None:
-        """A client was heard of: its lease runs until then."""
+        """Renews the lease of a client that was heard of."""
         self.unheard.discard(client)
         self._leases[client] = until
         self._first = min(self._first, until)
@@ -122,20 +119,19 @@ class Sessions:
             self.changes.add(client)
 
     def begin(self, now: float, clients: Iterable[str], until: float) -> None:
-        """These were here by the journal, which does not say who has gone since."""
+        """Gives a lease to clients that were here by the journal, which may have gone since."""
         for client in clients:
             self.renew(client, until)
         self.unheard, self.began = set(clients), now
 
     def leave(self, client: str) -> None:
-        """Its lease is over."""
         self._leases.pop(client, None)
         if client in self._live:
             self._live.remove(client)
             self.changes.add(client)
 
     def live(self, now: float) -> set[str]:
-        """Clients whose lease runs: the set itself, not a copy; for reading."""
+        """Clients whose lease runs; the set itself, only for reading."""
         if now >= self._first:
             for client in [client for client, until in self._leases.items() if until <= now]:
                 del self._leases[client]
@@ -170,7 +166,7 @@ class Cache:
 
         Args:
             basis: all that the answer depends on, compared by `==`.
-            holds: whether an answer that was given on this basis holds at this time.
+            holds: whether an answer that was given on this basis still holds.
         """
         known = self._known.get(question)
         if known is not None and known[0] == basis and holds(known[1]):
@@ -193,13 +189,13 @@ LATER = 1.0
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction.
+    """What one event makes of the state, while it is handled.
 
     Args:
         layout: the run's, None before it is founded.
-        clients, holders: everybody on the roster in these roles, but a designated evaluator.
-        live: clients whose lease runs at `now`; watchers: who can be told. Both may be what the
-            sessions have: for reading.
+        clients, holders: all on the roster in these roles, but a designated evaluator.
+        live: clients whose lease runs at `now`; watchers: parties that can be told. Both may be
+            the sessions' own sets: only for reading.
         sessions: what else this incarnation knows of those who are here.
         cache: what was worked out in earlier transactions.
         reasons: what groups wait for since its event, by name.
@@ -219,7 +215,6 @@ class Transaction:
     step: Step = field(default_factory=Step)
 
     def trains(self, client: str) -> bool:
-        """Whether a client is live, and no designated evaluator."""
         return client in self.live and client != self.plan.evaluator
 
     @property
@@ -228,7 +223,6 @@ class Transaction:
         return Wait(self.now, "")
 
     def group(self, name: str) -> GroupState:
-        """A group of the plan, or that of the metrics; Malformed if there is none of that name."""
         found = self.federation.groups.get(name)
         if found is None:
             raise Malformed(f"no group is called {name!r}")
@@ -244,25 +238,24 @@ class Transaction:
         return self.cache.of(("rule", group), factors, made)
 
     def deadline(self, group: str) -> float:
-        """The deadline of that rule, in seconds."""
         section, factors = self.plan.group(group).rule, self.federation.scaled.of(group)
         return (section if factors == AS_PLANNED else in_force(section, *factors)).deadline
 
     def spare(self, party: str) -> bool:
-        """Whether a shard has been here that holds no blocks of the run, and is part of it."""
+        """Whether a shard is here that is part of the run and holds none of its blocks."""
         federation = self.federation
         placed = () if federation.pinned is None else federation.placement.shards
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
 
     def gave_up(self, party: str) -> bool:
-        """Whether a shard holds no blocks of the run, or none any more, as it should."""
+        """Whether a shard holds no blocks of the run (any more), as it should."""
         return self.spare(party) or self.federation.moving.dismissed(party)
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
         """Live trainers (or those among others) that take part in a group.
 
-        It looks at all of them; what is asked at every event goes by `attendance`.
+        It looks at all of them; what is asked at every event uses `attendance`.
         """
         federation = self.federation
         found = frozenset(self.live) - {self.plan.evaluator} if among is None else among
@@ -271,7 +264,6 @@ class Transaction:
         return found - federation.outside.get(group, frozenset())
 
     def attendance(self, group: GroupState) -> Attendance:
-        """Who takes part in a group as it is now."""
         federation, evaluator = self.federation, self.plan.evaluator
         outside: Names = federation.outside.get(group.name, frozenset())
         out = federation.isolated
@@ -286,24 +278,20 @@ class Transaction:
         return known
 
     def write(self, record: CoordinatorRecord) -> None:
-        """Journals and folds one record."""
         self.step.records.append(record)
         self.federation.apply(self.now, record)
         self.sessions.changes.note(record)
 
     def order(self, to: str, message: AnyOrder) -> None:
-        """Tells one party, if it watches."""
         if to in self.watchers:
             self.step.effects.append(Order(to, message))
 
     def settle(self, ids: tuple[SubmissionId, ...]) -> None:
-        """Tells clients what became of these, and shards that their blocks may go."""
         if ids:
             self.tell_fates(ids)
             self.discard(ids)
 
     def tell_fates(self, ids: tuple[SubmissionId, ...]) -> None:
-        """Tells clients what became of their submissions."""
         number = self.federation.incarnation
         for id in ids:
             fate, group = self.federation.settled.of(id), self.federation.groups.get(id.group)
@@ -318,24 +306,22 @@ class Transaction:
             self.order(shard, Discard(self.federation.incarnation, ids))
 
     def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:
-        """Drops submissions: they are part of nothing."""
         if ids:
             self.write(SubmissionsDropped(group, ids, reason))
             self.settle(ids)
 
     def tell_clients(self, message: ClientOrder) -> None:
-        """Tells every member that watches, in the order of joining."""
         for client in self.federation.members:
             self.order(client, message)
 
     def tell_shards(self, group: str, make: Callable[[tuple[int, ...]], ShardOrder]) -> None:
-        """Tells every shard that holds blocks of a group: make(its blocks)."""
+        """Gives each shard with blocks of a group the order that `make` makes for its blocks."""
         for shard, blocks in self.federation.owners(group).items():
             self.order(shard, make(blocks))
 
 
 def said_once(tx: Transaction, party: str, text: str) -> NotReady:
-    """The refusal of a party that has to wait for an operator, who reads of it here, once."""
+    """The refusal of a party that waits for an operator, who reads of it here, once."""
     if party not in tx.sessions.elsewhere:
         tx.step.effects.append(Say(text))
     tx.sessions.elsewhere[party] = tx.now

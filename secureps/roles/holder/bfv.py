@@ -1,7 +1,4 @@
-"""A bfv key holder: decrypts one sum per cohort, by its own rules and its own ledger.
-
-It fetches the sums from their shards, and hands the numbers back to these.
-"""
+"""A bfv key holder: fetches a cohort's sums, decrypts them, and gives the numbers to shards."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class SumOpened(TaskResult):
 
 @dataclass(slots=True)
 class Opening:
-    """A cohort that is being opened: the digests of blocks that are done."""
+    """A cohort that is being opened: which shard has each block, and what is done."""
 
     cohort: Cohort
     receipts: tuple[Receipt, ...]
@@ -62,13 +59,12 @@ class Opening:
 
 
 class BfvHolder(Holder[Opening]):
-    """The machine of one key holder (of the bfv cipher: it decrypts the sums themselves)."""
+    """The machine of a key holder of the bfv cipher, which decrypts the sums themselves."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(HolderLedger(name, roster, rules))
 
     def own(self, sender: str, event: Event) -> Step | None:
-        """Handles what only this kind is told: sums that come, and opened sums that are stored."""
         match event:
             case Answered(GetSum() as request, Payload(digest)):
                 return self._fetched(request, digest)
@@ -83,7 +79,6 @@ class BfvHolder(Holder[Opening]):
         return None
 
     def assign(self, order: Open) -> Opening:
-        """The sums of an order's cohort, by shard; refuses those that do not fit the placement."""
         group, placement = order.cohort.group, self.pinned.placement
         digests = {held.shard: held.sums for held in order.held}
         blocks = dict(enumerate(placement.of(group).owners))
@@ -98,7 +93,6 @@ class BfvHolder(Holder[Opening]):
         return Opening(order.cohort, order.receipts, blocks, expected)
 
     def begin(self, opening: Opening) -> list[Effect]:
-        """Fetches the cohort's sums from their shards."""
         run, cohort = self.pinned.run.id, opening.cohort
         return [
             Call(shard, GetSum(run, cohort.group, cohort.number, block))
@@ -106,11 +100,9 @@ class BfvHolder(Holder[Opening]):
         ]
 
     def opens(self, task: Task) -> Name | None:
-        """The cohort that a work opens, None for any other work."""
         return (task.group, task.cohort) if isinstance(task, OpenSum) else None
 
     def give_up(self, name: Name, reason: str) -> Step:
-        """Forgets what was opened so far, and says why the cohort is not."""
         opened = tuple(header.key for header in self._openings[name].headers.values())
         prune = [Work(Prune(opened))] if opened else []
         return Step(effects=[*prune, *super().give_up(name, reason).effects])

@@ -4,9 +4,8 @@
     Open      a cohort: its share of the sum of the members' keys, the same whenever asked
     EraseKeys no submission that can still be opened is sealed for its older keys
 
-It takes another envelope key whenever the plan wants (`roles.holder.ledger`). It talks to the
-coordinator alone and sees neither ciphertexts nor models; what it answers opens one cohort's sums,
-together with the answers of the others.
+It sees neither ciphertexts nor models; its answers open one cohort's sums, together with those of
+other holders.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class KeySigned(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class Erase(Task):
-    """Erases the keys below this number, those that are left of them."""
+    """Erases the keys below this number."""
 
     below: int
 
@@ -103,7 +102,7 @@ TOLD_AT_ONCE = 16
 
 @dataclass(slots=True)
 class Refusal:
-    """What is said of a cohort that is given up, once its envelopes `due` are looked into."""
+    """What is said of a cohort that is given up, once the envelopes `due` are looked into."""
 
     due: set[SubmissionId]
     told: list[Effect]
@@ -120,30 +119,28 @@ class CommitteeHolder(Holder[Open]):
         self._refusals: dict[Name, Refusal] = {}
 
     def resume(self, now: float) -> Step:
-        """Greets the coordinator, and erases again what may not be erased yet."""
         step = super().resume(now)
-        if self._ledger.rotation.least:
-            step.effects.append(Work(Erase(self._ledger.rotation.least)))
+        if self._ledger.known.keys.least:
+            step.effects.append(Work(Erase(self._ledger.known.keys.least)))
         return step
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """As every holder; then looks whether another key is due, or an old one to be erased."""
+        """Then looks whether another key is due, or an old one to be erased."""
         step = super().handle(now, sender, event)
-        if isinstance(event, Configure) and self._ledger.rotation.announced is not None:
-            step.tell(self._ledger.rotation.announced)  # the coordinator may not have heard
+        if isinstance(event, Configure) and self._ledger.known.keys.announced is not None:
+            step.tell(self._ledger.known.keys.announced)  # the coordinator may not have heard
         if self.configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
-            self._erase(step, self._ledger.rotation.overdue(unix))
+            self._erase(step, self._ledger.known.keys.overdue(unix))
             if isinstance(event, Finish) and sender == COORDINATOR:  # all, and one that is made now
-                self._erase(step, self._ledger.rotation.number + 1 + self._announcing)
-            due = self._ledger.rotation.due(section, unix)
+                self._erase(step, self._ledger.known.keys.number + 1 + self._announcing)
+            due = self._ledger.known.keys.due(section, unix)
             if due is not None and not self._announcing:
                 self._announcing = True
-                step.effects.append(Work(AnnounceKey(due, self._ledger.rotation.least)))
+                step.effects.append(Work(AnnounceKey(due, self._ledger.known.keys.least)))
         return step
 
     def own(self, sender: str, event: Event) -> Step | None:
-        """Handles what only this kind is told: envelopes to examine, shares that are derived."""
         match event:
             case Answered() | Failed():
                 return Step()
@@ -157,35 +154,30 @@ class CommitteeHolder(Holder[Open]):
                 return self._examine(event)
             case EraseKeys(incarnation, below) if sender == COORDINATOR:
                 step = self._ledger.obeys(incarnation)
-                self._erase(step, min(below, self._ledger.rotation.number))
+                self._erase(step, min(below, self._ledger.known.keys.number))
                 return step
         return None
 
     @property
     def announced(self) -> EnvelopeKeyAnnounced | None:
-        """Its newest key, as it is on record; None while that is the kit's."""
-        return self._ledger.rotation.announced
+        return self._ledger.known.keys.announced
 
     def committee(self, digest: bytes | None) -> Committee:
-        """Who opens with this holder what is sealed for them; Refused as `HolderLedger`'s."""
         return self.pinned.plan.committee(self._ledger.committee(digest))
 
     def assign(self, order: Open) -> Open:
-        """The order itself: a share needs nothing else."""
         return order
 
     def begin(self, opening: Open) -> list[Effect]:
-        """Derives this holder's share of the sum of keys."""
         return [Work(DeriveShare(opening.cohort, opening.receipts))]
 
     def opens(self, task: Task) -> Name | None:
-        """The cohort that a work opens, None for any other work."""
         return name_of(task.cohort) if isinstance(task, DeriveShare) else None
 
     def give_up(self, name: Name, reason: str) -> Step:
-        """Looks into all envelopes of the cohort: it says what it finds, and then that it refuses.
+        """Looks into all envelopes of the cohort, says what it finds, and then that it refuses.
 
-        Where nobody asked it to look before, it is heard of no flaw otherwise. It waits for these
+        Where nobody asked it to look before, it tells of no flaw otherwise. It waits for these
         envelopes alone: where many are asked about, others are always being looked into.
         """
         receipts = self._openings[name].receipts
@@ -213,10 +205,10 @@ class CommitteeHolder(Holder[Open]):
         return step
 
     def _looked_into(self, receipt: Receipt, flaw: str | None) -> Step:
-        """Says what it found with what it finds in those that came with it: in one call.
+        """Says what it found, in one call with findings that came together with it.
 
         Of an envelope whose key is erased it says nothing: that is no fault of its client's. Nor of
-        one that nobody asked about, in a cohort that it gives up, if nothing is wrong with it.
+        a sound one in a cohort that it gives up, if nobody asked about it.
         """
         asked, refusals = self._asked.pop(receipt.id, 0), self._refusals
         if asked > 1:
@@ -239,7 +231,6 @@ class CommitteeHolder(Holder[Open]):
     # --- keys ---------------------------------------------------------------------
 
     def _signed(self, announced: EnvelopeKeyAnnounced) -> Step:
-        """Journals a key before anybody hears of it: a restart makes no other."""
         self._announcing = False
         step, unix = Step(), self._ledger.follower.unix
         self._ledger.write(step, KeyReplaced(announced, unix or 0.0))
@@ -248,7 +239,7 @@ class CommitteeHolder(Holder[Open]):
 
     def _erase(self, step: Step, below: int) -> None:
         """Journals that keys are erased before their files go."""
-        if below > self._ledger.rotation.least:
+        if below > self._ledger.known.keys.least:
             self._ledger.write(step, KeysErased(below))
             step.effects.append(Work(Erase(below)))
 

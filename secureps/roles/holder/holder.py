@@ -1,8 +1,7 @@
-"""What both kinds of key holder are: obedient to one coordinator, and to a ledger of their own.
+"""What both kinds of key holder have in common: they obey one coordinator, and their own ledger.
 
-An order to open a cohort is checked against the ledger and journalled before anything is done for
-it. The conditions themselves are in `roles.holder.ledger`; what a holder does for a cohort is in
-`roles.holder.bfv` and `roles.holder.committee`.
+An order to open a cohort is checked against the ledger (`roles.holder.ledger`) and journalled
+before anything is done for it (`roles.holder.bfv`, `roles.holder.committee`).
 """
 
 from __future__ import annotations
@@ -59,12 +58,11 @@ T = TypeVar("T", bound=Opening)
 
 
 def name_of(cohort: Cohort) -> Name:
-    """A cohort's group and number."""
     return cohort.group, cohort.number
 
 
 class Holder(ABC, Generic[T]):
-    """The machine of a key holder; a `T` is kept of each cohort while it is being opened."""
+    """The machine of a key holder; it keeps a `T` of each cohort that is being opened."""
 
     def __init__(self, ledger: HolderLedger) -> None:
         self._ledger = ledger
@@ -78,42 +76,34 @@ class Holder(ABC, Generic[T]):
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state."""
         self._ledger.apply(record)
 
     def folded(self) -> Fold:
-        """As `Foldable`."""
         return self._ledger.folded()
 
     def unfold(self, fold: Fold) -> None:
-        """As `Foldable`."""
         self._ledger.unfold(fold)
 
     def resume(self, now: float) -> Step:
-        """Greets the coordinator, after a start or restart."""
         self._watches = False
         return self._ledger.greeting()
 
     def wake(self) -> float | None:
-        """When it ends, if it takes no part: else a key holder waits for orders alone."""
         return None if self._end is None else self._until
 
     def subscription(self) -> Subscribe:
-        """What it says when it opens the stream of orders."""
         own = self._ledger.follower.roster
         return Subscribe(self._ledger.name, (), own.number, own.expires)
 
     def inspect(self, sender: str, message: Request) -> bool:
-        """Refuses: nobody sends a key holder payloads."""
         raise Malformed("a key holder takes no payloads")
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """Handles one event: an order, an answer, or the end of a work."""
-        before = self._ledger.incarnation
+        before = self._ledger.known.incarnation
         try:
             step = self._handled(now, sender, event)
         except SecurepsError:
-            self._ledger.incarnation = before  # nothing of it is on record
+            self._ledger.known.incarnation = before  # nothing of it is on record
             raise
         if any(isinstance(record, Incarnated) for record in step.records):
             # whoever gave it waits to be obeyed, whatever came first
@@ -168,19 +158,17 @@ class Holder(ABC, Generic[T]):
 
     @property
     def configured(self) -> bool:
-        """Whether it is part of a run."""
         return self._ledger.configured
 
     @property
     def pinned(self) -> Pinned:
-        """The run; NotReady before it is founded."""
         return self._ledger.pinned
 
     # --- what kinds of holders differ in --------------------------------------------
 
     @abstractmethod
     def own(self, sender: str, event: Event) -> Step | None:
-        """What follows from an event of this kind of holder; None for one that it does not know."""
+        """What follows from an event that only this kind of holder takes; None for any other."""
 
     @abstractmethod
     def assign(self, order: Open) -> T:
@@ -188,14 +176,14 @@ class Holder(ABC, Generic[T]):
 
     @abstractmethod
     def begin(self, opening: T) -> list[Effect]:
-        """The effects with which it begins."""
+        """The effects with which opening begins."""
 
     @abstractmethod
     def opens(self, task: Task) -> Name | None:
         """The cohort that a task is part of opening; None for any other task."""
 
     def give_up(self, name: Name, reason: str) -> Step:
-        """A cohort is not opened here, and the coordinator hears why."""
+        """Tells the coordinator why this holder does not open a cohort."""
         opening = self._openings.pop(name)
         return Step(effects=[self._ledger.refusal(opening, reason)])
 
@@ -209,7 +197,7 @@ class Holder(ABC, Generic[T]):
         return Step(effects=[Call(COORDINATOR, said)])
 
     def _followed(self, step: Step, newer: bool) -> Step:
-        """Asks on a new stream for everything that waited for another roster or calendar."""
+        """Subscribes anew, to be told all that waited for another roster or calendar."""
         if newer:
             step.effects.append(Watch())
         return step
@@ -239,7 +227,6 @@ class Holder(ABC, Generic[T]):
         return Step(effects=[Halt(str(error), type(error))])
 
     def _took(self, cohort: Cohort, seconds: float) -> Call:
-        """How long it took to open a cohort."""
         figures = (Figure("opening_seconds", seconds),)
         return Call(
             COORDINATOR, Telemetry(self._ledger.name, cohort.group, cohort.version, figures)

@@ -54,45 +54,13 @@ from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, 
 from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
 
-
-class Spans:
-    """The oldest and the newest base version of each committee, by group."""
-
-    def __init__(self) -> None:
-        self.spans: dict[str, dict[bytes | None, tuple[int, int]]] = {}
-
-    def add(self, cohort: Cohort) -> None:
-        """Notes the bases of a cohort that counts as opened."""
-        known = self.spans.setdefault(cohort.group, {})
-        versions = [member.version for member in cohort.members]
-        versions += known.get(cohort.committee, ())
-        known[cohort.committee] = min(versions), max(versions)
-
-    def check(self, cohort: Cohort, number_of: Callable[[bytes | None], int]) -> None:
-        """Refused if another committee was asked for one of its bases, or an older one for newer.
-
-        Args:
-            number_of: of the first roster with a committee.
-        """
-        own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
-        for other, (first, last) in self.spans.get(cohort.group, {}).items():
-            earlier = number_of(other) < own
-            apart = min(versions) > last if earlier else max(versions) < first
-            if other != cohort.committee and not apart:
-                raise Refused(
-                    f"{'an earlier' if earlier else 'a later'} committee of key holders was asked "
-                    f"to open versions {first} to {last} of {cohort.group}: this one opens none of "
-                    "them"
-                )
-
-
 KEPT = 24 * 3600.0
 """Seconds after which a key that was replaced is erased at the latest."""
 
 
 @dataclass(slots=True)
 class KeyRotation:
-    """Of one holder: the fold of its journal.
+    """The envelope keys of one holder, by its journal.
 
     Args:
         announced: its newest key, None while that is the kit's; least: those below are erased.
@@ -106,7 +74,6 @@ class KeyRotation:
     """By number: when those below it were replaced."""
 
     def apply(self, record: KeyReplaced | KeysErased) -> None:
-        """Folds one record."""
         match record:
             case KeyReplaced(announced, unix) if announced.number > self.number:
                 self._replaced[announced.number] = unix
@@ -118,16 +85,15 @@ class KeyRotation:
                 self._replaced = {n: at for n, at in self._replaced.items() if n > below}
 
     def serve(self) -> None:
-        """A cohort is released."""
         self._served += 1
 
     @property
     def number(self) -> int:
-        """Of the newest key; 0 is the kit's."""
+        """The number of the newest key; 0 is the kit's."""
         return 0 if self.announced is None else self.announced.number
 
     def due(self, section: CipherSection, unix: float | None) -> int | None:
-        """The number of the key to announce now; None: the newest goes on, and all is said of it.
+        """The number of the key to announce now; None for nothing to announce.
 
         Args:
             unix: what the calendar says; None where nobody looks at any.
@@ -162,11 +128,11 @@ NONE = Base(-1, 0)
 
 @dataclass(slots=True)
 class Standing:
-    """What holds for a client in a group, for ever.
+    """What holds for a client in a group for the whole run.
 
     Args:
-        bound: its newest submission that is in an opened cohort, and cohort: that one's number.
-        base: the newest base of an update of it that was opened, NONE if none was.
+        bound: its newest submission in an opened cohort, and cohort: that one's number.
+        base: the newest base of an opened update of it, NONE if there is none.
         released: all opened cohorts with an update of it from that base, by `opening_digest`.
     """
 
@@ -176,22 +142,47 @@ class Standing:
     released: dict[bytes, Cohort] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HolderFold:
-    """What a holder's records come to, but for the run and its rosters.
+    """The state of a holder, but for the run and its rosters.
 
     Args:
+        standings: by client and group.
         bases: the digest of the model that was a version of a group.
         opened: the newest opened cohorts by group and `opening_digest`.
-        spans: the oldest and the newest base version of each committee, by group.
+        spans: by group and committee, the oldest and the newest base version that were opened.
     """
 
-    incarnation: int
-    standings: dict[tuple[str, str], Standing]
-    bases: dict[tuple[str, int], bytes]
-    opened: dict[str, dict[bytes, OpenedCohort]]
-    spans: dict[str, dict[bytes | None, tuple[int, int]]]
-    keys: KeyRotation
+    incarnation: int = 0
+    standings: dict[tuple[str, str], Standing] = field(default_factory=dict)
+    bases: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    opened: dict[str, dict[bytes, OpenedCohort]] = field(default_factory=dict)
+    spans: dict[str, dict[bytes | None, tuple[int, int]]] = field(default_factory=dict)
+    keys: KeyRotation = field(default_factory=KeyRotation)
+
+    def add_span(self, cohort: Cohort) -> None:
+        """Notes the base versions of a cohort that counts as opened."""
+        known = self.spans.setdefault(cohort.group, {})
+        versions = [member.version for member in cohort.members]
+        versions += known.get(cohort.committee, ())
+        known[cohort.committee] = min(versions), max(versions)
+
+    def check_span(self, cohort: Cohort, number_of: Callable[[bytes | None], int]) -> None:
+        """Refused unless the base versions of committees follow each other as their rosters do.
+
+        Args:
+            number_of: of the first roster with a committee.
+        """
+        own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
+        for other, (first, last) in self.spans.get(cohort.group, {}).items():
+            earlier = number_of(other) < own
+            apart = min(versions) > last if earlier else max(versions) < first
+            if other != cohort.committee and not apart:
+                raise Refused(
+                    f"{'an earlier' if earlier else 'a later'} committee of key holders was asked "
+                    f"to open versions {first} to {last} of {cohort.group}: this one opens none of "
+                    "them"
+                )
 
 
 REMEMBERED = 64
@@ -221,7 +212,7 @@ class HolderRules:
 
 
 class Opening(Protocol):
-    """What a holder has of a cohort that it is asked to open."""
+    """A cohort that a holder is asked to open."""
 
     @property
     def cohort(self) -> Cohort:
@@ -242,21 +233,15 @@ class HolderLedger:
         self.name = name
         self._blind = blind
         self.follower = RosterFollower(roster)
-        self.rotation = KeyRotation()
         self._rules = rules
-        self.incarnation = 0
         self._pinned: Pinned | None = None
-        self._standings: dict[tuple[str, str], Standing] = {}
+        self.known = HolderFold()
         self._verified: dict[bytes, None] = {}
-        self._bases: dict[tuple[str, int], bytes] = {}
-        self._opened: dict[str, dict[bytes, OpenedCohort]] = {}
-        self._spans = Spans()
 
     def apply(self, record: Record) -> None:
-        """Folds one record; InternalError for one that is not a holder's."""
         match record:
             case Incarnated(number):
-                self.incarnation = number
+                self.known.incarnation = number
             case RosterFollowed():
                 self.follower.apply(record)
             case RunPinned():
@@ -265,58 +250,51 @@ class HolderLedger:
                 self._pinned = pinned
             case CohortReleased():
                 self._apply_released(record)
-                self.rotation.serve()
+                self.known.keys.serve()
             case KeyReplaced() | KeysErased():
-                self.rotation.apply(record)
+                self.known.keys.apply(record)
             case _:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
 
     def folded(self) -> Fold:
-        """All that its records came to."""
         run = () if self._pinned is None else (self._pinned.record,)
-        known = (self.incarnation, self._standings, self._bases, self._opened)
-        state = HolderFold(*known, self._spans.spans, self.rotation)
-        return Fold((*run, *self.follower.records), to_plain(state))
+        return Fold((*run, *self.follower.records), to_plain(self.known))
 
     def unfold(self, fold: Fold) -> None:
-        """Takes up what earlier records came to; Malformed if it is no such state."""
+        """Takes up the state of a compacted journal; Malformed if it is no such state."""
         for record in fold.records:
             self.apply(record)
-        state = from_plain(HolderFold, fold.state)
-        self.incarnation, self._standings = state.incarnation, state.standings
-        self._bases, self._opened = state.bases, state.opened
-        self._spans.spans, self.rotation = state.spans, state.keys
+        self.known = from_plain(HolderFold, fold.state)
 
     def _apply_released(self, record: CohortReleased) -> None:
         cohort = record.cohort
-        known = self._opened.setdefault(cohort.group, {})
+        known = self.known.opened.setdefault(cohort.group, {})
         known[record.digest] = OpenedCohort(cohort.number, record.sums)
         if len(known) > REMEMBERED:
             del known[next(iter(known))]
         again = any(places(other) == places(cohort) for other in self._met(cohort).values())
         for member in cohort.members:
             id, base = member.id, base_of(member)
-            standing = self._standings.setdefault((id.client, id.group), Standing(id, -1))
+            standing = self.known.standings.setdefault((id.client, id.group), Standing(id, -1))
             standing.bound, standing.cohort = id, cohort.number
             if base > standing.base:
                 standing.base, standing.released = base, {record.digest: cohort}
             elif not again:
                 standing.released[record.digest] = cohort
-        self._spans.add(cohort)
+        self.known.add_span(cohort)
         if cohort.group != EVALUATION:
-            self._bases |= {(cohort.group, base.version): base.digest for base in record.bases}
+            self.known.bases |= {(cohort.group, base.version): base.digest for base in record.bases}
 
     def _met(self, cohort: Cohort) -> dict[bytes, Cohort]:
         """Opened cohorts in which a client stands with the base that it has in this one."""
         found: dict[bytes, Cohort] = {}
         for member in cohort.members:
-            standing = self._standings.get((member.id.client, cohort.group))
+            standing = self.known.standings.get((member.id.client, cohort.group))
             if standing is not None and standing.base == base_of(member):
                 found |= standing.released
         return found
 
     def write(self, step: Step, record: HolderRecord) -> None:
-        """Journals and folds one record."""
         step.records.append(record)
         self.apply(record)
 
@@ -324,21 +302,17 @@ class HolderLedger:
 
     @property
     def configured(self) -> bool:
-        """Whether it is part of a run."""
         return self._pinned is not None
 
     @property
     def placement(self) -> int:
-        """The epoch of the placement that it goes by; 0 before there is a run."""
         return 0 if self._pinned is None else self._pinned.placement.epoch
 
     @property
     def pinned(self) -> Pinned:
-        """The run; NotReady before it is founded."""
         return founded(self._pinned, self.name)
 
     def greeting(self) -> Step:
-        """What a holder says first."""
         step = Step(effects=[Call(COORDINATOR, self.register())])
         if self._pinned is not None:
             self.follower.resume(step)
@@ -349,16 +323,16 @@ class HolderLedger:
         run = b"" if self._pinned is None else self._pinned.run.id
         reached = tuple(
             GroupVersion(group, max(each.number for each in known.values()))
-            for group, known in self._opened.items()
+            for group, known in self.known.opened.items()
         )
-        return Register(self.name, "", 1.0, self.incarnation, run, reached)
+        return Register(self.name, "", 1.0, self.known.incarnation, run, reached)
 
     def obeys(self, incarnation: int) -> Step:
-        """The beginning of the step that an order leads to; Fenced if the order is old."""
+        """The step that an order begins; Fenced if the order is old."""
         step = Step()
-        if incarnation < self.incarnation:
-            raise Fenced(f"an order of incarnation {incarnation}, {self.incarnation} rules")
-        if incarnation > self.incarnation:
+        if incarnation < self.known.incarnation:
+            raise Fenced(f"an order of incarnation {incarnation}, {self.known.incarnation} rules")
+        if incarnation > self.known.incarnation:
             self.write(step, Incarnated(incarnation))
         return step
 
@@ -398,7 +372,7 @@ class HolderLedger:
     # --- conditions ---------------------------------------------------------------
 
     def about(self, order: Opening) -> bytes:
-        """Returns the digest of what is opened: this holder's answers are for it alone."""
+        """The digest of what is opened: this holder's answers are for it alone."""
         return opening_digest(self.pinned.run.id, order.cohort, order.receipts)
 
     def check(self, order: Open) -> None:
@@ -430,16 +404,16 @@ class HolderLedger:
         self._check_apart(cohort)
 
     def _is_opened(self, order: Open) -> OpenedCohort | None:
-        return self._opened.get(order.cohort.group, {}).get(self.about(order))
+        return self.known.opened.get(order.cohort.group, {}).get(self.about(order))
 
     def least(self, group: str) -> int:
-        """The fewest members of a cohort of this group: the plan's, which its own agreed to."""
+        """The fewest members of a cohort of this group."""
         return self.pinned.plan.bounds(group).minimum
 
     def _check_apart(self, cohort: Cohort) -> None:
         """Refuses a sum that can be subtracted from an opened one (`policy.cohorts.overlap`)."""
         for member in cohort.members:
-            standing = self._standings.get((member.id.client, cohort.group))
+            standing = self.known.standings.get((member.id.client, cohort.group))
             if standing is not None and base_of(member) < standing.base:
                 raise Refused(
                     f"{member.id} was trained from version {member.version}, and another of "
@@ -456,7 +430,7 @@ class HolderLedger:
                 )
 
     def _check_unbound(self, id: SubmissionId) -> None:
-        standing = self._standings.get((id.client, id.group))
+        standing = self.known.standings.get((id.client, id.group))
         if standing is None or standing.bound.sequence < id.sequence:
             return
         if standing.bound == id:
@@ -464,16 +438,16 @@ class HolderLedger:
         raise Refused(f"{id} comes after {standing.bound}, which is bound: it is over for ever")
 
     def _check_committee(self, cohort: Cohort, receipts: tuple[Receipt, ...]) -> None:
-        """Refused unless all are sealed for one committee with this holder, none newer or older."""
+        """Refused unless all are sealed for one committee, which may open these base versions."""
         if any(receipt.committee != cohort.committee for receipt in receipts):
             raise Refused("its members are sealed for different key holders")
         if self._blind:
             self.committee(cohort.committee)
             self.follower.demand_unexpired(cohort.committee)
-            self._spans.check(cohort, self.follower.number_of)
+            self.known.check_span(cohort, self.follower.number_of)
 
     def committee(self, digest: bytes | None) -> tuple[str, ...]:
-        """Who opens with this holder what is sealed for them.
+        """The holders of a committee, this one among them.
 
         Raises:
             Refused: they are on no roster that it followed, or it is none of them.
@@ -500,7 +474,7 @@ class HolderLedger:
             if models.setdefault(receipt.version, receipt.base) != receipt.base:
                 raise Refused(f"{receipt.id}: trained on another model than the others")
         for version, model in models.items():
-            if self._bases.get((cohort.group, version), model) != model:
+            if self.known.bases.get((cohort.group, version), model) != model:
                 raise Refused(
                     f"another model than before is said to be version {version} of {cohort.group}"
                 )
@@ -555,7 +529,7 @@ class HolderLedger:
     # --- what is opened -----------------------------------------------------------
 
     def release(self, step: Step, order: Open) -> None:
-        """Counts a cohort as opened, once: before anything is done for it."""
+        """Counts a cohort as opened, once, before anything is done for it."""
         if self._is_opened(order) is not None:
             return
         models = {receipt.version: receipt.base for receipt in order.receipts}
@@ -564,7 +538,7 @@ class HolderLedger:
         self.write(step, CohortReleased(order.cohort, self.about(order), bases, sums))
 
     def refusal(self, order: Opening, reason: object) -> Call:
-        """Tells the coordinator of a cohort that is never opened here."""
+        """Tells the coordinator that this holder never opens a cohort."""
         cohort = order.cohort
         known = (self.name, cohort.group, cohort.number)
         return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(order)))

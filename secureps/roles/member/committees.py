@@ -29,7 +29,7 @@ from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 
 
 class Committees:
-    """Those that a client has heard of."""
+    """The committees that a client has heard of."""
 
     def __init__(self, follower: RosterFollower, client: str) -> None:
         self._follower, self._client = follower, client
@@ -38,12 +38,11 @@ class Committees:
         self.keys = AnnouncedKeys()
 
     def begin(self, plan: Plan, step: Step) -> None:
-        """Journals the roster of the kit: after a later one it still seals for these holders."""
         if plan.opening is Opening.COMMITTEE:
             self._follower.resume(step)
 
     def hear(self, step: Step, order: SealFor | HolderKeys, run: bytes) -> None:
-        """Seals for these, or for newer keys of holders, which are on record before any of it."""
+        """Journals newer keys of holders, or takes a committee, before it seals for them."""
         for told in (order,) if isinstance(order, SealFor) else order.keys:
             try:
                 if isinstance(told, SealFor):
@@ -58,8 +57,7 @@ class Committees:
         """Takes the coordinator's word for when a committee begins; the earliest one counts.
 
         Raises:
-            Refused: the CA has signed no roster with these holders and keys, as far as is known
-                here.
+            Refused: the CA has signed no known roster with these holders and keys.
         """
         told = order.committee
         known = self._follower.committee(told.committee)
@@ -79,10 +77,10 @@ class Committees:
                 self.newest[receipt.id.group] = receipt
 
     def due(self, group: str, version: int) -> KeyCommittee:
-        """For whom an update of a group from this version is sealed.
+        """The committee that an update of a group from this version is sealed for.
 
         Raises:
-            Refused: nobody is known, or the version, or one after it, was sealed for others.
+            Refused: none is known, or the version, or one after it, was sealed for others.
         """
         if not self._begun(group, version):
             raise Refused(f"nobody said for which key holders version {version} is sealed")
@@ -93,8 +91,8 @@ class Committees:
     def due_for_made(self, group: str, version: int) -> KeyCommittee:
         """Like `due`, for an update that was made for an earlier committee.
 
-        It is sealed for those that its version was sealed for: nobody opens it, and nobody seals
-        that version for two.
+        It is sealed for those that its version was sealed for: nobody opens it, but nobody seals
+        that version for two committees.
         """
         last = self.newest.get(group)
         if last is not None and last.version == version and self.objection(group, version):
@@ -102,10 +100,7 @@ class Committees:
         return self.due(group, version)
 
     def objection(self, group: str, version: int) -> str:
-        """Why this client seals no update from this version any more; empty if it may yet.
-
-        It, or one after it, was sealed for others than those for whom it is to be sealed now.
-        """
+        """Why this client seals no update from this version any more; empty if it may yet."""
         begun, last = self._begun(group, version), self.newest.get(group)
         if not begun or last is None or last.version < version:
             return ""
@@ -114,7 +109,7 @@ class Committees:
         return f"it has sealed version {last.version} of {group} for other key holders"
 
     def _begun(self, group: str, version: int) -> list[KeyCommittee]:
-        """Those that have begun by then, in the order of their rosters."""
+        """The committees that have begun by then, in the order of their rosters."""
         begun = (told for told in self._told.values() if told.begins(group) <= version)
         return sorted(begun, key=lambda told: self._follower.committee(told.committee).number)
 
@@ -137,7 +132,7 @@ class Committees:
     def sealable(
         self, plan: Plan, invites: Mapping[str, Invite], published: Mapping[str, Published]
     ) -> dict[str, Invite]:
-        """Those of these invitations, by group, to which an update can be sealed now."""
+        """The invitations to which an update can be sealed now."""
         base = {group: each.version for group, each in published.items()}
         return {
             group: invite
@@ -146,7 +141,7 @@ class Committees:
         }
 
     def seals(self, plan: Plan, group: str, version: int) -> bool:
-        """Whether an update of a group from this version can be sealed: also by the calendar."""
+        """Whether an update of a group from this version can be sealed, by the calendar too."""
         if plan.opening is not Opening.COMMITTEE:
             return True
         try:

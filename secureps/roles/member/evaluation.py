@@ -40,11 +40,11 @@ def readiness(
     published: Mapping[str, Published],
     invite: Invite | None,
 ) -> Readiness:
-    """How a client that knows these published versions stands to an invitation, if it has one.
+    """How a client that knows these published versions stands to an invitation.
 
-    As many evaluations as the plan has, and of its versions: held-out records that no epsilon
-    covers are asked about no more often, whatever the coordinator wants. And each under a base of
-    its own (`EvaluatedVersions.base`): what came of one has one name for ever.
+    The plan bounds the evaluations, and their versions: held-out records that no epsilon covers are
+    asked about no more often, whatever the coordinator wants. Each has a base of its own
+    (`EvaluatedVersions.base`), so that what came of one has one name for ever.
     """
     own = published.get(EVALUATION)
     if own is None or invite is None or own.version < invite.version:
@@ -64,7 +64,7 @@ def readiness(
 
 
 def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int:
-    """What a designated evaluator judges now that has `judged` a version; 0 if there is none."""
+    """The version that a designated evaluator judges now; 0 if none is newer than `judged`."""
     versions = {published[g].version if g in published else -1 for g in plan.groups}
     (version, *others) = versions
     return version if not others and version in plan.evaluated and version > judged else 0
@@ -80,7 +80,7 @@ class Appraiser:
 
     Args:
         evaluated: the newest version that it was asked for and has looked at.
-        refuses: its person has read why it evaluates nothing.
+        refuses: whether its person was told why it evaluates nothing.
     """
 
     pinned: Pinned
@@ -96,10 +96,10 @@ class Appraiser:
         invites: dict[str, Invite],
         aims: Callable[[str, Base], Aim],
     ) -> tuple[bool, Evaluate | None]:
-        """What is to be judged now, if anything; an invitation that is declined is taken away.
+        """Begins what is to be judged now; an invitation that is declined is taken away.
 
         Args:
-            aims: what an update of a group from a base is trained for.
+            aims: the aim of an update of a group from a base.
 
         Returns:
             Whether anything else waits, and the task to begin, None for none.
@@ -123,7 +123,6 @@ class Appraiser:
         return True, self._task(step, aim)
 
     def _judge(self, step: Step) -> tuple[bool, Evaluate | None]:
-        """As the designated evaluator."""
         version = to_judge(self.pinned.plan, self.pulled.published, self.evaluated)
         if not version:
             return False, None
@@ -145,7 +144,7 @@ class Appraiser:
         return Evaluate(*self.pulled.take(), digests, aim, own)
 
     def decline(self, step: Step, invite: Invite, reason: str) -> None:
-        """Says so to the coordinator, and to the person here when it is for good."""
+        """Declines to the coordinator, and tells the person here when it is for good."""
         if not self.refuses and (own := self.budget.evaluation_objection()):
             self.refuses = True
             step.effects.append(Say(own))

@@ -1,4 +1,4 @@
-"""A client that takes part no more, for good or for a while, and what it says of it."""
+"""A client that takes part no more, for good or for a while, and what it tells the coordinator."""
 
 from __future__ import annotations
 
@@ -10,22 +10,6 @@ from secureps.messages.requests import Retire
 from secureps.roles.machine import Effect, Halt, Say, Step
 from secureps.wording import counted
 
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """Why a client trains no more.
-
-    Args:
-        halt: with which it ends, once the coordinator knows; None if it rests.
-        reason: what the coordinator hears of why.
-        until: when it comes back, by the run's clock; None if it does not.
-    """
-
-    halt: Halt | None = None
-    reason: str = ""
-    until: float | None = None
-
-
 PAUSED = "its data holder has paused it"
 LEFT = "left by its data holder's own act"
 """What the coordinator hears of why."""
@@ -33,39 +17,42 @@ LEFT = "left by its data holder's own act"
 
 @dataclass(slots=True)
 class Departure:
-    """How far a client is gone: not at all without `leaving`; `told`: the coordinator hears it.
+    """Whether a client takes part no more.
 
-    `acted` is the number of the newest act of its data holder; `wants` is what that had it do, of
-    `PAUSE` and `LEAVE`, None for nothing.
+    Args:
+        away: it trains no more, for good or for a while; told: the coordinator hears of it.
+        halt: the effect with which it ends, once the coordinator knows; None if it stays or rests.
+        reason: that the coordinator hears.
+        until: when it comes back from a rest, by the run's clock; None if it does not by itself.
+        acted: the number of its data holder's newest act; wants: what that had it do, `PAUSE` or
+            `LEAVE`, None for nothing.
     """
 
     client: str
-    leaving: Leaving | None = None
+    away: bool = False
+    halt: Halt | None = None
+    reason: str = ""
+    until: float | None = None
     told: bool = False
     acted: int = 0
     wants: OwnDeed | None = None
 
     @property
-    def halt(self) -> Halt | None:
-        """With which it ends; None if it stays, or rests."""
-        return None if self.leaving is None else self.leaving.halt
-
-    @property
-    def until(self) -> float | None:
-        """When a rest is over."""
-        return None if self.leaving is None else self.leaving.until
-
-    @property
     def end(self) -> list[Effect]:
-        """What follows when the coordinator knows; nothing, if it rests."""
+        """What follows when the coordinator knows that it leaves; nothing, if it rests."""
         return [] if self.halt is None else [self.halt]
 
-    def begin(self, leaving: Leaving) -> None:
-        """Goes, which the coordinator is yet to hear; in place of a rest, too."""
-        self.leaving, self.told = leaving, False
+    def begin(self, halt: Halt | None = None, reason: str = "", until: float | None = None) -> None:
+        """Begins to leave (with a halt) or to rest, which the coordinator is yet to hear."""
+        self.away, self.halt, self.reason, self.until = True, halt, reason, until
+        self.told = False
+
+    def _end_rest(self) -> bool:
+        """Ends a rest; returns whether the coordinator has to hear that the client is back."""
+        told, self.away, self.until, self.told = self.told, False, None, False
+        return told
 
     def apply(self, act: OwnAct) -> None:
-        """Folds an act of the data holder's: a client that is to leave does, whatever comes."""
         self.acted, what = act.number, OwnDeed(act.what)
         if what is OwnDeed.LEFT:
             self.wants = None
@@ -73,46 +60,46 @@ class Departure:
             self.wants = None if what is OwnDeed.GO_ON else what
 
     def follow(self) -> bool:
-        """Goes, or rests, as its data holder wants; whether it is back, and says so."""
+        """Leaves, rests or comes back as its data holder wants; whether it must say it is back."""
         if self.wants is OwnDeed.LEAVE:
             if self.halt is None:
-                self.begin(Leaving(Halt(LEFT), LEFT))
+                self.begin(Halt(LEFT), LEFT)
         elif self.wants is OwnDeed.PAUSE:
-            if self.leaving is None or self.until is not None:
-                self.begin(Leaving(None, PAUSED))
-        elif self.leaving is not None and self.halt is None and self.until is None:
-            told, self.leaving, self.told = self.told, None, False
-            return told
+            if not self.away or self.until is not None:
+                self.begin(reason=PAUSED)
+        elif self.away and self.halt is None and self.until is None:
+            return self._end_rest()
         return False
 
     def lost(self) -> bool:
-        """Whether it greets the coordinator anew, which it lost: one that is paused hears of the
-        end, and says again that it is."""
+        """Whether it greets the coordinator anew, after its stream of orders broke.
+
+        A paused client does: it hears of the end of the run, and says again that it is paused.
+        """
         if self.wants is OwnDeed.PAUSE:
             self.told = False
         return not self.told
 
     @property
     def settled(self) -> tuple[OwnAct, ...]:
-        """What is on record when the coordinator knows that it left: a later start joins anew."""
+        """The record that it left: a later start joins anew."""
         return (OwnAct(self.acted, OwnDeed.LEFT),) if self.wants is OwnDeed.LEAVE else ()
 
     def refuse(self, step: Step, error: TermsRefused) -> None:
-        """Takes no part in a plan: the coordinator, which counts it in already, hears it now."""
-        self.begin(Leaving(Halt(str(error), type(error)), error.revealed))
+        """Takes no part in a plan; the coordinator, which counts it in, hears it now."""
+        self.begin(Halt(str(error), type(error)), error.revealed)
         self.tell(step)
 
     def tell(self, step: Step) -> None:
-        """Says that nobody need wait for it."""
-        if self.leaving is not None:
+        """Tells the coordinator that nobody need wait for it."""
+        if self.away:
             self.told = True
-            step.tell(Retire(self.client, self.leaving.reason, self.halt is None))
+            step.tell(Retire(self.client, self.reason, self.halt is None))
 
     def rest(self, step: Step, now: float, seconds: float, reason: str) -> None:
-        """Rests, if it does not go for good, and says so on the data holder's own terminal."""
-        if self.leaving is not None:
+        if self.away:
             return
-        self.begin(Leaving(None, reason, now + seconds))
+        self.begin(reason=reason, until=now + seconds)
         minutes = counted(max(1, round(seconds / 60)), "minute")
         text = (
             "as many trainings as this site allows (updates_per_hour) have begun within an hour: "
@@ -121,8 +108,5 @@ class Departure:
         step.effects.append(Say(text))
 
     def comes_back(self, now: float) -> bool:
-        """Ends a rest whose time is over; whether the coordinator has to hear that it is back."""
-        if self.until is None or now < self.until:
-            return False
-        told, self.leaving, self.told = self.told, None, False
-        return told
+        """Ends a rest whose time has passed; returns whether the coordinator must hear of it."""
+        return self.until is not None and now >= self.until and self._end_rest()

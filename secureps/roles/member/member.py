@@ -1,25 +1,32 @@
-"""A member: one client of a federation. Pulls, has its data holder train, pushes.
-
-It seals at most one contribution per (group, version), sends the outbox's bytes and
-nothing else however often it is asked, and stops at its own privacy budget.
-"""
+"""A member: one client of a federation. Pulls, has its data holder train, pushes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     BudgetSpent,
     Conflict,
+    InternalError,
     Malformed,
     SecurepsError,
     TermsRefused,
     from_wire,
 )
 from secureps.messages import orders, requests
+from secureps.messages.encoding import from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated
-from secureps.messages.member_records import MemberRecord, OwnAct, SequencesBegun, SubmissionSettled
+from secureps.messages.member_records import (
+    MemberRecord,
+    OwnAct,
+    OwnDeed,
+    Sealed,
+    SequencesBegun,
+    SubmissionSettled,
+)
 from secureps.messages.orders import (
     TO_GO_ON,
     Configure,
@@ -31,23 +38,35 @@ from secureps.messages.orders import (
     SendAgain,
     Settled,
 )
-from secureps.messages.records import RunPinned
+from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import PutBlock, Welcome
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, UPDATE, BlockHeader, Outcome, SubmissionId
+from secureps.messages.submission import (
+    FOUNDING,
+    UPDATE,
+    BlockHeader,
+    Outcome,
+    Receipt,
+    SubmissionId,
+)
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
+from secureps.policy.plan import Plan
+from secureps.privacy.ledger import Ledger
 from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    DiskReports,
     Effect,
     Event,
     Failed,
+    Fold,
     Halt,
     KitRead,
     Leave,
     Prune,
+    Record,
     Say,
     Step,
     Sweep,
@@ -59,18 +78,27 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member import tasks
-from secureps.roles.member.fold import MemberFold
-from secureps.roles.member.leaving import Leaving
+from secureps.roles.member.committees import Committees
+from secureps.roles.member.evaluation import Appraiser
+from secureps.roles.member.leaving import Departure
 from secureps.roles.member.outbox import FOUNDED, Outbox
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.schedule import GATHER_SECONDS, Desk
-from secureps.roles.member.settings import STATE_GONE
+from secureps.roles.member.schedule import (
+    GATHER_SECONDS,
+    Desk,
+    Invitations,
+    LeaseRenewal,
+    Timing,
+)
+from secureps.roles.member.settings import STATE_GONE, MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
-from secureps.roles.pinned_run import Pinned
+from secureps.roles.member.terms import Budget
+from secureps.roles.pinned_run import Pinned, founded
+from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 
 
 def send(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
-    """Each of these blocks goes to its primary."""
+    """Sends each of these blocks to its primary."""
     for each in headers:
         to = pinned.placement.of(each.group).owners[each.block]
         step.effects.append(Call(to, PutBlock(each), attach=each.key))
@@ -113,13 +141,156 @@ _IDLE = (
 """Without an answer nothing is lost by them."""
 
 
-class Member(MemberFold):
-    """The machine of one client."""
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """The state of a client, but for the run and its rosters.
+
+    Args:
+        sealed, next, carried, founded: as `Outbox` has them.
+        committee: by group, the newest receipt under a committee.
+        acted, wants: as `Departure` has them; lowered: the least budget that an act named.
+    """
+
+    client: str
+    sealed: dict[SubmissionId, Sealed]
+    next: dict[str, int]
+    carried: dict[str, tuple[int, bytes]]
+    committee: dict[str, Receipt]
+    keys: AnnouncedKeys
+    ledger: Ledger
+    founded: set[str]
+    acted: int
+    wants: OwnDeed | None
+    lowered: float | None
+
+
+class Member:
+    """The machine of one client; `apply` alone changes what survives a restart."""
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+        self._follower = RosterFollower(settings.roster)
+        self.committees = Committees(self._follower, settings.name)
+        self._pinned: Pinned | None = None
+        self._groups: tuple[str, ...] = ()
+        self._out = Outbox()
+        self._ledger = Ledger()
+        self._model = PulledModel()
+        self._timing = Timing()
+        self._invites = Invitations()
+        self._working = self._watching = self._greeting = self._warned = False
+        self._departure = Departure(settings.name)
+        self._appraiser: Appraiser
+        self._budget: Budget
+        self._lowered: float | None = None
+        self._ahead: Configure | Welcome | None = None
+        """What it was told of shards of a later roster."""
+        self._first_due: float | None = None
+        self._gathers_until: float | None = None
+        """When it waits no more for further invitations, after the first was due."""
+        self._lease = LeaseRenewal()
+        self._disk = DiskReports(settings.name)
+
+    def apply(self, at: float, record: Record) -> None:
+        """Folds one journalled record into the state; InternalError for one that is no member's."""
+        match record:
+            case RunPinned():
+                self._pinned = Pinned.of(record)
+                plan = self._pinned.plan
+                self._groups = plan.touched(self._settings.rows)
+                pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
+                self._model = PulledModel(pulled, client=self._settings.name)
+                self._out.follow_plan(plan)
+                terms = self._settings.terms
+                self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
+                self._appraiser = Appraiser(self._pinned, self._budget, self._model)
+            case RosterFollowed():
+                self._follower.apply(record)
+            case Sealed(receipt):
+                self._settings.check_own(receipt.id.client)
+                self._out.add(record)
+                self.committees.sealed(receipt)
+                if receipt.fact is not None:
+                    self._ledger.append(receipt.fact)
+            case EnvelopeKeyAnnounced():
+                self.committees.keys.apply(record)
+            case SequencesBegun(sequences):
+                self._out.begin_at(sequences)
+            case SubmissionSettled(id, outcome):
+                self._out.settle(id, outcome)
+            case OwnAct(budget=budget):
+                self._departure.apply(record)
+                if budget is not None:
+                    self._lower(budget)
+            case _:
+                raise InternalError(f"a member's journal has no {type(record).__name__}")
+
+    def _lower(self, budget: float) -> None:
+        self._lowered = budget if self._lowered is None else min(budget, self._lowered)
+        self._budget = self._appraiser.budget = self._budget.lowered(budget)
+
+    def folded(self) -> Fold:
+        state = MemberState(
+            client=self._settings.name,
+            sealed=self._out.sealed,
+            next=self._out.next,
+            carried=self._out.carried,
+            committee=self.committees.newest,
+            keys=self.committees.keys,
+            ledger=self._ledger,
+            founded=self._out.founded,
+            acted=self._departure.acted,
+            wants=self._departure.wants,
+            lowered=self._lowered,
+        )
+        run = () if self._pinned is None else (self._pinned.record,)
+        return Fold((*run, *self._follower.records), to_plain(state))
+
+    def unfold(self, fold: Fold) -> None:
+        """Takes up the state of a compacted journal; ConfigError if it is another client's."""
+        state = from_plain(MemberState, fold.state)
+        self._settings.check_own(state.client)
+        self._ledger = state.ledger  # before any looks at it
+        for record in fold.records:
+            self.apply(0.0, record)
+        self._out.sealed, self._out.next, self._out.carried = (
+            state.sealed,
+            state.next,
+            state.carried,
+        )
+        self._out.founded = state.founded
+        self.committees.newest, self.committees.keys = state.committee, state.keys
+        self._departure.acted, self._departure.wants = state.acted, state.wants
+        if state.lowered is not None:
+            self._lower(state.lowered)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was asked of it so far, and nothing is to be done without being asked."""
+        if self._working or self._departure.away:
+            return False
+        if self._pinned is None:
+            return True
+        asked = self._invites.open or self._invites.followed or self._out.sealed or self._out.again
+        evaluates = self._settings.name == self._plan.evaluator
+        return not (asked or evaluates)
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pinned is not None
+
+    @property
+    def pinned(self) -> Pinned:
+        return founded(self._pinned, self._settings.name)
+
+    @property
+    def _plan(self) -> Plan:
+        return self.pinned.plan
 
     # --- Machine ------------------------------------------------------------------
 
     def resume(self, now: float) -> Step:
-        """Joins, and has everything deleted from the outbox that nobody will ask for."""
+        """Joins, and deletes from the outbox what nobody will ask for."""
         self._departure.follow()
         return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
@@ -129,29 +300,24 @@ class Member(MemberFold):
 
     @property
     def _join(self) -> requests.Join:
-        """What it knows of itself: its model, and to which groups it contributes."""
         return self._settings.joins(self._pinned, self._groups)
 
     def wake(self) -> float | None:
-        """When its lease is to be renewed, or it has gathered invitations, or a rest is over."""
         times = (self._lease.at, self._gathers_until, self._departure.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
-        """What it has sealed and does not know the outcome of, and its roster."""
         own, unsettled = self._follower.roster, tuple(sorted(self._out.sealed))
         return requests.Subscribe(self._settings.name, unsettled, own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
-        """Refuses: nobody sends a client payloads."""
         raise Malformed("nobody dials a client")
 
     def troubled(self, reason: str) -> list[Effect]:
-        """Tells the coordinator what it waits for, and its own log alone where on its disk."""
+        """Tells the coordinator what is wrong; where on the disk only its own log says."""
         return self._disk.troubled(reason.partition(":")[0])
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """One event, and then the next thing that can begin: founding, pulling, or training."""
         step = Step()
         match event:
             case Tick():
@@ -162,7 +328,7 @@ class Member(MemberFold):
             case WatchLost():
                 self._watching = False
                 return self._greet() if self._departure.lost() else Step()
-            case Answered(requests.Retire(returns=True)) if self._departure.leaving is None:
+            case Answered(requests.Retire(returns=True)) if not self._departure.away:
                 return self._greet()  # it came late: the coordinator counts as resting who is back
             case Answered(requests.Retire(returns=rests)) | Failed(requests.Retire(returns=rests)):
                 if rests:  # who left meanwhile ends once the coordinator knows of that, too
@@ -180,10 +346,10 @@ class Member(MemberFold):
                 halt = Halt(str(error), type(error))
                 if not isinstance(error, BudgetSpent):
                     return Step(effects=[halt])
-                self._leave(step, Leaving(halt))
+                self._leave(step, halt)
             case Leave(reason) if sender == WORKER:
                 if self._departure.halt is None:
-                    self._leave(step, Leaving(Halt(reason)))
+                    self._leave(step, Halt(reason))
             case tasks.Resting() if sender == WORKER:
                 self._working = False
                 for aim in event.aims:  # it may be back before anybody asks anew
@@ -255,10 +421,10 @@ class Member(MemberFold):
         until: int | None = None,
         burnt: bool = False,
     ) -> None:
-        """Its fate is known; kept if it may be asked for again, until after version `until`.
+        """Notes the fate of a submission; keeps it, if it may be asked for, until after `until`.
 
-        Where a payload cannot be sealed anew, that of a burnt cohort is not sent once more: it may
-        be what did not open.
+        A payload that cannot be sealed anew is not sent once more after a burnt cohort: it may be
+        what did not open.
         """
         sealed = self._out.sealed.get(id)
         if sealed is None:
@@ -280,9 +446,9 @@ class Member(MemberFold):
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
         first, self._first_due, self._gathers_until = self._first_due, None, None
-        if self._departure.leaving is not None:
+        if self._departure.away:
             self._retire(step)
-        busy = self._pinned is None or self._working or self._departure.leaving is not None
+        busy = self._pinned is None or self._working or self._departure.away
         if busy or self._follower.holds_back(step, self._settings.name):
             return
         for group, invite in list(self._invites.open.items()):
@@ -307,11 +473,11 @@ class Member(MemberFold):
         if self._model.lacking(self.pinned, step):
             self._timing.pulls(now)
             return
-        aims = tuple(self._aim(each.invite.group, each.base) for each in due)
+        aims = tuple(self._aim(each.group, Base(each.version, each.step)) for each in due)
         for each in due:
-            self._invites.follow(each.invite.group)
+            self._invites.follow(each.group)
         self._first_due = None
-        within = min(each.invite.seconds for each in due)
+        within = min(each.seconds for each in due)
         part = portion(self._plan.section, self._timing.paces, within)
         self._timing.begins(now, part)
         self._begin(step, Contribute(*self._model.take(), aims, part))
@@ -333,8 +499,9 @@ class Member(MemberFold):
     def _decline_worn_out(self, step: Step) -> None:
         """Declines rounds that ask for an update that was sealed often enough."""
         for due in self._desk().asked():
-            if reason := self._out.worn_out(due.invite.group, due.base):
-                self._decline(step, self._invites.open.pop(due.invite.group), due.base, reason)
+            base = Base(due.version, due.step)
+            if reason := self._out.worn_out(due.group, base):
+                self._decline(step, self._invites.open.pop(due.group), base, reason)
 
     def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
         """Says that nothing comes of an invitation, to the coordinator and to the person here."""
@@ -356,13 +523,12 @@ class Member(MemberFold):
         invites = self.committees.sealable(plan, self._invites.open, seen)
         return Desk(plan, self._groups, seen, invites, evaluated, *out)
 
-    def _leave(self, step: Step, leaving: Leaving) -> None:
-        """Trains no more, and ends or rests once the coordinator knows it."""
-        self._departure.begin(leaving)
+    def _leave(self, step: Step, halt: Halt) -> None:
+        self._departure.begin(halt)
         self._retire(step)
 
     def _retire(self, step: Step) -> None:
-        """Says that nobody need wait for it, after all that is paid for has arrived.
+        """Tells the coordinator that nobody need wait for it, after all that is paid for arrived.
 
         What it sends after that is dropped, and a greeting that arrives after it takes it back.
         """
@@ -371,16 +537,14 @@ class Member(MemberFold):
             self._departure.tell(step)
 
     def _act(self, step: Step, act: OwnAct) -> None:
-        """Does what its data holder wants, if it has not done it."""
         if act.number > self._departure.acted and self._pinned is not None:
             self._write(step, act)
             if self._departure.follow():
                 step.effects += self._greet().effects
             if (objection := self._budget.objection()) and self._departure.halt is None:
-                self._leave(step, Leaving(Halt(objection)))
+                self._leave(step, Halt(objection))
 
     def _evaluate(self, step: Step) -> bool:
-        """Begins to judge the model that is published, if asked; whether anything else waits."""
         waits, task = self._appraiser.turn(step, self._desk(), self._invites.open, self._aim)
         if task is not None:
             if task.aim is not None:
@@ -529,7 +693,7 @@ class Member(MemberFold):
     def _refused(
         self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
     ) -> None:
-        """Says that a submission never comes."""
+        """Notes that the coordinator or a shard refuses a submission."""
         sealed = self._out.sealed.get(id)
         self._settle(step, id, Outcome.DROPPED, str(error))
         if sealed is None:

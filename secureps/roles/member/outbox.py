@@ -1,4 +1,4 @@
-"""What a client has sealed: whose fate is open, what is on its way, and what it seals next.
+"""What a client has sealed: what is not settled, what is on its way, and what it seals next.
 
 The sealed part is the fold of its journal; what is on its way is forgotten by a restart, after
 which the coordinator asks for it again. Of an update that is still being sealed some blocks may be
@@ -44,10 +44,10 @@ FOUNDED = Base(-1, 0)
 
 @dataclass(slots=True)
 class Transfer:
-    """A submission on its way: since when, what its making took, which blocks its shards have.
+    """A submission on its way: what its making took, and which blocks its shards have.
 
     Args:
-        since: from when on nothing but that is left to do.
+        since: when it began, or when all blocks were sealed.
         ahead: blocks that left before all were sealed.
         refused: why one of those was not taken in.
     """
@@ -59,7 +59,7 @@ class Transfer:
     refused: SecurepsError | None = None
 
     def report(self, now: float, receipt: Receipt) -> Telemetry:
-        """What it took, now that all its blocks have arrived."""
+        """The figures of a submission whose blocks have all arrived."""
         made, figures = (
             receipt.version + 1,
             (*self.work, Figure("network_seconds", now - self.since)),
@@ -69,23 +69,23 @@ class Transfer:
 
 @dataclass(slots=True)
 class Outbox:
-    """Of one client.
+    """The outbox of one client.
 
     Args:
-        sealed: submissions whose fate is open, or that are not durable elsewhere yet.
+        sealed: submissions that are not settled, or not durable elsewhere yet.
         moving: what is on its way, of them and of those that are still being sealed.
         next: the sequence of the next submission, by group.
-        keyed: those whose keys this process has.
-        keeping: the groups with feedback; carried: sequence and name of their updates that were
-            included last, by group: to the next one what they did not carry is added.
-        kept: by group and base, what came to nothing and may be asked for once more, and the
-            version that was the newest; again: orders to seal one of them anew, by group.
+        keyed: submissions whose keys this process has.
+        keeping: the groups with feedback; carried: by group, sequence and name of the update that
+            was included last: to the next one what it did not carry is added.
+        kept: by group and base, what was dropped and may be asked for once more, and the version
+            that was the newest; again: orders to seal one of them anew, by group.
         sealings: how often the update from a base was sealed. A restart forgets these three and
-            whose keys there are.
+            `keyed`.
         founded: the groups of which an update was sealed.
         goes_well: groups of which this process has sealed an update whole since its disk failed.
-            Of these alone blocks leave early, so that whatever happens no more updates are cut off
-            than are whole: shards keep but so many that nobody settles.
+            Only of these blocks leave early, so that no more updates are cut off than are whole:
+            shards keep only so many that nobody settles.
     """
 
     sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
@@ -101,11 +101,9 @@ class Outbox:
     goes_well: set[str] = field(default_factory=set)
 
     def follow_plan(self, plan: Plan) -> None:
-        """Keeps what updates leave over, where the plan has feedback."""
         self.keeping = frozenset(name for name in plan.groups if plan.group(name).feedback)
 
     def add(self, record: Sealed) -> None:
-        """It is sealed, and will be sent as it is however often it is asked for."""
         id = record.receipt.id
         self.sealed[id] = record
         if record.receipt.purpose != FOUNDING:
@@ -114,7 +112,7 @@ class Outbox:
         self.next[id.group] = max(id.sequence + 1, self.next.get(id.group, 0))
 
     def settle(self, id: SubmissionId, outcome: str) -> None:
-        """Its fate is known; unless it is included and not durable, nobody will ask for it."""
+        """Settles a submission; only one that is included and not durable is kept."""
         sealed, counts = self.sealed.get(id), outcome in (Outcome.INCLUDED, Outcome.DURABLE)
         if sealed is not None and counts and self._kept(sealed):
             own = (id.sequence, sealed.receipt.update)
@@ -128,13 +126,13 @@ class Outbox:
         return self.carried.get(group, (0, b""))[1]
 
     def outdated(self, group: str, before: bytes) -> tuple[str, ...]:
-        """Where lies the rest that is of no use any more, if `carries` was `before`."""
+        """The key of the rest that is of no use any more, if `carries` was `before`."""
         return () if before in (b"", self.carries(group)) else (kept_key(group, before),)
 
     def release(self, sealed: Sealed, until: int | None) -> tuple[str, ...]:
-        """It is settled for good: where payloads lie that may go.
+        """Settles a submission for good; returns the keys of payloads that may go.
 
-        None do where it may be sealed anew until a version after `until` is published.
+        None may where it may be sealed anew until a version after `until` is published.
         """
         id, place = sealed.receipt.id, (sealed.receipt.id.group, _base(sealed))
         if until is not None and id in self.keyed and place not in self.kept:
@@ -145,7 +143,7 @@ class Outbox:
         return *(h.key for h in sealed.headers), *(self._kept(sealed) - self._left_over)
 
     def over(self, group: str, version: int) -> tuple[str, ...]:
-        """A version is published, from which all go on: where payloads lie that may go."""
+        """The keys of payloads that may go, for a newer version is published."""
         old = [place for place, (_, at) in self.kept.items() if place[0] == group and at < version]
         keys = tuple(key for place in old for key in self.release(self.kept.pop(place)[0], None))
         for place in [p for p in self.sealings if p[0] == group and p[1].version < version]:
@@ -154,7 +152,7 @@ class Outbox:
         return keys
 
     def ask_again(self, client: str, order: SealAgain) -> None:
-        """One of this client's is to be sealed anew; Malformed if it is none."""
+        """Keeps an order to seal a submission anew; Malformed if it is not this client's."""
         if order.id.client != client or order.id.group != order.invite.group:
             raise Malformed(
                 f"{order.id} is no submission of {client} to {order.invite.group!r:.80}"
@@ -162,11 +160,10 @@ class Outbox:
         self.again[order.id.group] = order
 
     def forget_order(self, group: str) -> None:
-        """Drops the order to seal anew of a group: an invitation has replaced it."""
         self.again.pop(group, None)
 
     def follow(self, client: str, desk: Desk, step: Step) -> Reseal | None:
-        """Returns what is to be sealed anew for an order or an invitation; None if nothing is.
+        """What is to be sealed anew for an order or an invitation; None if nothing is.
 
         An update from a base has one form for ever. What is still here of it is sealed again, and
         nothing is trained for it; what an order asks for and is not here any more is declined.
@@ -186,8 +183,8 @@ class Outbox:
                 continue
             return Reseal(sealed.receipt, sealed.headers, self.next[group])
         for due in desk.asked():
-            if known := self.kept.get((due.invite.group, due.base)):
-                return Reseal(known[0].receipt, known[0].headers, self.next[due.invite.group])
+            if known := self.kept.get((due.group, Base(due.version, due.step))):
+                return Reseal(known[0].receipt, known[0].headers, self.next[due.group])
         return None
 
     def worn_out(self, group: str, base: Base) -> str:
@@ -197,12 +194,12 @@ class Outbox:
         return f"it has sealed this update {MOST_SEALINGS} times, and seals it no more"
 
     def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:
-        """What the coordinator counted, should this client have lost its state."""
+        """Takes the coordinator's counts, should this client have lost its state."""
         for at in sequences:
             self.next[at.group] = max(at.version, self.next.get(at.group, 0))
 
     def leap(self, id: SubmissionId, error: SecurepsError) -> GroupVersion | None:
-        """Where to go on, where a shard knows later submissions of this client than it does."""
+        """Where to go on, if a shard knows later submissions of this client than it does."""
         free = error.free if isinstance(error, Conflict) else 0
         if not self.next.get(id.group, 0) < free <= id.sequence + MOST_AHEAD:
             return None
@@ -212,7 +209,7 @@ class Outbox:
         """What to do if the coordinator knows more of this client than it does; empty if not.
 
         A state folder that came back older than it was would seal other updates under the keys of
-        those that were sent, and whoever has both subtracts one from the other.
+        those that were sent, and a party with both could subtract one from the other.
         """
         for at in sequences:
             own = self.next.get(at.group, 0)
@@ -228,13 +225,13 @@ class Outbox:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Where the payloads lie that may be asked for."""
+        """The keys of payloads that may be asked for."""
         blocks = frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
         return blocks | self._left_over
 
     @property
     def _left_over(self) -> frozenset[str]:
-        """Where lies what updates left over that count, or may come to."""
+        """The keys of what updates left over that counts, or may come to."""
         counts = frozenset(kept_key(group, self.carries(group)) for group in self.carried)
         again = (sealed for sealed, _ in self.kept.values())
         return counts.union(*map(self._kept, (*self.sealed.values(), *again)))
@@ -244,18 +241,18 @@ class Outbox:
         return frozenset({kept_key(group, name)} if name and group in self.keeping else ())
 
     def leaves(self, now: float, id: SubmissionId) -> list[BlockHeader]:
-        """All blocks of a sealed submission are on their way; they, in their client's own order."""
+        """Begins to send all blocks of a sealed submission, in their client's own order."""
         self.moving[id] = Transfer(now)
         return self.left(id)
 
     def goes_ahead(self, now: float, header: BlockHeader) -> list[BlockHeader]:
-        """A block is sealed before the others; it, if it is to be on its way."""
+        """A block is sealed before the others; returns it, if it is to be sent now."""
         transfer = self.moving.setdefault(header.id, Transfer(now))
         transfer.ahead.append(header)
         return [header] if transfer.refused is None else []
 
     def follows(self, now: float, id: SubmissionId) -> list[BlockHeader]:
-        """All blocks are sealed now; those that are on their way from now on."""
+        """All blocks are sealed now; returns those that are still to be sent."""
         transfer = self.moving.get(id)
         if transfer is None:
             return self.leaves(now, id)
@@ -264,12 +261,12 @@ class Outbox:
         return [header for header in rest if header.block not in gone]
 
     def left(self, id: SubmissionId) -> list[BlockHeader]:
-        """What is on its way of a submission, arrived or not, in its client's own order."""
+        """The blocks on their way of a submission, arrived or not, in its client's own order."""
         sealed = self.sealed.get(id)
         return self.moving[id].ahead if sealed is None else in_own_order(id.client, sealed.headers)
 
     def abandon(self, groups: Collection[str]) -> None:
-        """What was being sealed of these groups never will be."""
+        """Forgets what was being sealed of these groups and never will be."""
         self.goes_well.difference_update(groups)
         for id in [id for id in self.moving if id.group in groups and id not in self.sealed]:
             del self.moving[id]
@@ -300,7 +297,7 @@ class Outbox:
             yield Withdraw(id.client, id, receipt.version, receipt.step, str(error))
 
     def stored(self, header: BlockHeader) -> Receipt | None:
-        """A shard has a block of it; the receipt, to be submitted, once shards have all of them."""
+        """Notes that a shard has a block; returns the receipt once shards have all of them."""
         transfer, sealed = self.moving.get(header.id), self.sealed.get(header.id)
         if transfer is None:
             return None
@@ -310,10 +307,9 @@ class Outbox:
         return sealed.receipt
 
     def arrived(self, id: SubmissionId) -> Transfer | None:
-        """The coordinator has its receipt; how it was sent, None if that is unknown.
+        """How a submission was sent whose receipt has arrived, None if that is unknown.
 
-        One that is being sent anew meanwhile stays on its way: whoever asked for it waits for its
-        receipt to come again.
+        One that is being sent anew meanwhile stays on its way: its receipt has to come again.
         """
         transfer, sealed = self.moving.get(id), self.sealed.get(id)
         if transfer is None or sealed is None or len(transfer.stored) < len(sealed.headers):

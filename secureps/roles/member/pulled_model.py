@@ -1,7 +1,4 @@
-"""What a client knows and has of what is published: versions, and which blocks are here.
-
-Blocks are named by their digests, so one that did not change is pulled once.
-"""
+"""What a client knows and has of published versions; a block that did not change is pulled once."""
 
 from __future__ import annotations
 
@@ -18,14 +15,13 @@ from secureps.roles.pinned_run import Pinned
 
 @dataclass(slots=True)
 class PulledModel:
-    """Of one client; a restart begins with an empty one.
+    """The model that one client has pulled; a restart begins with an empty one.
 
-    A digest is looked at when it is published, asked for, pulled and taken: with one block never
-    at those of all the others.
+    A digest is looked at when it is published, asked for, pulled and taken: with one block never at
+    those of all the others.
 
     Args:
-        groups: those whose blocks the client pulls, in the plan's order; of which it asks for
-            differences from the blocks that it has.
+        groups: that the client pulls, in the plan's order, and whether it asks for differences.
         published: the newest version of every group that was heard of.
         pulled_bytes: since somebody last took account of them.
         client: whose it is.
@@ -46,7 +42,7 @@ class PulledModel:
     """Absent ones that are not on their way."""
 
     def publish(self, order: Published) -> None:
-        """A version is published; an older one than is known changes nothing.
+        """Notes a published version; one older than is known changes nothing.
 
         What was on its way from an older version may never come: it is asked for anew.
         """
@@ -93,9 +89,9 @@ class PulledModel:
         return bool(self._absent)
 
     def ask_again(self, gone: Callable[[str, int], bool]) -> None:
-        """What was asked of a shard that has it no more is asked of another one.
+        """Asks another shard for what was asked of one that has it no more.
 
-        All else is on its way: twice, it would take as long again on links that are busy.
+        All else is on its way: asked for twice, it would take as long again on links that are busy.
 
         Args:
             gone: whether one that had a block of a group has it no more.
@@ -110,7 +106,7 @@ class PulledModel:
         return bool(self._absent) and not self._unasked
 
     def got(self, ask: GetBlock, digest: bytes, length: int) -> Effect | None:
-        """A block came, in so many bytes: what follows if it is not the one that was published."""
+        """A block came, in `length` bytes; returns what follows if it is not the published one."""
         self.pulled_bytes += length
         published = self.published[ask.group]
         if published.version != ask.version:
@@ -125,7 +121,7 @@ class PulledModel:
         return None
 
     def not_got(self, ask: GetBlock, error: SecurepsError) -> Effect | None:
-        """A block did not come: what follows, if it is more than that it is asked for again."""
+        """A block did not come; returns what follows, if it is more than to ask again."""
         published = self.published[ask.group]
         if published.version != ask.version or isinstance(error, WrongVersion):
             return None  # a newer version is published, or will be in a moment
@@ -135,7 +131,7 @@ class PulledModel:
         return None
 
     def _wrong(self, ask: GetBlock, text: str, kind: type[SecurepsError]) -> Effect:
-        """What differences did not bring is asked for whole, once."""
+        """Asks for a whole block, once, if its differences were wrong."""
         text = f"block {ask.block} of {ask.group} {text}"
         if not ask.base:
             return Halt(text, kind)
@@ -155,6 +151,5 @@ class PulledModel:
         return tuple(GroupVersion(order.group, order.version) for order in orders), blocks
 
     def take_account(self) -> int:
-        """Bytes that were pulled since the last time."""
         count, self.pulled_bytes = self.pulled_bytes, 0
         return count

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import Sealed
@@ -30,7 +30,7 @@ REMEMBERED = 3
 
 @dataclass(slots=True)
 class Timing:
-    """Of one client."""
+    """How long training and transfers of one client take."""
 
     paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     pulled: float = 0.0
@@ -40,23 +40,21 @@ class Timing:
     _part: float = 1.0
 
     def pulls(self, now: float) -> None:
-        """Blocks of the model are on their way, from the first time on that this is said."""
+        """Notes that blocks of the model are on their way, from the first call on."""
         if self._pulls is None:
             self._pulls = now
 
     def begins(self, now: float, part: float) -> None:
-        """The model is here, and training begins, with this part of the work."""
+        """Notes that training begins, with this part of the work."""
         self.pulled = 0.0 if self._pulls is None else now - self._pulls
         self._pulls, self._began, self._part = None, now, part
 
     def done(self, now: float) -> None:
-        """Trained and sealed, if it was training that began."""
         if self._began is not None:
             self.paces.append(Pace((now - self._began) / self._part, self.pulled))
         self._began = None
 
     def sent(self, seconds: float) -> None:
-        """An update of the last training arrived, after so many seconds of sending."""
         if self.paces:
             last = self.paces.pop()
             self.paces.append(Pace(last.training, max(last.transfer, self.pulled + seconds)))
@@ -75,7 +73,6 @@ class LeaseRenewal:
     beating: bool = False
 
     def due(self, now: float) -> bool:
-        """Whether it is time."""
         return self.at is None or now >= self.at
 
     def beats(self, now: float, lease: float, client: str, step: Step) -> None:
@@ -91,21 +88,13 @@ GATHER_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """One group to train for: the invitation, and the base that it comes to."""
-
-    invite: Invite
-    base: Base
-
-
-@dataclass(frozen=True, slots=True)
 class Desk:
-    """What lies before a client.
+    """What a client can train for.
 
     Args:
         groups: those that it contributes to; published: the newest versions that it heard of.
         invites: by group; evaluated: the version that it evaluated last.
-        sealed: contributions whose fate is open; moving: those of them that are on their way.
+        sealed: contributions that are not settled; moving: those of them that are on their way.
     """
 
     plan: Plan
@@ -116,33 +105,36 @@ class Desk:
     sealed: Collection[Sealed]
     moving: Collection[SubmissionId]
 
-    def due(self) -> list[Due]:
-        """What can be trained for now, in the plan's order; nothing before all is published."""
+    def due(self) -> list[Invite]:
+        """Invitations that can be trained for now, in the plan's order, each with its base.
+
+        Nothing before all groups are published.
+        """
         if any(group not in self.published for group in self.groups):
             return []
         found = [due for rounds in self._in_rounds() for due in rounds]
         found += [due for group in self._open(alone=True) if (due := self._due(group))]
         order = {group: k for k, group in enumerate(self.groups)}
-        found.sort(key=lambda due: order[due.invite.group])
+        found.sort(key=lambda due: order[due.group])
         # evaluated first, in whatever order the invitations came
-        return [] if any(due.invite.evaluates > self.evaluated for due in found) else found
+        return [] if any(due.evaluates > self.evaluated for due in found) else found
 
-    def asked(self) -> list[Due]:
-        """What updates are asked for now, one by one, and metrics among them."""
+    def asked(self) -> list[Invite]:
+        """The updates that are asked for now, one by one, and metrics among them."""
         known = [group for group in self.groups if group in self.published]
         found = [due for group in known if (due := self._due(group)) is not None]
-        found = [due for due in found if due.invite.evaluates <= self.evaluated]
+        found = [due for due in found if due.evaluates <= self.evaluated]
         if (invite := self.invites.get(EVALUATION)) is not None:
             base = Base(invite.version, invite.step)
-            found += [] if self.pending(EVALUATION, base) else [Due(invite, base)]
+            found += [] if self.pending(EVALUATION, base) else [invite]
         return found
 
-    def more_may_come(self, due: Sequence[Due]) -> bool:
+    def more_may_come(self, due: Sequence[Invite]) -> bool:
         """Whether invitations to other groups that move alone may be a moment behind these."""
-        asked = {each.invite.group for each in due}
+        asked = {each.group for each in due}
         return bool(due) and not asked.issuperset(self._open(alone=True))
 
-    def _in_rounds(self) -> Iterable[list[Due]]:
+    def _in_rounds(self) -> Iterable[list[Invite]]:
         """For every rule with rounds, all of its groups or none."""
         by_rule: dict[tuple[str, ...], list[str]] = {}
         for group in self._open(alone=False):
@@ -162,7 +154,8 @@ class Desk:
             and joins_others(plan, group) is not alone
         ]
 
-    def _due(self, group: str) -> Due | None:
+    def _due(self, group: str) -> Invite | None:
+        """The invitation to a group, from the base that it comes to: without rounds the newest."""
         invite, newest = self.invites.get(group), self.published[group].version
         if invite is None or invite.version > newest:
             return None
@@ -174,10 +167,11 @@ class Desk:
         elif any(id.group == group for id in self.moving):
             return None
         base = Base(newest, invite.step if newest == invite.version else 0)
-        return None if self.pending(group, base) else Due(invite, base)
+        at_base = replace(invite, version=base.version, step=base.step)
+        return None if self.pending(group, base) else at_base
 
     def pending(self, group: str, base: Base) -> bool:
-        """Whether a contribution from this base is sealed and its fate is open."""
+        """Whether a contribution from this base is sealed and not settled."""
         return any(
             sealed.receipt.id.group == group
             and Base(sealed.receipt.version, sealed.receipt.step) == base
@@ -203,7 +197,7 @@ class Desk:
 
 @dataclass(slots=True)
 class Invitations:
-    """Of one client.
+    """The invitations of one client.
 
     Args:
         open: by group, those for which nothing has begun.
@@ -214,19 +208,19 @@ class Invitations:
     followed: dict[str, Invite] = field(default_factory=dict)
 
     def follow(self, group: str) -> None:
-        """What the open invitation to a group asks for begins."""
+        """Notes that the work for the open invitation to a group begins."""
         self.followed[group] = self.open.pop(group)
 
     def again(self, group: str) -> None:
-        """What began last for a group came to nothing: it is open again, but for a newer one."""
+        """Opens the invitation again that was followed last, unless there is a newer one."""
         if group in self.followed:
             self.open.setdefault(group, self.followed[group])
 
     def arrived(self, plan: Plan, receipt: Receipt) -> None:
-        """A submission is at the coordinator.
+        """Forgets an invitation that a submission has answered.
 
-        In a group without rounds nobody is asked twice for one update: what came once more while it
-        was on its way asks for nothing new.
+        In a group without rounds nobody is asked twice for one update: an invitation that came
+        while it was on its way asks for nothing new.
         """
         group, base = receipt.id.group, Base(receipt.version, receipt.step)
         invite, rounds = self.open.get(group), plan.bounds(group).rounds

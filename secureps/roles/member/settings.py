@@ -28,12 +28,12 @@ STATE_GONE = (
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """What a client has from its kit and its model: names, roster, schema.
+    """What a client has from its kit, its script and its own settings.
 
-    `terms` are its own. `rows` are those of sparse tensors that its data touches; `records` is the
-    public number that it counts by, None for the plan's or how many it has. `initial` is the digest
-    of the file of version 0 that it was given, as a plan has it, or empty. `values` are digests of
-    its tensors' initial values, by name: it tells those of the tensors that a plan freezes.
+    `rows` are those of sparse tensors that its data touches; `records` is the public number that it
+    counts by, None for the plan's or how many it has. `initial` is the digest of the file of
+    version 0 that it was given, as a plan has it, or empty. `values` are digests of its tensors'
+    initial values, by name: it tells those of the tensors that a plan freezes.
     """
 
     name: str
@@ -46,21 +46,20 @@ class MemberSettings:
     values: Mapping[str, str] = field(default_factory=dict)
 
     def check_own(self, client: str) -> None:
-        """ConfigError if what is on record is another client's."""
         if client != self.name:
             raise ConfigError(
                 f"this state folder is {client}'s: {self.name} needs a --state folder of its own"
             )
 
     def joins(self, pinned: Pinned | None, groups: tuple[str, ...]) -> Join:
-        """What it says of itself: its model, and the groups that it contributes to."""
+        """The `Join` of a client: its model, and the groups that it contributes to."""
         if pinned is None:
             return Join(self.name, self.schema)
         some = () if groups == pinned.plan.groups else groups
         return Join(self.name, self.model(pinned.plan), some, pinned.run.id)
 
     def joins_again(self, pinned: Pinned | None, asked: Join, proposed: Proposal) -> Join:
-        """What it says to a plan that freezes tensors: its model, with the digests of these.
+        """The `Join` to a plan that freezes tensors, with the digests of these.
 
         Args:
             asked: what it said before.
@@ -125,9 +124,11 @@ class MemberSettings:
         self._check_terms(welcome.run.plan)
 
     def _check_terms(self, text: str) -> None:
-        """WrongRun: by its plan a run is founded on another file, or on what nobody agreed to.
+        """Accepts a plan by this client's terms.
 
-        TermsRefused: the plan is not as this client insists.
+        Raises:
+            WrongRun: a run with it is founded on another file, or on a plan that nobody agreed to.
+            TermsRefused: the plan is not as this client insists.
         """
         plan = Plan.from_text(text)
         self.terms.refuse(plan, self.name)
@@ -144,7 +145,6 @@ class MemberSettings:
             )
 
     def _agree(self, welcome: Welcome) -> None:
-        """Accepts a run that is bound to this kit, and trains this client's model."""
         run = welcome.run
         plan = check_run(run, welcome.placement, self.roster)
         plan.touched(self.rows)

@@ -80,9 +80,9 @@ class Reseal(Task):
 class Evaluate(Task):
     """Judges a model on held-out records.
 
-    `model` and `blocks` as in `Contribute`. With an `aim` the metrics are sealed for the
-    metrics' group, whose digest is `own`; a designated evaluator has none, and signs them.
-    `digests` are those of the model's groups.
+    `model` and `blocks` as in `Contribute`. With an `aim` the metrics are sealed for the metrics'
+    group, whose digest is `own`; a designated evaluator has none, and signs them. `digests` are
+    those of the model's groups.
     """
 
     model: tuple[GroupVersion, ...]
@@ -99,7 +99,7 @@ class SealOn(Task):
 
 @dataclass(frozen=True, slots=True)
 class BlockSealed(TaskResult):
-    """A block is durable in the outbox and may leave; others of its update are yet to be sealed."""
+    """A block is durable in the outbox and may leave, before its whole update is sealed."""
 
     header: BlockHeader
 
@@ -116,10 +116,12 @@ class Unsent:
 class Contributed(TaskResult):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
-    `evaluated` is the version whose evaluation it is, 0 for a training. `figures` are what it took;
-    `unsent` are aims for which nothing leaves; `told` is what the data
-    holder alone is told of the training, and `standing` of its budget over all runs. `again` are
-    aims that are to be sealed anew: the disk failed when blocks of theirs had left.
+    Args:
+        figures: what it took.
+        unsent: aims for which nothing leaves.
+        told: to the data holder alone, of the training; standing: of its budget over all runs.
+        again: aims to be sealed anew: the disk failed when blocks of theirs had left.
+        evaluated: the version whose evaluation it is, 0 for a training.
     """
 
     updates: tuple[Sealed, ...]
@@ -141,14 +143,14 @@ class Resting(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class Acted(TaskResult):
-    """The data holder acts on its own client: what stands in the file of its acts."""
+    """An act of the data holder on its own client, from the file of its acts."""
 
     act: OwnAct
 
 
 @dataclass(frozen=True, slots=True)
 class Judged(TaskResult):
-    """What came of `Evaluate` without one: metrics, or none."""
+    """What came of `Evaluate` without an aim: metrics, or none."""
 
     message: Evaluated | Decline
 
@@ -157,7 +159,7 @@ Block = TypeVar("Block")
 
 
 def in_own_order(client: str, blocks: Iterable[Block]) -> list[Block]:
-    """The blocks from one on that follows from the client's name, and then those before it."""
+    """Rotates the blocks to begin at one that follows from the client's name."""
     every = list(blocks)
     if len(every) < 2:
         return every

@@ -1,8 +1,4 @@
-"""What a client insists on, whatever a plan says, and what it lets out.
-
-Its terms are its own options and its site's policy. A budget of one's own means that nothing leaves
-that no epsilon covers.
-"""
+"""What a client insists on whatever a plan says, by its options and its site's policy."""
 
 from __future__ import annotations
 
@@ -26,9 +22,11 @@ from secureps.wording import counted, size
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of one client under one plan; `budget` is its own epsilon, None for none.
+    """The budget of one client under one plan.
 
-    `evaluates`: its records may judge a model.
+    Args:
+        budget: its own epsilon, None for none: nothing leaves then that no epsilon covers.
+        evaluates: whether its records may judge a model.
     """
 
     plan: Plan
@@ -37,7 +35,7 @@ class Budget:
     evaluates: bool = True
 
     def lowered(self, budget: float) -> Budget:
-        """The same, if this is no less than its own already."""
+        """This budget, or the given one if that is lower."""
         return replace(self, budget=budget if self.budget is None else min(budget, self.budget))
 
     def objection(self) -> str:
@@ -73,7 +71,7 @@ class Budget:
         )
 
     def planned(self, layout: Layout, aims: tuple[Aim, ...]) -> list[Fact]:
-        """What these will spend; the same update again is free."""
+        """The facts that these aims will spend; the same update again is free."""
         facts = [
             fact(
                 self.plan,
@@ -90,8 +88,9 @@ class Budget:
     def tells(self, ledger: Ledger, came: Contributed, sent: Sequence[Receipt]) -> str:
         """What a version took of the data holder, for its own terminal.
 
-        `ledger` has what was `sent` in this run; `came` says what the training was, and what all
-        runs came to.
+        Args:
+            ledger: has what was `sent` in this run.
+            came: what the training was, and what all runs came to.
         """
         versions = sorted({receipt.version + 1 for receipt in sent})
         named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
@@ -177,7 +176,7 @@ class Terms:
             raise ConfigError(f"a threshold is 1 key holder or more, got {self.threshold}")
 
     def tightened(self, budget: float | None, threshold: int | None, plan: str) -> Terms:
-        """With options of a command line too: of two limits the stricter one holds."""
+        """These terms with options of a command line: of two limits the stricter one holds."""
         budgets = [each for each in (self.budget, budget) if each is not None]
         thresholds = [each for each in (self.threshold, threshold) if each is not None]
         return replace(
@@ -201,12 +200,11 @@ class Terms:
 
     @property
     def rest(self) -> str:
-        """What it hears of a client that trains no more for a while."""
+        """What the coordinator hears of a client that trains no more for a while."""
         values = f"updates_per_hour: {self.updates_per_hour} have begun within an hour"
         return self.revealed(["updates_per_hour"], values)
 
     def verdicts(self, plan: Plan, client: str = "") -> tuple[Verdict, ...]:
-        """What each key that is set says of a plan, for a client, or for any of this site."""
         return tuple(self._verdicts(plan, client))
 
     def _verdicts(self, plan: Plan, client: str) -> Iterator[Verdict]:

@@ -12,7 +12,7 @@ from secureps.roles.validation import check_header
 
 
 def wanted(own: str, state: ShardState, roster: Roster, sender: str, header: BlockHeader) -> bool:
-    """Whether a block is to be stored; it need not be if it is known.
+    """Whether a block is to be stored; it need not be if it is here.
 
     Raises:
         Malformed, Oversized, UnknownParty, Unsigned, Conflict, WrongVersion: the sender's fault.
@@ -43,7 +43,7 @@ def known(state: ShardState, header: BlockHeader) -> bool:
 
 
 def holders(state: ShardState, header: BlockHeader) -> tuple[str, ...]:
-    """The shards that hold a block; none of one that there is not. Malformed: there is no group."""
+    """The shards that hold a block; empty for one that does not exist. Malformed: no such group."""
     state.group(header.group)
     there = 0 <= header.block < state.pinned.layout.group(header.group).blocks
     return state.pinned.placement.holders(header.group, header.block) if there else ()

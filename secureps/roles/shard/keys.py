@@ -9,12 +9,10 @@ BlockName = tuple[str, str, str, int, int]
 
 
 def block_name(header: BlockHeader) -> BlockName:
-    """The name of a header's payload."""
     return (header.purpose, header.author, header.group, header.sequence, header.block)
 
 
 def name_under(key: str) -> BlockName:
-    """The name of the payload under a spool key (`BlockHeader.key`)."""
     purpose, author, group, sequence, block, _ = key.split("/")
     return (purpose, author, group, int(sequence), int(block))
 
@@ -41,13 +39,13 @@ def noise_key(group: str, cohort: int, block: int, about: bytes) -> str:
 
 
 def cohort_under(key: str) -> tuple[tuple[str, int], str | None]:
-    """Which (group, cohort) a sum is of, or the noise in it, and what noise is about, in hex."""
+    """The (group, cohort) of a sum's key; for noise also what it is about, in hex."""
     _, group, number, _, *noise = key.split("/")
     return (group, int(number)), noise[-1] if noise else None
 
 
 def state_key(group: str, version: int, block: int) -> str:
-    """Where one shard finds a block's values and optimizer, and another keeps them that fetched."""
+    """Where a shard finds a block's values and optimizer, its own or fetched from another."""
     return f"state/{group}/{version}/{block}"
 
 

@@ -13,7 +13,7 @@ from secureps.roles.pinned_run import Pinned
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Bytes of versions in a shard's process (None: all), and the threads that work on blocks."""
+    """Bytes that a shard's process may hold of versions (None: all), and the threads that work."""
 
     memory: int | None = None
     threads: int = 1
@@ -31,7 +31,6 @@ class Limit:
         return room_to_make(pinned.plan, groups, own, self.memory, self.threads)
 
     def refuses(self, name: str, record: RunPinned) -> list[Halt]:
-        """Ends a shard that has too little for a run, before it takes part in it."""
         if self.memory is None:
             return []
         try:

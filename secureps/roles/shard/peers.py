@@ -30,7 +30,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class Peers:
-    """Of one shard; a restart forgets it, and its orders come again."""
+    """What one shard asks of others; a restart forgets it, and its orders come again."""
 
     name: str
     state: ShardState
@@ -39,7 +39,7 @@ class Peers:
     _answered: set[tuple[str, int]] = field(default_factory=set)
 
     def note(self, order: ShardOrder) -> None:
-        """The newest order of its kind and group, to be carried out again if need be."""
+        """Keeps the newest order of its kind and group, to carry it out again if need be."""
         match order:
             case Found(group=group):
                 self._orders[Found, group] = order
@@ -72,7 +72,7 @@ class Peers:
             step.effects += [Call(peer, missing) for peer in sorted(others)]
 
     def heard(self, sender: str, missing: Missing) -> ShardOrder | None:
-        """Another shard has sent what it has: the order that can be tried again, if all have."""
+        """Another shard has sent what it has; returns the order to try again once all have."""
         name = missing.group, missing.cohort
         asked = self._asked.get(name)
         if asked is None:
@@ -85,7 +85,7 @@ class Peers:
         return asked.order
 
     def left(self, shards: frozenset[str]) -> list[tuple[str, Missing]]:
-        """Who of these was asked for what: nothing comes of it."""
+        """What was asked of these shards, which never answer it."""
         asked = self._asked.values()
         return [(shard, each.missing) for each in asked for shard in each.waiting & shards]
 
@@ -94,7 +94,7 @@ class Peers:
         self._answered.discard((missing.group, missing.cohort))
 
     def has(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:
-        """What of a shard's missing blocks is here.
+        """The blocks here that another shard misses.
 
         Raises:
             UnknownParty: it speaks for another.

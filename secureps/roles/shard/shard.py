@@ -6,7 +6,7 @@ for this run, and obeys the coordinator's orders, each of which may come twice.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 from secureps.crypto.roster import Roster
 from secureps.errors import (
@@ -16,27 +16,32 @@ from secureps.errors import (
     NotReady,
     Refused,
     SecurepsError,
+    UnknownParty,
     WrongRun,
+    WrongVersion,
 )
 from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
-from secureps.messages.encoding import payload_digest
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.encoding import from_plain, payload_digest, to_plain
+from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
-from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
+from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, Held, SubmissionId
 from secureps.policy.cohorts.overlap import check_clients, check_weights
 from secureps.roles import permissions
 from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
+    Call,
     DiskReports,
     Event,
     Failed,
+    Fold,
     Halt,
     KitRead,
     Prune,
+    Record,
     Say,
     Step,
     Sweep,
@@ -47,17 +52,16 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.pinned_run import Pinned, behind, check_run
-from secureps.roles.shard import intake, reports
+from secureps.roles.pinned_run import LATER, Pinned, behind, check_run
+from secureps.roles.roster_follower import RosterFollower
+from secureps.roles.shard import intake
 from secureps.roles.shard.adoption import Adoption
-from secureps.roles.shard.fold import ShardFoldable
 from secureps.roles.shard.forwarding import Forwarding
-from secureps.roles.shard.keys import name_under, submission_of, sum_key
+from secureps.roles.shard.keys import model_key, name_under, state_key, submission_of, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
-from secureps.roles.shard.reports import held, missing_for, registering, spoilt, work_name
-from secureps.roles.shard.serving import serve
+from secureps.roles.shard.state import ShardFold, ShardState
 from secureps.roles.shard.state_copies import StateCopies
 from secureps.roles.shard.tasks import (
     AdoptState,
@@ -79,13 +83,87 @@ ALL = 1 << 62
 """Older than every version."""
 
 
-class Shard(ShardFoldable):
+IDLE = "holds nothing of this run"
+"""What the log of a shard says last that the coordinator had end; then its exit status is 0."""
+
+
+def work_name(task: MakeState | SumCohort | StepState) -> tuple[str, str, int]:
+    """The name under which a work is done, once at a time."""
+    match task:
+        case MakeState(group):
+            return ("state", group, 0)
+        case SumCohort(cohort):
+            return ("sum", cohort.group, cohort.number)
+        case StepState(cohort):
+            return ("state", cohort.group, cohort.version)
+
+
+def serve(
+    name: str,
+    state: ShardState,
+    sender: str,
+    asked: requests.GetBlock | requests.GetSum,
+    shard: bool,
+) -> Step:
+    """The answer of the shard of this name to one request for a payload, of another `shard` or not.
+
+    Raises:
+        Malformed: there is no such block.
+        UnknownParty: no sum, or state, is for this party.
+        NotReady, WrongVersion: there is none here yet, or it is gone, or with another shard.
+    """
+    own, what = state.own(asked.group), f"block {asked.block} of {asked.group}"
+    if asked.block not in own:
+        _refuse_elsewhere(name, state, asked, what)
+    held, place = state.group(asked.group), own.index(asked.block)
+    if isinstance(asked, requests.GetSum):
+        if not state.opened_by_holder:
+            raise UnknownParty("only a key holder that decrypts sums may ask for one")
+        made = held.sums.get(asked.cohort)
+        if made is None:
+            raise NotReady(f"cohort {asked.cohort} of {asked.group} is not held here")
+        key = sum_key(asked.group, asked.cohort, asked.block)
+        return Step(effects=[Answer(requests.Payload(made.sums[place]), attach=key)])
+    if asked.state and sender not in state.pinned.placement.holders(asked.group, asked.block):
+        if not shard:
+            raise UnknownParty(f"{sender} does not hold {what}")
+        raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
+    found = held.states.get(asked.version)
+    if found is None:
+        if asked.version > held.committed:
+            raise NotReady(f"version {asked.version} of {asked.group} is not made yet")
+        raise WrongVersion(f"version {asked.version} of {asked.group} is gone; pull the newest")
+    if asked.state:
+        key = state_key(asked.group, asked.version, asked.block)
+        return Step(effects=[Answer(requests.Payload(b""), attach=key)])
+    since = state.since(asked) if asked.base else None
+    key = model_key(asked.group, asked.version, asked.block, since)
+    digest = found.blocks[place] if since is None else b""
+    return Step(effects=[Answer(requests.Payload(digest), attach=key)])
+
+
+def _refuse_elsewhere(
+    name: str, state: ShardState, asked: requests.GetBlock | requests.GetSum, what: str
+) -> NoReturn:
+    """A block is not here: there is none, it is on its way, or it is with another shard."""
+    if not 0 <= asked.block < state.pinned.layout.group(asked.group).blocks:
+        raise Malformed(f"{what} is not placed on {name}: there is none")
+    if asked.block in state.placed(asked.group):
+        raise NotReady(f"{what} is on its way to {name}", LATER)
+    if isinstance(asked, requests.GetBlock) and not asked.state:
+        raise WrongVersion(f"{what} is with another shard: pull it where it is placed now")
+    raise NotReady(f"{what} is not placed on {name}, by the placement that it knows", LATER)
+
+
+class Shard:
     """The machine of one shard; its noise's seed may be `unsafe`, and its memory have a `limit`."""
 
     def __init__(
         self, address: ShardAddress, roster: Roster, unsafe: bool = False, limit: Limit = UNLIMITED
     ) -> None:
-        super().__init__(address.name, roster)
+        self._name = address.name
+        self._follower = RosterFollower(roster)
+        self.state = ShardState(address.name)
         self._address, self._unsafe, self._limit = address, unsafe, limit
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
@@ -98,21 +176,70 @@ class Shard(ShardFoldable):
         self._adoption = Adoption(address.name, self.state)
         self._tried: dict[tuple[str, int], list[bytes]] = {}  # sums of keys: in work, and newest
 
+    def apply(self, at: float, record: Record) -> None:
+        if isinstance(record, RosterFollowed):
+            self._follower.apply(record)
+        else:
+            self.state.apply(record)
+
+    def folded(self) -> Fold:
+        records = (*self.state.record, *self._follower.records)
+        return Fold(records, to_plain(self.state.folded()))
+
+    def unfold(self, fold: Fold) -> None:
+        for record in fold.records:
+            self.apply(0.0, record)
+        self.state.unfold(from_plain(ShardFold, fold.state))
+
+    def subscription(self) -> requests.Subscribe:
+        own = self._roster
+        return requests.Subscribe(self._name, self.state.submissions(), own.number, own.expires)
+
+    def inspect(self, sender: str, message: requests.Request) -> bool:
+        """Checks all that can be checked of a block without its payload.
+
+        Raises:
+            Malformed, Oversized, WrongRun, UnknownParty, Unsigned, Conflict: the sender's fault.
+            NotReady: the run is not founded yet.
+        """
+        if not isinstance(message, requests.PutBlock):
+            raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
+        permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
+        self._check_run(message.header.run)
+        return intake.wanted(self._name, self.state, self._roster, sender, message.header)
+
+    @property
+    def _roster(self) -> Roster:
+        return self._follower.roster
+
+    def _check_run(self, run: bytes) -> None:
+        if run != self.state.pinned.run.id:
+            raise WrongRun("made for another run; join this one first")
+
+    def _write(self, step: Step, record: records.ShardRecord) -> None:
+        step.records.append(record)
+        self.apply(0.0, record)
+
     def resume(self, now: float) -> Step:
-        """Says that it is up, and has everything deleted from the spool that is not on record."""
+        """Says that it is up, and deletes from the spool what is not on record."""
         referenced = frozenset(header.key for header in self.state.spooled.values())
         return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
 
     def _greet(self) -> Step:
         self._watches = False
-        return Step(effects=[registering(self._address, self.state, self._unsafe)])
+        return Step(effects=[self._registering])
+
+    @property
+    def _registering(self) -> Call:
+        known, here = self.state, (self._name, self._address.advertise, self._address.weight)
+        obeyed, own = known.incarnation, (known.run, known.reached)
+        said = requests.Register(*here, obeyed, *own, self._unsafe, known.held, known.epoch)
+        return Call(COORDINATOR, said)
 
     def wake(self) -> float | None:
-        """When another shard is to be asked for noise again that it refused."""
         return self._noise.wake
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """One event: a block or a question of a party, an order, an answer, the end of a work."""
         if type(event) in permissions.SAID:
             permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
         match event:
@@ -168,7 +295,8 @@ class Shard(ShardFoldable):
                 self._noise.ask_again(step := Step(), now)
                 return step
             case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.apart:
-                return reports.dismissed(self._name, reason)
+                text = f"{IDLE}: {reason}"
+                return Step(effects=[Say(text), Halt(f"{self._name} {text}")])
             case orders.Finish():
                 return Step()
             case WorkFailed() if sender == WORKER:
@@ -208,7 +336,7 @@ class Shard(ShardFoldable):
             self.state.incarnation = before
             raise
         if order.incarnation > before:  # whoever gave it waits to be obeyed, whatever came first
-            step.effects.append(registering(self._address, self.state, self._unsafe))
+            step.effects.append(self._registering)
         return step
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
@@ -266,7 +394,7 @@ class Shard(ShardFoldable):
             step.effects += self.state.pinned.located(order.run, peers)
 
     def _replaced(self, step: Step, before: Pinned) -> None:
-        """A placement of a later epoch: what others and this one waited for may come to nothing."""
+        """Gives up what this shard and others waited for by the placement before."""
         placement, gone = self.state.pinned.placement, self.state.pinned.left(before)
         step.effects += gone
         step.effects += self._forwarding.placed(self._name, placement)
@@ -280,7 +408,7 @@ class Shard(ShardFoldable):
                 self._forget(step, nothing, ALL)
 
     def _followed(self, step: Step, newer: bool) -> Step:
-        """Whoever came is served from now on; the coordinator hears of it on a new stream."""
+        """Subscribes anew, so that the coordinator hears which roster it goes by."""
         if newer:
             step.effects.append(Watch())
         return step
@@ -305,10 +433,10 @@ class Shard(ShardFoldable):
         if self.state.moves(cohort.group):
             self._adoption.postponed = True
             return
-        if reports.another(step, cohort, self._address, self.state, self._unsafe):
+        if self._is_another(step, cohort):
             return
         if cohort.number in sums:
-            step.tell(held(self._name, sums[cohort.number]))
+            self._tell_held(step, sums[cohort.number])
             return
         if cohort.version - 1 not in self.state.group(cohort.group).states:
             return  # nothing may be opened that cannot be stepped from; once adopted, it greets
@@ -321,6 +449,21 @@ class Shard(ShardFoldable):
             return
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
+
+    def _tell_held(self, step: Step, made: records.SumsMade) -> None:
+        step.tell(Held(self._name, made.cohort.group, made.cohort.number, made.sums))
+
+    def _is_another(self, step: Step, cohort: Cohort) -> bool:
+        """Whether a cohort's number was another one's: then it says again which sums it has.
+
+        From that a coordinator that closed the cohort again finds that its journal is too old.
+        """
+        made = self.state.summed(cohort.group, cohort.number)
+        if made is None or made.cohort == cohort:
+            return False
+        text = f"cohort {cohort.number} of {cohort.group} was another one before: nothing is done"
+        step.effects += [Say(f"{self._name}: {text}"), self._registering]
+        return True
 
     def _check_cohort(self, cohort: Cohort) -> None:
         """Refuses a cohort that this shard's own plan does not open, whoever asks.
@@ -347,7 +490,7 @@ class Shard(ShardFoldable):
         if state is not None and state.cohort == cohort.number:
             step.tell(state)
             return
-        if reports.another(step, cohort, self._address, self.state, self._unsafe):
+        if self._is_another(step, cohort):
             return
         if cohort.number not in held.sums:
             raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
@@ -405,7 +548,7 @@ class Shard(ShardFoldable):
             case SumsReady(made, report):
                 self._busy.discard(("sum", made.cohort.group, made.cohort.number))
                 self._write(step, made)
-                step.tell(held(self._name, made))
+                self._tell_held(step, made)
                 step.tell(report)
             case NoiseDrawn():
                 self._hold_now(step, self._noise.drawn(step, event))
@@ -422,7 +565,8 @@ class Shard(ShardFoldable):
             case Unopened(task, reason):
                 group, cohort = task.cohort.group, task.cohort
                 self._busy.discard(("state", group, cohort.version))
-                step.tell(spoilt(self._name, task, reason, payload_digest(task.key or b"")))
+                tried = payload_digest(task.key or b"")
+                step.tell(requests.Spoilt(self._name, group, cohort.number, reason, tried))
                 newest = self._tried.pop((group, cohort.number), [task.key])[-1]
                 if newest and newest != task.key:  # it came while the one before was tried
                     self._tried[group, cohort.number] = [newest]
@@ -453,10 +597,7 @@ class Shard(ShardFoldable):
     def _ask_again(
         self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
     ) -> None:
-        """Forgets what is damaged, for nothing known is taken in, and says that it is missing.
-
-        Updates are in their clients' outboxes; opened sums come again from the holder.
-        """
+        """Forgets what is damaged, for nothing known is taken in, and says that it is missing."""
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
         self._discard(step, ids)
@@ -466,10 +607,14 @@ class Shard(ShardFoldable):
             cohort = task.cohort
             self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
         ids = self.state.lacking(task.cohort) if isinstance(task, StepState) else ids
-        self._peers.lack(step, missing_for(self._name, task, ids), self._peers.order_of(task))
+        if isinstance(task, MakeState):
+            missing = requests.Missing.of_founding(self._name, task.group, ids)
+        else:
+            missing = requests.Missing.of_cohort(self._name, task.cohort, ids)
+        self._peers.lack(step, missing, self._peers.order_of(task))
 
     def _try_again(self, step: Step, sender: str, missing: requests.Missing) -> Step:
-        """Other shards have sent what they have: the order is carried out again, or told of.
+        """Carries an order out again when other shards have sent what they have.
 
         It raises nothing: the step may have records of its own.
         """
@@ -486,7 +631,7 @@ class Shard(ShardFoldable):
         return step
 
     def _failed(self, event: WorkFailed) -> Step:
-        """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours.
+        """Ends this shard for an error, unless a cohort's sum is to blame.
 
         A version that no checkpoint here has may be on other shards.
         """
@@ -499,7 +644,7 @@ class Shard(ShardFoldable):
             return Step(effects=[Halt(str(event.error), type(event.error))])
         cohort = event.task.cohort
         self._busy.discard(("state", cohort.group, cohort.version))
-        step.tell(spoilt(self._name, event.task, str(event.error)))
+        step.tell(requests.Spoilt(self._name, cohort.group, cohort.number, str(event.error)))
         return step
 
     def _adopts_again(self, step: Step, task: AdoptState) -> bool:

@@ -38,9 +38,10 @@ UNSETTLED = 8
 class ShardGroup:
     """What a shard holds of one group: sums and sums of keys by cohort, states by version.
 
-    They are of the blocks `own`; None: of those that are placed here now. `shrunk`: it had all
-    these by the placement before. The state file of the version `adopted` was made for a
-    placement's `epoch`; 0: there is no such file.
+    Args:
+        own: the blocks that they are of; None: those that are placed here now.
+        shrunk: it had all these by the placement before.
+        adopted: the version whose state file was made for a placement's `epoch`; 0: no such file.
     """
 
     committed: int = -1
@@ -56,7 +57,7 @@ class ShardGroup:
 
 @dataclass(frozen=True, slots=True)
 class ShardFold:
-    """What a shard's records come to, but for the run and its roster."""
+    """The state of a shard, but for the run and its roster."""
 
     incarnation: int
     spooled: dict[BlockName, BlockHeader]
@@ -107,11 +108,9 @@ class ShardState:
                 raise InternalError(f"a shard's journal has no {type(record).__name__}")
 
     def folded(self) -> ShardFold:
-        """What its records came to; for reading."""
         return ShardFold(self.incarnation, self.spooled, self._groups, self._sequences)
 
     def unfold(self, known: ShardFold) -> None:
-        """Takes up what earlier records came to."""
         self.incarnation, self.spooled = known.incarnation, known.spooled
         self._groups, self._sequences = known.groups, known.sequences
 
@@ -177,22 +176,18 @@ class ShardState:
 
     @property
     def founded(self) -> bool:
-        """Whether the run is known."""
         return self._pinned is not None
 
     @property
     def record(self) -> tuple[RunPinned, ...]:
-        """Of the run, once it is known."""
         return () if self._pinned is None else (self._pinned.record,)
 
     @property
     def pinned(self) -> Pinned:
-        """The run, its plan and layout; NotReady before it is founded."""
         return founded(self._pinned, self._name)
 
     @property
     def run(self) -> bytes:
-        """The run's id; empty before it is founded."""
         return b"" if self._pinned is None else self._pinned.run.id
 
     @property
@@ -208,7 +203,7 @@ class ShardState:
 
     @property
     def epoch(self) -> int:
-        """That of the placement that it goes by; 0 before the run is known."""
+        """The epoch of the placement that it goes by; 0 before the run is known."""
         return 0 if self._pinned is None else self._pinned.placement.epoch
 
     @property
@@ -254,12 +249,12 @@ class ShardState:
         return self.pinned.placement.blocks_of(group, self._name)
 
     def own(self, group: str) -> tuple[int, ...]:
-        """Those that sums and states here are of: others, until those that moved are adopted."""
+        """The blocks that sums and states here are of, until those that moved are adopted."""
         own = self.group(group).own
         return self.placed(group) if own is None else own
 
     def moves(self, group: str) -> bool:
-        """Whether they are others."""
+        """Whether sums and states here are of other blocks than those that are placed here."""
         return self.group(group).own is not None
 
     def holds(self, group: str) -> bool:
@@ -315,17 +310,18 @@ class ShardState:
         return frozenset(self._sequences.get((client, group), {})) - summed
 
     def made(self, group: str) -> frozenset[SubmissionId]:
-        """What committed versions of which the sums are kept were made of."""
+        """The submissions in committed versions whose sums are kept."""
         held = self.group(group)
         numbers = {state.cohort for v, state in held.states.items() if v <= held.committed}
         cohorts = (made.cohort for number, made in held.sums.items() if number in numbers)
         return frozenset(member.id for cohort in cohorts for member in cohort.members)
 
     def surplus(self, header: BlockHeader) -> tuple[SubmissionId, ...]:
-        """Blocks that nobody settles must not fill the disk: a client's oldest go first.
+        """A client's oldest submission, if more are here than anybody settles.
 
-        But never what has just come: should one that went be wanted after all, it is missing, its
-        client sends it again, and it stays.
+        Otherwise blocks that nobody settles would fill the disk. It is never the one that has just
+        come: should one that went be wanted after all, it is missing, and its client sends it
+        again.
         """
         most = UNSETTLED + 2 * self.pinned.plan.section.checkpoint_every
         if len(self._sequences.get((header.author, header.group), {})) <= most:
@@ -367,14 +363,11 @@ class ShardState:
         return MakeState(group, tuple(found[block].key for block in wanted))
 
     def founding_keys(self, group: str, receipt: Receipt) -> tuple[str, ...] | None:
-        """As `keys`, of what a client founds a group with; Malformed if that is another's."""
+        """The spool keys of a founding model; Malformed if it is another group's."""
         return self.keys(receipt.id, FOUNDING, self._founding_digests(group, receipt))
 
     def of_founding(self, group: str, receipt: Receipt | None) -> Prepared | None:
-        """Version 0, if it was made of this model (None: the plan's), or is every shard's by now.
-
-        Until then it may be lost elsewhere, and a client may found the group with another one.
-        """
+        """Version 0, if it was made of this model (None: the plan's), or is final by now."""
         held = self.group(group)
         state = held.states.get(0)
         if state is None or receipt is None or held.committed >= 0:

@@ -19,7 +19,7 @@ from secureps.crypto.cipher import Opening
 from secureps.errors import InternalError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
-from secureps.roles.shard.reports import IDLE
+from secureps.roles.shard.shard import IDLE
 from secureps.run.processes.spawning import (
     MODULE,
     ForkServers,

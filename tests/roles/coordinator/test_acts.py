@@ -6,24 +6,19 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Malformed, NotReady, Refused, SecurepsError, UnknownParty
-from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
+from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
+from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import ClientIsolated, ClientRevoked
 from secureps.messages.requests import Noted, Submit
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase, after_pause
-from secureps.roles.coordinator.state import Acted
+from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase
+from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import status
 from secureps.roles.machine import Answer
 from tests.kits.roles_kit import (
-    CLIENTS,
-    HOLDER,
-    SHARDS,
     SPARE,
     World,
     collecting,
-    holding,
-    make_plan,
     state_of,
 )
 
@@ -63,24 +58,6 @@ def test_what_is_no_act_changes_nothing(act: Act, error: type[SecurepsError], te
     assert state_of(world.federation) == before
 
 
-@pytest.mark.parametrize("sender", [*CLIENTS, *SHARDS, HOLDER])
-@pytest.mark.parametrize("deed", [*Deed, *ShardDeed])
-def test_nobody_but_the_coordinators_own_key_acts(sender: str, deed: Deed | ShardDeed) -> None:
-    world = collecting()
-    before = state_of(world.federation)
-    party = "shard-a" if isinstance(deed, ShardDeed) else "c1" if deed in OF_A_CLIENT else ""
-    act = Act(deed.value, party)
-    with pytest.raises(UnknownParty, match="sends no Act to the coordinator"):
-        world.give(sender, act)
-    assert state_of(world.federation) == before
-
-
-def test_before_a_run_is_founded_there_is_nothing_to_act_on() -> None:
-    world = World(make_plan())
-    with pytest.raises(NotReady, match="none is founded here yet"):
-        world.give(COORDINATOR, PAUSE)
-
-
 def test_an_act_that_is_said_again_is_on_record_once() -> None:
     """So that one whose answer was lost may be."""
     world = collecting()
@@ -88,13 +65,13 @@ def test_an_act_that_is_said_again_is_on_record_once() -> None:
         first = say(world, act)
         assert [r for r in first if isinstance(r, Act)] == ([act] if act != CHECKPOINT else [])
         assert say(world, act) == []
-    assert world.federation.acted.paused == ""
+    assert world.federation.paused == ""
 
 
 def test_nothing_opens_and_nothing_closes_in_a_pause() -> None:
     world = collecting()
     say(world, Act("pause", reason="a\nvisit"))
-    assert world.federation.acted.paused == "paused by the operator, a visit"
+    assert world.federation.paused == "paused by the operator, a visit"
     world.pump()
     group = world.group()
     assert (group.phase, len(group.receipts)) == (Phase.COLLECTING, 3)
@@ -119,7 +96,8 @@ def test_what_is_on_record_is_so_after_a_restart() -> None:
     say(world, PAUSE)
     say(world, OUT)
     again = World(world.plan, journal=tuple(world.journal))
-    assert again.federation.acted == world.federation.acted
+    assert again.federation.paused == world.federation.paused
+    assert again.federation.left_out == {"c1"}
     assert again.federation.isolated == {"c1": "by the operator"}
     assert again.group().phase is Phase.COLLECTING
 
@@ -130,19 +108,6 @@ def test_a_run_that_is_over_takes_no_act() -> None:
     assert world.federation.finished
     with pytest.raises(Refused, match="the run is over: all 2 versions are made"):
         world.give(COORDINATOR, PAUSE)
-
-
-def test_a_paused_run_whose_versions_are_made_ends() -> None:
-    world = holding()
-    while world.group().version < 1:
-        due = world.due.pop(0)
-        world.give(due.sender, due.reply)
-    say(world, GO_ON)
-    world.pump(6)
-    say(world, PAUSE)
-    while world.due:
-        world.pump()
-    assert world.federation.finished or world.group().version == 1
 
 
 # --- who is left out --------------------------------------------------------------
@@ -200,27 +165,21 @@ def test_a_checkpoint_is_begun_once_and_of_what_is_new() -> None:
     last = world.federation.checkpoints[-1]
     assert (len(world.federation.checkpoints), last.version_of("all")) == (known + 1, 1)
     assert say(world, CHECKPOINT) == [], "it is in the making"
-    assert not world.federation.acted.checkpoint
+    assert not world.federation.wants_checkpoint
     while not last.complete:
         due = world.due.pop(0)
         world.give(due.sender, due.reply)
     assert status(world.coordinator._tx(0.0), ()).checkpoint == last.number
 
 
-def test_a_pause_moves_what_waited_and_what_came_meanwhile_to_its_end() -> None:
-    assert after_pause(3.0, 10.0, 60.0) == 53.0
-    assert after_pause(10.0, 10.0, 60.0) == 60.0
-    assert after_pause(30.0, 10.0, 60.0) == 60.0
-
-
 def test_going_on_shifts_every_time_that_a_rule_sees() -> None:
-    acted, group, judged = Acted(), GroupState("all", opened_at=4.0), Evaluations(since=2.0)
+    group, judged = GroupState("all", opened_at=4.0), Evaluations(since=2.0)
+    known = CoordinatorState({"all": group}, evaluations=judged)
     group.stream = Clocks(moved={"c0": 6.0, "c1": 30.0}, refused={"c2": (1, 3, 7.0)})
-    isolated: dict[str, str] = {}
-    acted.apply(10.0, Act("pause", reason="why"), isolated, (group,), judged)
-    assert (acted.paused, acted.since) == ("paused by the operator, why", 10.0)
-    acted.apply(110.0, Act("go-on"), isolated, (group,), judged)
-    assert acted.paused == ""
+    known.apply(10.0, Act("pause", reason="why"))
+    assert known.paused == "paused by the operator, why"
+    known.apply(110.0, Act("go-on"))
+    assert known.paused == ""
     assert (group.opened_at, judged.since) == (104.0, 102.0)
     assert group.stream.moved == {"c0": 106.0, "c1": 110.0}
     assert group.stream.refused == {"c2": (1, 3, 107.0)}

@@ -104,19 +104,6 @@ def test_a_version_in_six_steps() -> None:
     assert told[2] == orders.Invite(1, "all", 2, 1, 10.0)
 
 
-def test_plain_needs_no_opening() -> None:
-    world = holding("plain")
-    world.pump(1)
-    step = world.give(*take(world, "shard-b"))
-    assert [type(r) for r in step.records] == [
-        Held,
-        coordinator_records.CohortOpened,
-    ]
-    assert orders_of(step, HOLDER) == []
-    assert [type(o) for o in orders_of(step)] == [orders.Prepare] * 2
-    assert all(o.opened == () for o in orders_of(step))
-
-
 def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
     world = World(private_plan())
     world.found()
@@ -338,20 +325,6 @@ def test_a_round_is_extended_and_then_given_up() -> None:
     assert world.federation.finished
 
 
-def test_after_the_last_extension_the_minimum_suffices() -> None:
-    world = collecting()
-    world.pump(2)
-    world.due.clear()
-    for now in (10.0, 20.0):
-        world.now = now
-        step = world.give("coordinator", Tick())
-    closed = step.records[0]
-    assert isinstance(closed, coordinator_records.CohortClosed)
-    assert [m.id.client for m in closed.cohort.members] == ["c0", "c1"]
-    world.pump(5)
-    assert world.group().version == 1
-
-
 def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
     world = collecting()
     world.pump(3)
@@ -464,14 +437,6 @@ def test_a_shard_hears_which_of_its_submissions_are_past_and_of_no_others() -> N
     assert discard.ids == tuple(id for id in held if id.sequence < 9)
     step = world.give("shard-a", requests.Subscribe("shard-a", ()))
     assert not any(isinstance(o, orders.Discard) for o in orders_of(step))
-
-
-def test_status_counts_updates_that_are_part_of_a_version() -> None:
-    world = World(make_plan("bfv"))
-    world.start()
-    world.pump()
-    (status,) = answers(world.give("c0", requests.AskStatus()))
-    assert {m.name: m.submissions for m in status.members} == dict.fromkeys(CLIENTS, 2)
 
 
 def test_checkpoints_come_as_often_as_the_plan_says_and_at_the_end() -> None:

@@ -34,7 +34,6 @@ from tests.kits.roles_kit import (
     SCHEMA,
     SHARDS,
     SPARE,
-    STRANGER,
     World,
     about,
     answers,
@@ -78,13 +77,6 @@ def test_a_run_is_founded_when_shards_and_holders_are_up() -> None:
     assert list(world.federation.members) == ["c0", "c1"]
 
 
-def test_plain_needs_no_holder() -> None:
-    world = World(make_plan("plain"))
-    for shard in SHARDS:
-        world.give(shard, requests.Register(shard, "x:1", 1.0, 0))
-    assert isinstance(answers(world.give("c0", JOIN))[0], requests.Welcome)
-
-
 def test_the_first_model_pins_the_schema() -> None:
     world = World(make_plan())
     world.servers()
@@ -105,17 +97,6 @@ def test_a_first_model_that_the_plan_cannot_carry_founds_nothing() -> None:
     world.servers()
     schema = Schema((TensorSpec("x", (2,), "complex64"),))
     refused(world, "c0", requests.Join("c0", schema), PlanRefused, "complex64")
-
-
-def test_servers_that_watch_are_told_of_the_run() -> None:
-    world = World(make_plan("bfv"))
-    world.servers()
-    assert world.told == []
-    step = world.give("c0", JOIN)
-    for server in (*SHARDS, HOLDER):
-        (order,) = orders_of(step, server)
-        assert isinstance(order, orders.Configure)
-        assert (order.incarnation, order.run.id) == (1, world.run)
 
 
 def test_the_founder_is_asked_found_orders_follow_and_prepared_makes_version_0() -> None:
@@ -367,49 +348,9 @@ def test_nobody_speaks_for_another() -> None:
         requests.Subscribe("c0", ()),
         requests.Subscribe("c1", (receipt.id,)),
         requests.Telemetry("c0", "all", 0, ()),
-        requests.Register("shard-a", "x:1", 1.0, 0),
-        Held("shard-a", "all", 0, ()),
         requests.Missing("shard-a", "all", 0, ()),
-        requests.Opened(HOLDER, "all", 0, (), b""),
-        requests.OpenRefused(HOLDER, "all", 0, "", b""),
-        requests.Prepared("shard-a", "all", 1, (), b""),
-        requests.Checkpointed("shard-a", 0, "f", 1, bytes(32)),
     ):
-        refused(world, "c1", event, UnknownParty, "c1 (speaks as|is a client, and sends no)")
-
-
-def test_only_those_on_the_roster_and_in_their_role_are_heard() -> None:
-    world = collecting()
-    events: tuple[Any, ...] = (
-        requests.Join(STRANGER, SCHEMA),
-        requests.Register(STRANGER, "x:1", 1.0, 0),
-        requests.Subscribe(STRANGER, ()),
-        requests.Heartbeat(STRANGER),
-        requests.Telemetry(STRANGER, "all", 0, ()),
-    )
-    for event in events:
-        refused(world, STRANGER, event, UnknownParty, "nobody named 'stranger'")
-    roles: tuple[tuple[str, Any, str], ...] = (
-        (
-            "shard-a",
-            requests.Join("shard-a", SCHEMA),
-            "shard-a is a shard, and sends no",
-        ),
-        ("c0", requests.Register("c0", "x:1", 1.0, 0), "c0 is a client, and sends no Register"),
-        ("c0", Held("c0", "all", 0, ()), "c0 is a client, and sends no Held"),
-        (
-            "shard-a",
-            requests.Opened("shard-a", "all", 0, (), b""),
-            "shard-a is a shard, and sends no",
-        ),
-        (
-            "c0",
-            requests.OpenRefused("c0", "all", 0, "", b""),
-            "c0 is a client, and sends no",
-        ),
-    )
-    for sender, event, text in roles:
-        refused(world, sender, event, UnknownParty, text)
+        refused(world, "c1", event, UnknownParty, "c1 speaks as")
 
 
 RECEIPT = make_receipt(make_plan(), NONCE, SubmissionId("c0", "all", 0), 0, bytes(32))

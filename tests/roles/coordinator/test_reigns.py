@@ -6,7 +6,6 @@ import pytest
 
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import LINE, REIGN, Incarnated, starts
-from secureps.messages.run import GroupPlacement, Placement
 from secureps.roles.coordinator.state import Reigns
 
 ONE, TWO = b"one", b"two"
@@ -17,24 +16,6 @@ def fold(*records: Incarnated | StandbyFollows) -> Reigns:
     for record in records:
         reigns.apply(record)
     return reigns
-
-
-def test_from_a_coordinator_that_nobody_followed_nobody_takes_over() -> None:
-    reigns = fold(Incarnated(1), Incarnated(2))
-    assert (reigns.incarnation, reigns.follower, reigns.followed) == (2, b"", False)
-    assert not reigns.may_take_over(b"")
-    assert not reigns.taken_over(REIGN)
-
-
-def test_a_standby_may_take_over_until_its_coordinator_goes_on_without_it() -> None:
-    reigns = fold(Incarnated(1), StandbyFollows(ONE))
-    assert reigns.may_take_over(ONE)
-    assert not reigns.may_take_over(TWO)
-    reigns.apply(Incarnated(2))
-    assert reigns.may_take_over(ONE), "a start alone acts on nothing"
-    reigns.apply(StandbyFollows(b""))
-    assert not reigns.may_take_over(ONE)
-    assert reigns.followed
 
 
 def test_one_that_has_taken_over_knows_it_and_may_be_followed_in_its_turn() -> None:
@@ -62,21 +43,6 @@ def test_two_standbys_of_one_coordinator_never_have_the_same_number() -> None:
     second.apply(Incarnated(REIGN + LINE, TWO))
     assert second.foreign(REIGN)
     assert not second.foreign(REIGN + LINE + 9)
-
-
-def test_who_left_is_noted_until_the_standby_has_it() -> None:
-    owners = (GroupPlacement("all", ("shard-0",)),)
-    both, left = (Placement(1, shards, owners) for shards in (("shard-0", "shard-1"), ("shard-0",)))
-    alone = fold(Incarnated(1))
-    alone.placed(both, left)
-    assert alone.left == []
-    reigns = fold(Incarnated(1), StandbyFollows(ONE))
-    reigns.placed(both, left)
-    assert reigns.left == ["shard-1"]
-    reigns.apply(Incarnated(2))
-    assert reigns.left == ["shard-1"]
-    reigns.apply(StandbyFollows(ONE))
-    assert reigns.left == []
 
 
 @pytest.mark.parametrize(

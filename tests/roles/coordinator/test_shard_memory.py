@@ -15,7 +15,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.scaling.balance import Balance
 from secureps.policy.tiers import room_to_make
 from secureps.roles.coordinator import resharding, scaling
-from secureps.roles.coordinator.load import Load
+from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.scaling import _too_little as too_little
 from secureps.roles.shard import memory_report
 from tests.federation.test_scaling import VERSIONS, Loaded

@@ -22,7 +22,7 @@ from secureps.messages import (
     shard_records,
 )
 from secureps.messages.charge import Charge
-from secureps.messages.requests import Checkpointed, Prepared, Withdraw
+from secureps.messages.requests import Checkpointed, Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import commit
 from secureps.roles.coordinator.group import CheckpointState, Clocks, GroupState, Phase
@@ -229,38 +229,6 @@ def test_a_restart_in_the_middle_of_resending() -> None:
     again.pump()
     assert again.federation.finished
     assert again.group().number == 2
-
-
-def test_fates() -> None:
-    world = finished("bfv")
-    fates = world.federation.fates
-    assert {f.outcome for f in fates.values()} == {"durable"}
-    assert {(id.client, f.version) for id, f in fates.items()} == {
-        ("c0", 0),
-        *((c, v) for c in CLIENTS for v in (1, 2)),
-    }
-
-
-def test_known() -> None:
-    world = collecting()
-    id = world.receipt("c0", 1, 0).id
-    assert not world.federation.known(id)
-    assert not world.federation.known(SubmissionId("c0", "none", 1))
-    world.pump(1)
-    assert world.federation.known(id)
-    world.pump()
-    assert world.federation.known(id)
-
-
-def test_digests_of_shards_are_put_into_the_order_of_blocks() -> None:
-    world = collecting()
-    owners = world.federation.owners("all")
-    parts = {
-        s: Prepared(s, "all", 1, tuple(bytes([b]) for b in blocks), b"")
-        for s, blocks in owners.items()
-    }
-    assert world.federation.by_block("all", parts) == tuple(bytes([b]) for b in range(4))
-    assert set(owners) == set(SHARDS)
 
 
 def test_a_charge_counts_once() -> None:

@@ -232,6 +232,22 @@ def test_who_joins_again_is_back() -> None:
         world.give(SPARE, requests.Retire(SPARE))
 
 
+def test_a_run_that_failed_without_those_who_left_waits_for_them_when_it_is_started_again() -> None:
+    world = World(make_plan("bfv"))
+    world.found()
+    for client in ("c1", "c2"):
+        world.give(client, requests.Retire(client))
+    world.due = [due for due in world.due if due.to not in CLIENTS]
+    world.pump()
+    assert world.federation.finished.startswith("too few clients are left: after version 0")
+    assert world.federation.failure == "TooFew"
+    again = World(world.plan, journal=tuple(world.journal))
+    assert again.federation.ending == "", "nobody can have joined again yet"
+    again.start()
+    again.pump()
+    assert again.federation.finished == "all 2 versions are made"
+
+
 def test_groups_end_together_and_an_open_round_comes_to_its_end() -> None:
     rule = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0, "extensions": 1}
     groups = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.requests import CohortSteps, Status
-from secureps.messages.submission import Held
 from secureps.roles.coordinator.state import KEPT_STEPS, WHY, Timeline
 from secureps.roles.coordinator.status import status
 from secureps.wire.msgpack import encode
@@ -13,20 +12,6 @@ from tests.kits.roles_kit import collecting, make_cohort
 
 def closed(number: int, group: str = "all") -> records.CohortClosed:
     return records.CohortClosed(make_cohort(number=number, version=number + 1, group=group), "")
-
-
-def test_each_step_has_its_time() -> None:
-    told = Timeline()
-    for at, record in enumerate(
-        (
-            records.RoundOpened("all", 1, 0, ("c0",), ""),
-            closed(0),
-            Held("shard-a", "all", 0, ()),
-        )
-    ):
-        told.take(float(at), record)
-    (steps,) = told.steps
-    assert (steps.began, steps.closed, steps.held, steps.opened) == (0.0, 1.0, 2.0, None)
 
 
 def test_however_many_cohorts_there_were_and_however_they_ended_a_status_is_short() -> None:

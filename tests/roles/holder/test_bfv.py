@@ -10,7 +10,6 @@ import pytest
 from secureps.errors import (
     Conflict,
     Fenced,
-    InternalError,
     Malformed,
     NotReady,
     SecurepsError,
@@ -18,7 +17,6 @@ from secureps.errors import (
     WrongRun,
 )
 from secureps.messages import orders, records, requests
-from secureps.messages.coordinator_records import MemberJoined
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import (
@@ -175,9 +173,8 @@ def test_only_the_coordinator_gives_orders(sender: str) -> None:
 
 def test_a_cohort_is_opened_block_by_block() -> None:
     keys = Keys().founded()
-    assert keys.order(opening()).records == [released()]
-    keys = Keys().founded()
     step = keys.order(opening())
+    assert step.records == [released()], "before anything is fetched"
     assert fetches(step) == [("shard-a", 0), ("shard-b", 1), ("shard-a", 2), ("shard-b", 3)]
     assert len(step.effects) == 4
     for block in range(4):
@@ -211,12 +208,6 @@ def test_a_cohort_is_opened_block_by_block() -> None:
             Call(COORDINATOR, requests.Telemetry(HOLDER, "all", 1, figures)),
         ]
     )
-
-
-def test_the_grant_is_journalled_before_anything_is_fetched() -> None:
-    step = Keys().founded().order(opening())
-    assert step.records == [released()]
-    assert len(fetches(step)) == 4
 
 
 def test_an_order_that_comes_twice_changes_nothing() -> None:
@@ -312,14 +303,6 @@ def test_receipts_of_no_client_of_the_roster() -> None:
         assert text in refusal(Keys().founded().order(opening(cohort)))
 
 
-def test_receipts_signed_by_another_client() -> None:
-    order = opening()
-    forged = sign(order.receipts[2], "c0")
-    assert forged.id.client == "c2"
-    wrong = dataclasses.replace(order, receipts=(*order.receipts[:2], forged))
-    assert "signature" in refusal(Keys().founded().order(wrong))
-
-
 def test_a_group_that_there_is_not() -> None:
     keys = Keys().founded()
     cohort = dataclasses.replace(make_cohort(), group="none")
@@ -365,11 +348,6 @@ def test_a_sum_that_cannot_be_had_or_delivered_gives_the_cohort_up(error: Secure
         keys.order(opening())
         assert refusal(keys.give("shard-a", Failed(request, error))) == str(error)
         assert keys.give("shard-a", Failed(request, error)) == Step()
-
-
-def test_a_foreign_journal() -> None:
-    with pytest.raises(InternalError, match="a holder's journal has no MemberJoined"):
-        Keys((MemberJoined("c0"),))
 
 
 # --- differencing -----------------------------------------------------------------

@@ -34,7 +34,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
 from secureps.roles.holder import ledger as ledgers
-from secureps.roles.holder.ledger import CLOCKS, REMEMBERED, HolderLedger, HolderRules, Spans
+from secureps.roles.holder.ledger import CLOCKS, REMEMBERED, HolderFold, HolderLedger, HolderRules
 from secureps.roles.machine import Fold, KitRead, Step
 from tests.kits.roles_kit import ADDRESSES, CA, _identity, make_placement, make_plan, make_run
 
@@ -227,7 +227,7 @@ def test_the_same_sum_is_opened_as_often_as_it_is_asked_for_in_the_same_memory()
     few = CLIENTS[:LEAST]
     for _ in range(3 * REMEMBERED):
         assert ledger.gives(opening(asks.cohort(few))) == ""
-    assert {len(each.released) for each in ledger.real._standings.values()} == {1}
+    assert {len(each.released) for each in ledger.real.known.standings.values()} == {1}
 
 
 def test_what_was_checked_and_never_answered_counts_as_opened() -> None:
@@ -439,11 +439,11 @@ def test_memory_does_not_grow_with_versions() -> None:
     sizes = set()
     for version in range(1, 3 * REMEMBERED):
         assert ledger.gives(opening(asks.cohort(CLIENTS[:4], version))) == ""
-        standings = ledger.real._standings.values()
+        standings = ledger.real.known.standings.values()
         kept = sum(len(standing.released) for standing in standings)
-        sizes.add((len(standings), kept, min(len(ledger.real._opened["all"]), REMEMBERED)))
+        sizes.add((len(standings), kept, min(len(ledger.real.known.opened["all"]), REMEMBERED)))
     assert {(clients, kept) for clients, kept, _ in sizes} == {(4, 4)}
-    assert len(ledger.real._opened["all"]) == REMEMBERED
+    assert len(ledger.real.known.opened["all"]) == REMEMBERED
 
 
 # --- several holders --------------------------------------------------------------
@@ -611,11 +611,11 @@ def cohort(committee: bytes, *versions: int, group: str = "all") -> Cohort:
     return Cohort(group, 1, max(versions) + 1, 1, members, committee=committee)
 
 
-def opened(*cohorts: Cohort) -> Spans:
-    spans = Spans()
+def opened(*cohorts: Cohort) -> HolderFold:
+    spans = HolderFold()
     for each in cohorts:
-        spans.check(each, number_of)
-        spans.add(each)
+        spans.check_span(each, number_of)
+        spans.add_span(each)
     return spans
 
 
@@ -627,21 +627,21 @@ def test_a_later_one_opens_newer_versions_alone() -> None:
     spans = opened(cohort(b"first", 3, 5), cohort(b"first", 4, 4))
     for versions in ((5, 5), (4, 6), (3, 3), (2, 7)):
         with pytest.raises(Refused, match=r"an earlier committee .* versions 3 to 5 of all"):
-            spans.check(cohort(b"second", *versions), number_of)
-    spans.check(cohort(b"second", 6, 7), number_of)
-    spans.check(cohort(b"second", 3, 3, group="other"), number_of)
+            spans.check_span(cohort(b"second", *versions), number_of)
+    spans.check_span(cohort(b"second", 6, 7), number_of)
+    spans.check_span(cohort(b"second", 3, 3, group="other"), number_of)
 
 
 def test_an_earlier_one_opens_older_versions_alone() -> None:
     spans = opened(cohort(b"first", 3, 3), cohort(b"second", 6, 8))
-    spans.check(cohort(b"first", 4, 5), number_of)
+    spans.check_span(cohort(b"first", 4, 5), number_of)
     for versions in ((6, 6), (5, 7), (9, 9)):
         with pytest.raises(Refused, match=r"a later committee .* versions 6 to 8 of all"):
-            spans.check(cohort(b"first", *versions), number_of)
+            spans.check_span(cohort(b"first", *versions), number_of)
 
 
 def test_one_from_before_all_that_is_known_is_earlier() -> None:
     spans = opened(cohort(b"forgotten", 3, 3))
     with pytest.raises(Refused, match="an earlier"):
-        spans.check(cohort(b"first", 3, 3), number_of)
-    spans.check(cohort(b"first", 4, 4), number_of)
+        spans.check_span(cohort(b"first", 3, 3), number_of)
+    spans.check_span(cohort(b"first", 4, 4), number_of)

@@ -7,7 +7,7 @@ import pytest
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.messages.requests import Noted, Retire
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Step
-from secureps.roles.member.leaving import LEFT, PAUSED, Departure, Leaving
+from secureps.roles.member.leaving import LEFT, PAUSED, Departure
 from secureps.roles.member.tasks import Acted
 from tests.kits.member_kit import Client
 
@@ -50,24 +50,24 @@ def test_a_pause_is_a_rest_without_an_end_and_is_said_once() -> None:
     assert departure.told, "it is not said again"
     departure.apply(OwnAct(2, "go-on"))
     assert departure.follow(), "the coordinator is to hear that it is back"
-    assert departure.leaving is None
+    assert not departure.away
     assert not departure.follow()
 
 
 def test_a_pause_takes_the_place_of_a_rest_and_not_of_a_leave() -> None:
     resting = after("pause")
-    resting.begin(Leaving(None, "rests", 50.0))
+    resting.begin(None, "rests", 50.0)
     resting.follow()
-    assert resting.leaving == Leaving(None, PAUSED)
+    assert (resting.halt, resting.reason, resting.until) == (None, PAUSED, None)
     leaving = after("pause")
-    leaving.begin(Leaving(Halt("the budget is spent")))
+    leaving.begin(Halt("the budget is spent"))
     leaving.follow()
     assert leaving.halt == Halt("the budget is spent")
 
 
 def test_a_rest_by_itself_goes_on_when_nothing_was_wanted() -> None:
     resting = Departure("c0")
-    resting.begin(Leaving(None, "rests", 50.0))
+    resting.begin(None, "rests", 50.0)
     assert not resting.follow()
     assert resting.until == 50.0
 

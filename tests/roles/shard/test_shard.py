@@ -23,7 +23,7 @@ from secureps.messages import coordinator_records, orders, requests, shard_recor
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, Cohort, Held, Member, SubmissionId, signing_bytes
+from secureps.messages.submission import FOUNDING, Cohort, Held, SubmissionId, signing_bytes
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -40,7 +40,7 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.shard.keys import model_key, sum_key
-from secureps.roles.shard.reports import IDLE
+from secureps.roles.shard.shard import IDLE
 from secureps.roles.shard.state import UNSETTLED
 from secureps.roles.shard.tasks import StepState, Unopened
 from secureps.roles.validation import LAST_SEQUENCE
@@ -364,17 +364,6 @@ def test_a_foreign_journal() -> None:
     desk = Desk()
     with pytest.raises(InternalError, match="a shard's journal has no MemberJoined"):
         desk.shard.apply(0.0, coordinator_records.MemberJoined("c0"))
-
-
-def test_weights_are_part_of_a_cohort() -> None:
-    desk = Desk().founded()
-    cohort = make_cohort()
-    desk.holding(cohort)
-    heavier = dataclasses.replace(
-        cohort, members=tuple(Member(m.id, 2, m.version) for m in cohort.members)
-    )
-    step = desk.order(desk.hold(heavier))
-    assert [type(told) for told in calls(step)] == [requests.Register]
 
 
 # --- sums of keys -----------------------------------------------------------------

@@ -474,16 +474,6 @@ def test_commit_forgets_what_is_older_than_keep() -> None:
     assert desk.order(orders.Commit(1, "all", 3, 2)) == Step()
 
 
-def test_how_a_version_was_made() -> None:
-    desk = Desk("bfv").founded()
-    desk.version(1, keep=0)
-    keys = tuple(opened_header(desk.plan, desk.run, "all", 0, b).key for b in OWN)
-    assert desk.shard.state.work_of("all", 1) == StepState(make_cohort(), keys)
-    desk.order(orders.Discard(1, (FOUND_ID,)))
-    assert desk.shard.state.work_of("all", 0) is None
-    assert desk.shard.state.work_of("all", 2) is None
-
-
 def test_discard() -> None:
     desk = Desk().founded()
     desk.put_all((ID,))

@@ -19,7 +19,7 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.policy.plan import Plan, load_plan
-from secureps.roles.shard.reports import IDLE
+from secureps.roles.shard.shard import IDLE
 from secureps.run.processes.spawning import Program, Subprocesses
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
