@@ -68,7 +68,7 @@ PERIOD, STRIDE = 23, 6
 """Of so many operations on its disk each party loses its power in one; between two runs' first."""
 
 
-@pytest.mark.parametrize("seed", [0, 1], ids=["plain", "rlwe"])
+@pytest.mark.parametrize("seed", [0, 1, 13], ids=["plain", "rlwe", "bfv"])
 def test_power_that_fails_in_any_write_leaves_the_same_model(seed: int) -> None:
     parties = parties_of(setting_of(seed))
     for first in range(1, PERIOD, STRIDE):
