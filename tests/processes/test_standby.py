@@ -116,14 +116,14 @@ def test_one_that_was_paused_changes_nothing_and_follows_the_other(followed: Fol
 def test_one_that_hangs_while_its_connections_live_is_taken_over_from(tmp_path: Path) -> None:
     """Its loop waits for the disk for ever; gRPC's own threads answer every ping meanwhile."""
     with Followed(tmp_path) as followed:
-        followed.pace, go_on = 0.3, tmp_path / "go on"
-        followed.start_all(faults={"coordinator": (f"commits@2:wait={go_on}",)})
+        followed.pace = 0.3
+        followed.start_all(coordinator="commits@2")
         followed.start(STANDBY)
         followed.wait(followed.follows, "a standby that follows")
         followed.wait(lambda: "hangs" in followed.log("coordinator"), "a coordinator that hangs")
         take_over(followed)
         followed.wait(lambda: followed.reached(3), "version 3")
-        go_on.touch()
+        (tmp_path / "go").touch()
         log = partial(followed.log, "coordinator")
         followed.wait(lambda: "is its standby now" in log(), "the other's rule")
         followed.wait(followed.finished, "the end")
