@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -95,22 +92,6 @@ def test_it_takes_over_from_one_that_is_killed_and_its_disk_lost(followed: Follo
     assert versions == {"all": 4}
     assert same(model, unharmed("plain")[0])
     assert "takes over: by command" in followed.log("standby")
-
-
-def test_one_that_was_paused_changes_nothing_and_follows_the_other(followed: Followed) -> None:
-    followed.wait(lambda: followed.reached(1), "version 1")
-    os.kill(followed.pid("coordinator"), signal.SIGSTOP)
-    began = time.monotonic()
-    take_over(followed)
-    followed.wait(lambda: followed.incarnation() // REIGN == 1, "a takeover")
-    assert time.monotonic() - began < NOTICED
-    followed.wait(lambda: followed.reached(2), "version 2")
-    os.kill(followed.pid("coordinator"), signal.SIGCONT)
-    followed.wait(lambda: "is its standby now" in followed.log("coordinator"), "the other's rule")
-    assert (followed.folder / "coordinator" / "superseded-1" / "journal.db").is_file()
-    followed.wait(followed.follows, "the old one, which follows")
-    followed.wait(followed.finished, "the end")
-    assert same(followed.model()[1], unharmed("plain")[0])
 
 
 def test_one_that_hangs_while_its_connections_live_is_taken_over_from(tmp_path: Path) -> None:
