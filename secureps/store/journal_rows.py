@@ -80,8 +80,7 @@ CREATE TABLE journal (
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
 ) | {
-    kind.__name__: kind
-    for kind in (*get_args(coordinator_records.CoordinatorRecord), BlockHeader)
+    kind.__name__: kind for kind in (*get_args(coordinator_records.CoordinatorRecord), BlockHeader)
 }
 """Every class that may be journalled, by name."""
 

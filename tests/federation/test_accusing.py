@@ -18,7 +18,7 @@ from secureps.errors import InternalError
 from secureps.messages import coordinator_records
 from secureps.messages.requests import Examined, OpenRefused
 from secureps.policy.cohorts.accusations import BELIEVED, believed, doubted, unsupported
-from secureps.roles.coordinator.status import status, why
+from secureps.roles.coordinator.status import status
 from secureps.run.report.status_tables import record as as_json
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.holder import CommitteeWorker
@@ -91,22 +91,6 @@ def test_one_holder_that_finds_flaws_everywhere_ends_no_run_and_is_named(
     shown = {s["name"]: s["state"] for s in as_json(status(again, (), servers))["servers"]}
     assert shown["holder-0"] == "live"
     assert shown["holder-1"] == "live; finds flaws in what 6 clients sent, and too few others do"
-
-
-def test_a_group_says_which_holder_accuses_too_many(tmp_path: Path) -> None:
-    simulation = federation(BUFFERED, tmp_path)
-    accuses(simulation, "holder-1")
-    state = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: len(simulation.coordinator.federation.accused) == 3)
-    machine = simulation.coordinator
-    line = why(
-        simulation.plan,
-        machine.federation,
-        machine.live(simulation.loop.now()),
-        state,
-        machine.servers,
-    )
-    assert "; holder-1 finds flaws in what 3 clients sent, and too few others do" in line
 
 
 @rules

@@ -1,8 +1,7 @@
-"""Updates that are made small before they are rounded: the same bits everywhere, and fewer."""
+"""Updates that are made small before they are rounded: charged for the integers that are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,11 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
-from tests.kits.federations import same, small_plan
 from tests.kits.privacy_kit import facts_of, private_plan
 from tests.kits.privacy_kit import federation as private_federation
-from tests.kits.thin_group import FED_BACK, RULE, THIN
+from tests.kits.thin_group import THIN
 
-CHAINS: dict[str, dict[str, Any]] = {
-    "support": {"codec": [THIN[0]], "clip": 3.0, "range": 1.0, "bits": 16},
-    "rotate": {"codec": ["rotate"], "clip": 3.0, "range": 1.0, "bits": 16},
-    "thin": {"codec": THIN, "clip": 2.0, "bits": 4},
-    "fed back": FED_BACK,
-    "moving": FED_BACK | {"codec": (*THIN[:2], {"name": "round", "length": "mean_norm"})},
-}
-
-
-def plan(
-    cipher: str = "plain", chain: str = "fed back", rule: Mapping[str, Any] = RULE, **more: Any
-) -> Plan:
-    group = CHAINS[chain] | {"most_examples": 32, "rule": rule}
-    return small_plan(cipher, **({"group": [group], "versions": 3} | more))
-
-
-PRIVATE = {"codec": CHAINS["thin"]["codec"][:2], "feedback": True, "weighting": "uniform"}
+PRIVATE = {"codec": THIN[:2], "feedback": True, "weighting": "uniform"}
 
 
 def private(placement: str, cipher: str = "bfv", **group: Any) -> Plan:
@@ -50,21 +32,17 @@ def private(placement: str, cipher: str = "bfv", **group: Any) -> Plan:
 def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
     placement: str, tmp_path: Path
 ) -> None:
-    """The same model under every cipher, and the ledger's numbers are those of fewer values."""
-    models, ciphers = [], ("bfv", "rlwe") if placement == "distributed" else ("plain", "rlwe")
-    for cipher in ciphers:
-        plan = private(placement, cipher, **PRIVATE)
-        simulation = private_federation(plan, tmp_path / cipher)
-        simulation.run()
-        models.append(simulation.model())
-        pinned = simulation.coordinator.federation.pinned
-        assert pinned is not None
-        layout = plan.layout(pinned.run.schema).group("all")
-        assert (layout.size, layout.sent) == (217, 55)
-        facts = facts_of(simulation.coordinator.federation.ledger, "client-02")
-        mechanism = ClientMechanism(1.0, 55, 16, 1.0, placement, plan.honest("all"))  # type: ignore[arg-type]
-        assert list(facts) == [mechanism.release("client-02", "all", v) for v in range(4)]
-    assert same(*models)
+    """The ledger's numbers are those of fewer values."""
+    plan = private(placement, "rlwe", **PRIVATE)
+    simulation = private_federation(plan, tmp_path)
+    simulation.run()
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    layout = plan.layout(pinned.run.schema).group("all")
+    assert (layout.size, layout.sent) == (217, 55)
+    facts = facts_of(simulation.coordinator.federation.ledger, "client-02")
+    mechanism = ClientMechanism(1.0, 55, 16, 1.0, placement, plan.honest("all"))  # type: ignore[arg-type]
+    assert list(facts) == [mechanism.release("client-02", "all", v) for v in range(4)]
 
 
 def test_a_public_support_earns_no_amplification() -> None:

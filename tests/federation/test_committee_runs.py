@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secureps.client.worker import ClientWorker
+from secureps.crypto.envelope import OVERHEAD, EnvelopePublicKey, seal
 from secureps.crypto.sharing import P
 from secureps.crypto.suite import key_length
 from secureps.errors import Conflict, Malformed, Oversized, UnknownParty
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.submission import opening_digest, receipt_digest
+from secureps.messages.requests import Submit
+from secureps.messages.submission import Receipt, enveloped_part, opening_digest, receipt_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.run.simulate.simulation import Conditions, Simulation
@@ -191,19 +194,59 @@ def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_pa
 # --- members that cheat -----------------------------------------------------------
 
 
+def garbage(simulation: Simulation, receipt: Receipt) -> dict[str, Any]:
+    return {"envelopes": tuple(bytes(len(sealed)) for sealed in receipt.envelopes)}
+
+
+def replayed(simulation: Simulation, receipt: Receipt) -> dict[str, Any]:
+    """The envelopes of its update of the version before."""
+    sent = (record.receipt for record in journalled(simulation, Submit))
+    (before,) = [r for r in sent if (r.id.client, r.version) == (receipt.id.client, 0)]
+    return {"envelopes": before.envelopes}
+
+
+def swapped(simulation: Simulation, receipt: Receipt) -> dict[str, Any]:
+    first, second, *others = receipt.envelopes
+    return {"envelopes": (second, first, *others)}
+
+
+def inconsistent(simulation: Simulation, receipt: Receipt) -> dict[str, Any]:
+    """Two holders get other seeds than the receipt commits to."""
+    worker = simulation.parties[receipt.id.client].worker
+    assert isinstance(worker, ClientWorker)
+    sealer, made = worker._sealer, []
+    for name, sealed in zip(HOLDERS[:2], receipt.envelopes, strict=False):
+        newest = sealer._announced().get(name)
+        key = EnvelopePublicKey(sealer._holder_keys[name] if newest is None else newest.key)
+        seeds = bytes(len(sealed) - OVERHEAD)
+        made.append(seal(key, seeds, enveloped_part(receipt, name)))
+    return {"envelopes": (*made, *receipt.envelopes[2:])}
+
+
+@pytest.mark.parametrize(
+    ("change", "flaw"),
+    [
+        (garbage, "an envelope does not open"),
+        (replayed, "an envelope does not open"),
+        (swapped, "an envelope does not open"),
+        (inconsistent, "not, at holder-"),
+        (lambda simulation, receipt: spoil_one(receipt), "an envelope does not open"),
+    ],
+    ids=["garbage", "replayed", "swapped", "inconsistent", "one of four"],
+)
 def test_a_member_with_a_bad_envelope_is_named_and_left_out_before_anything_opens(
-    tmp_path: Path,
+    change: Callable[[Simulation, Receipt], dict[str, Any]], flaw: str, tmp_path: Path
 ) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
-    cheats(simulation, "client-05", spoil_one)
+    cheats(simulation, "client-05", partial(change, simulation))
     simulation.run()
     assert simulation.versions() == {"all": 4}
     federation = simulation.coordinator.federation
     ((id, fate),) = [(i, f) for i, f in federation.fates.items() if f.outcome == "dropped"]
     assert id.client == "client-05"
-    text = "holder-2 found a flaw in what client-05 sent: an envelope does not open"
-    assert fate.reason.startswith(text)
+    assert "found a flaw in what client-05 sent: " in fate.reason
+    assert flaw in fate.reason
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
     cohorts = [
         len(r.cohort.members) for r in journalled(simulation, coordinator_records.CohortClosed)

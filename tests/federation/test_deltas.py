@@ -14,25 +14,19 @@ import pytest
 
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.requests import Payload, Telemetry
 from secureps.model.optimizer import EXACT
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Answer, Step
 from secureps.roles.member.tasks import Contribute
 from secureps.roles.shard.shard import serve
-from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_path
-from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
-from tests.kits.privacy_kit import adaptive_plan, federation, scales
-from tests.kits.privacy_kit import group as adaptive_group
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
-from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 from tests.kits.thin_group import FED_BACK, RULE
 
 GROUPS: dict[str, dict[str, Any]] = {
@@ -132,15 +126,6 @@ def test_who_skips_versions_pulls_their_differences_one_after_another(tmp_path: 
     simulation.run(lambda: finished(simulation))
     lengths = set(traffic.down["client-05"])
     assert lengths & {2 * 9, 3 * 9, 4 * 9}, "several differences in one payload"
-    model, (again, _) = (
-        simulation.model(),
-        slow(
-            tmp_path / "rlwe",
-            plan("rlwe", versions=12, checkpoint_every=4, group=[group(rule=rule)]),
-        ),
-    )
-    again.run(lambda: finished(again))
-    assert same(model, again.model())
 
 
 def test_who_joins_late_pulls_the_newest_version_whole_and_differences_from_then_on(
@@ -167,40 +152,6 @@ def test_who_is_too_far_behind_pulls_the_block(tmp_path: Path) -> None:
     assert set(traffic.down["client-00"][4:]) == {5, 9}
 
 
-@pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY, ASYNC], ids=lambda rule: rule["name"])
-def test_without_rounds(rule: dict[str, Any], tmp_path: Path) -> None:
-    own = group("every value", 4, rule=rule)
-    models = []
-    for cipher in ("plain", "rlwe"):
-        if cipher == "rlwe" and rule is ASYNC:  # which opens single updates
-            continue
-        simulation = stream(
-            stream_plan(cipher, rule, versions=6, group=[own]), tmp_path / cipher, 9
-        )
-        simulation.run()
-        assert simulation.versions() == {"all": 6}
-        stale = {
-            closed.cohort.version - 1 - member.version
-            for closed in journalled(simulation, CohortClosed)
-            for member in closed.cohort.members
-        }
-        models.append(simulation.model())
-    assert same(models[0], models[-1])
-    assert max(stale) > 0
-
-
-def test_the_scale_of_a_clip_that_moves_is_the_same_everywhere(tmp_path: Path) -> None:
-    found = []
-    for cipher in ("plain", "rlwe"):
-        own = adaptive_plan("aggregator", cipher, group=[adaptive_group(pull_bits=3)])
-        simulation = federation(own, tmp_path / cipher)
-        simulation.run()
-        found.append((simulation.model(), scales(simulation)))
-    assert same(found[0][0], found[1][0])
-    assert found[0][1] == found[1][1]
-    assert len(set(found[0][1].values())) == 5
-
-
 def test_row_blocks_of_a_table(tmp_path: Path) -> None:
     """Each has versions of its own, and a client pulls those that it touches."""
     models = []
@@ -214,22 +165,6 @@ def test_row_blocks_of_a_table(tmp_path: Path) -> None:
 
 
 # --- evaluations ----------------------------------------------------------------------
-
-
-def test_evaluations_and_the_best_version(tmp_path: Path) -> None:
-    found = []
-    best = {"best": {"metric": "accuracy", "goal": "max"}}
-    for cipher in ("plain", "rlwe"):
-        own = evaluated_plan(cipher, group=[group("every value")], evaluation=best)
-        simulation = examined(own, tmp_path / cipher)
-        simulation.run()
-        chosen = export(tmp_path / cipher, tmp_path / f"{cipher}.safetensors", the_best=True)
-        found.append((simulation.model(), chosen.tensors, metrics_of(simulation)))
-    (plain, plain_best, metrics), (sealed, sealed_best, others) = found
-    assert same(plain, sealed)
-    assert same(plain_best, sealed_best)
-    assert metrics == others
-    assert len(metrics) == 3
 
 
 def test_a_designated_evaluator_pulls_what_changed_since_it_last_looked(tmp_path: Path) -> None:
@@ -254,12 +189,11 @@ def test_a_designated_evaluator_pulls_what_changed_since_it_last_looked(tmp_path
 # --- disks ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_shard_makes_its_files_again_with_the_same_differences(
-    gone: bool, cipher: str, tmp_path: Path
+    gone: bool, tmp_path: Path
 ) -> None:
-    own = plan(cipher, checkpoint_every=4)
+    own = plan(checkpoint_every=4)
     simulation = small_federation(own, tmp_path / "broken")
     simulation.run(lambda: simulation.versions() == {"all": 3})
     simulation.kill("shard-0")

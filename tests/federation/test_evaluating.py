@@ -395,6 +395,11 @@ def waiting(folder: Path) -> tuple[Simulation, Evaluated]:
     return simulation, Evaluated(federation.pinned.run.id, JUDGE, 2, model, metrics, 7)
 
 
+@pytest.fixture(scope="module")
+def waits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Simulation, Evaluated]:
+    return waiting(tmp_path_factory.mktemp("waits"))
+
+
 def signed(simulation: Simulation, message: Evaluated, by: str = JUDGE) -> Evaluated:
     identity = simulation._kit.identities[by]
     return replace(message, signature=identity.sign(*evaluated_bytes(message)))
@@ -417,9 +422,12 @@ def signed(simulation: Simulation, message: Evaluated, by: str = JUDGE) -> Evalu
     ],
 )
 def test_bad_evaluations_are_refused_and_change_nothing(
-    changes: dict[str, Any], error: type[SecurepsError], reason: str, tmp_path: Path
+    changes: dict[str, Any],
+    error: type[SecurepsError],
+    reason: str,
+    waits: tuple[Simulation, Evaluated],
 ) -> None:
-    simulation, good = waiting(tmp_path)
+    simulation, good = waits
     try:
         bad = signed(simulation, replace(good, **changes))
     except ValueError:  # NaN has no canonical form, so nobody can sign it

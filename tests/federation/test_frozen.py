@@ -67,10 +67,9 @@ def five() -> Plan:
     return small_plan(versions=2, group=group, **FROZEN)
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-def test_the_model_is_that_of_a_run_without_the_base(tmp_path: Path, cipher: str) -> None:
+def test_the_model_is_that_of_a_run_without_the_base(tmp_path: Path) -> None:
     """The same bits as without any base: it is in no update, no norm and no checkpoint."""
-    played = federation(tmp_path / "frozen", small_plan(cipher, versions=2, **FROZEN))
+    played = federation(tmp_path / "frozen", small_plan(versions=2, **FROZEN))
     played.run()
     walkers = Cast({name: Walker(i) for i, name in enumerate(CLIENTS)}, UnsafeSeed(3))
     bare = Simulation(small_plan(versions=2), walkers, tmp_path / "bare")

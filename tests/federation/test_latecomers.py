@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import (
-    FEWER,
     Walker,
     killed_at,
     same,
@@ -142,17 +142,8 @@ def test_what_a_late_client_leaves_on_the_shards_is_bounded(tmp_path: Path) -> N
 
 # --- without its state ------------------------------------------------------------
 
-
-@pytest.mark.parametrize("party", ["client-00", "client-03"])
-def test_a_client_that_lost_its_state_goes_on_where_the_coordinator_says(
-    party: str, tmp_path: Path
-) -> None:
-    """At whatever event; its trainer is deterministic, so the model is the same."""
-    model, events = unharmed("plain", versions=3, plan=private_plan, clients=FEWER)
-    for moment in range(1, events, events // 6):
-        simulation = lose_state(party, "plain", moment, tmp_path / str(moment), clients=FEWER)
-        assert same(simulation.model(), model), f"{party} at event {moment}"
-        nothing_is_counted_twice(simulation)
+SEED = UnsafeSeed(4)
+"""Of a client that lost the one that it had."""
 
 
 def test_a_founder_that_lost_its_state_founds_another_model(tmp_path: Path) -> None:
@@ -160,7 +151,9 @@ def test_a_founder_that_lost_its_state_founds_another_model(tmp_path: Path) -> N
     conflicts = 0
     for moment in range(60, 160, 5):
         folder = tmp_path / str(moment)
-        simulation = lose_state("client-00", "plain", moment, folder, seed=4, versions=1)
+        plan = private_plan("plain", versions=1)
+        simulation = small_federation(plan, folder)
+        killed_at(simulation, "client-00", moment, partial(simulation.lose, "client-00", SEED))
         nothing_is_counted_twice(simulation)
         sequences = [id.sequence for id in founding_submissions(simulation)]
         conflicts += sequences == [1]
@@ -170,22 +163,6 @@ def test_a_founder_that_lost_its_state_founds_another_model(tmp_path: Path) -> N
 def founding_submissions(simulation: Simulation) -> list[SubmissionId]:
     fates = simulation.coordinator.federation.fates.items()
     return [id for id, fate in fates if fate.version == 0]
-
-
-def lose_state(
-    party: str,
-    cipher: str,
-    moment: int,
-    folder: Path,
-    seed: int = 3,
-    versions: int = 3,
-    clients: int = 6,
-) -> Simulation:
-    """Plays to the end; at an event the party dies with its disk, and comes with a new one."""
-    plan = private_plan(cipher, versions=versions, clients=clients)
-    simulation = small_federation(plan, folder, clients=clients)
-    killed_at(simulation, party, moment, lambda: simulation.lose(party, UnsafeSeed(seed)))
-    return simulation
 
 
 def nothing_is_counted_twice(simulation: Simulation) -> None:

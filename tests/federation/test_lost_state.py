@@ -164,10 +164,13 @@ class Played:
 POINTS = ("before", "after", "its first block", "sealed", "its receipt", "settled")
 
 
-@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize(
-    ("kind", "cipher"),
-    [*((kind, "plain") for kind in KINDS), ("clients", "rlwe")],
+    ("kind", "cipher", "point"),
+    [
+        *(("clients", "plain", point) for point in POINTS),
+        *((kind, "plain", point) for kind in ("nothing", "records") for point in POINTS[1:3]),
+        *(("clients", "rlwe", point) for point in POINTS[2:5]),
+    ],
 )
 def test_wherever_the_state_is_lost_no_second_update_leaves(
     kind: str, cipher: str, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from tests.kits.federations import (
     Tensors,
     Walker,
     finished,
-    killed_at,
-    same,
     small_federation,
     small_plan,
 )
@@ -88,26 +85,6 @@ def test_a_range_that_follows_loses_less_than_one_that_stays(tmp_path: Path) -> 
         simulation.run(lambda: finished(simulation))  # noqa: B023
         far.append(float(np.linalg.norm(simulation.model()["body"] - 6 * mean)))
     assert far[1] < far[0] / 2
-
-
-@pytest.mark.parametrize("more", [{"pull_bits": 8}, {"feedback": False}])
-def test_the_same_bits_encrypted_and_not(more: dict[str, Any], tmp_path: Path) -> None:
-    """With feedback under all ciphers: `test_codecs`."""
-    first, second = (small_federation(plan(c, **more), tmp_path / c) for c in ("plain", "rlwe"))
-    for each in (first, second):
-        each.run(partial(finished, each))
-    assert same(first.model(), second.model())
-    assert scales(first) == scales(second)
-
-
-@pytest.mark.parametrize("party", ["client-02", "shard-0", "shard-1", "coordinator"])
-def test_the_same_bits_whoever_is_killed(party: str, tmp_path: Path) -> None:
-    whole = small_federation(plan(), tmp_path / "whole")
-    whole.run(lambda: finished(whole))
-    for moment in range(60, 560, 250):
-        broken = small_federation(plan(), tmp_path / str(moment))
-        killed_at(broken, party, moment)
-        assert same(broken.model(), whole.model())
 
 
 def test_a_scale_goes_as_it_is_wherever_the_blocks_end(tmp_path: Path) -> None:

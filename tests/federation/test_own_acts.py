@@ -6,8 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from secureps.messages.member_records import OwnAct
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER
@@ -21,10 +19,10 @@ from tests.kits.folding import differing
 NAME = "client-02"
 
 
-def plan(cipher: str = "plain", **changes: Any) -> Plan:
-    group = small_plan(cipher).section.group[0].model_dump()
+def plan(**changes: Any) -> Plan:
+    group = small_plan().section.group[0].model_dump()
     group["rule"] |= {"quorum": 5, "minimum": 3}
-    return small_plan(cipher, group=[group], **changes)
+    return small_plan(group=[group], **changes)
 
 
 def played(made: Plan, folder: Path) -> Simulation:
@@ -54,9 +52,8 @@ def member(play: Simulation) -> Member:
     return machine
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-def test_a_client_that_is_paused_rests_until_it_goes_on(cipher: str, tmp_path: Path) -> None:
-    play = played(plan(cipher, versions=9), tmp_path)
+def test_a_client_that_is_paused_rests_until_it_goes_on(tmp_path: Path) -> None:
+    play = played(plan(versions=9), tmp_path)
     federation = play.coordinator.federation
     until_version(play, 1)
     act(play, 1, "pause")

@@ -85,10 +85,10 @@ def placement(play: Simulation) -> Placement:
 
 
 @cache
-def moments(plan: Callable[[str], Plan], cipher: str = "plain") -> tuple[int, int]:
+def moments(plan: Callable[[], Plan]) -> tuple[int, int]:
     """Events until version 0 is there on all shards, and until the end, where nothing moves."""
     with TemporaryDirectory() as folder:
-        play, first = federation(plan(cipher), Path(folder)), 0
+        play, first = federation(plan(), Path(folder)), 0
 
         def made() -> bool:
             nonlocal first
@@ -124,16 +124,15 @@ def whole(play: Simulation, copies: int = 1, killed: str = "") -> None:
 
 
 @pytest.mark.parametrize("what", ShardDeed)
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_blocks_move_at_any_event_and_the_model_is_the_same(
-    cipher: str, what: ShardDeed, tmp_path: Path
+    what: ShardDeed, tmp_path: Path
 ) -> None:
     expected = expected_model()
     shard = NEW if what is ShardDeed.ADD else "shard-1"
-    first, events = moments(sharded, cipher)
-    moves, moved = {"plain": 5, "rlwe": 3}[cipher], 0
-    for moment in range(first, events - 1, (events - first) // moves):
-        play = federation(sharded(cipher), tmp_path / str(moment))
+    first, events = moments(sharded)
+    moved = 0
+    for moment in range(first, events - 1, (events - first) // 5):
+        play = federation(sharded(), tmp_path / str(moment))
         acted(play, what, shard, moment)
         play_out(play)
         assert same(play.model(), expected), f"{what} at event {moment}"
@@ -178,11 +177,11 @@ def test_killed_at_any_event_of_a_move_ends_in_the_same_model(
     expected = expected_model()
     gains, loses = (NEW, "shard-0") if what is ShardDeed.ADD else ("shard-0", "shard-1")
     parties = (COORDINATOR, gains, loses, "client-00")
-    first, _ = moments(sharded, "plain")
-    step, moved = 19, 0
+    first, _ = moments(sharded)
+    step, moved = 37, 0
     for number, later in enumerate(range(1, 290, step)):
         party, moment = parties[number % 4], first + 17 * number
-        play = disturbed(sharded("plain"), tmp_path / str(later), what, moment, party, later)
+        play = disturbed(sharded(), tmp_path / str(later), what, moment, party, later)
         assert same(play.model(), expected), f"{party} killed {later} after {moment}"
         whole(play)
         moved += bool(journalled(play, PlacementMoved))
@@ -334,19 +333,16 @@ def summed(play: Simulation) -> list[tuple[Member, ...]]:
 # --- copies, and disks that are gone ----------------------------------------------
 
 
-def doubled(cipher: str = "plain", **changes: object) -> Plan:
-    return sharded(cipher, **({"shards": 3, "replicas": 2, "shards_wait": 5.0} | changes))
+def doubled(**changes: object) -> Plan:
+    return sharded(**({"shards": 3, "replicas": 2, "shards_wait": 5.0} | changes))
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(
-    cipher: str, tmp_path: Path
-) -> None:
+def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(tmp_path: Path) -> None:
     expected = expected_model()
-    (first, _), lost = moments(sharded, cipher), 0
-    for number, later in enumerate(range(1, 40, {"plain": 3, "rlwe": 12}[cipher])):
+    (first, _), lost = moments(sharded), 0
+    for number, later in enumerate(range(1, 40, 5)):
         folder, moment = tmp_path / str(later), first + 31 * number
-        play = federation(sharded(cipher), folder)
+        play = federation(sharded(), folder)
         acted(play, ShardDeed.ADD, NEW, moment)
         play.run(at_event(later))
         if play.coordinator.federation.moving.target is None:
@@ -362,14 +358,11 @@ def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(
 
 
 @pytest.mark.parametrize("lost", ["shard-0", "shard-1", NEW])
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(
-    cipher: str, lost: str, tmp_path: Path
-) -> None:
+def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(lost: str, tmp_path: Path) -> None:
     """No other shard has its blocks: they are in the checkpoint that the move ends with."""
     expected = expected_model()
     what = ShardDeed.REMOVE if lost == "shard-0" else ShardDeed.ADD
-    play = federation(sharded(cipher, checkpoint_every=100), tmp_path)
+    play = federation(sharded(checkpoint_every=100), tmp_path)
     play.run(lambda: play.versions() == {"all": 1})
     acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
     play.run(lambda: placement(play).epoch == 3)
@@ -383,12 +376,11 @@ def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(
 
 
 @pytest.mark.parametrize("what", ShardDeed)
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-def test_both_copies_of_every_block_move(cipher: str, what: ShardDeed, tmp_path: Path) -> None:
+def test_both_copies_of_every_block_move(what: ShardDeed, tmp_path: Path) -> None:
     expected = expected_model()
-    plan, shard = doubled(cipher), "shard-3" if what is ShardDeed.ADD else "shard-0"
-    (first, events), moved = moments(doubled, cipher), 0
-    for number in range({"plain": 6, "rlwe": 2}[cipher]):
+    plan, shard = doubled(), "shard-3" if what is ShardDeed.ADD else "shard-0"
+    (first, events), moved = moments(doubled), 0
+    for number in range(6):
         moment = first + number * (events - first) // 7
         play = federation(plan, tmp_path / str(number))
         acted(play, what, shard, moment)
@@ -463,8 +455,8 @@ def test_what_would_lose_a_block_is_refused_and_says_which(tmp_path: Path) -> No
 
 
 def test_checkpoints_from_before_and_after_have_all_blocks(tmp_path: Path) -> None:
-    play = federation(sharded("rlwe"), tmp_path)
-    acted(play, ShardDeed.ADD, NEW, moments(sharded, "rlwe")[0])
+    play = federation(sharded(), tmp_path)
+    acted(play, ShardDeed.ADD, NEW, moments(sharded)[0])
     play.run(lambda: placement(play).epoch == 2)
     assert same(newest_model(play.checkpoints).tensors, play.model()), "of two shards"
     play_out(play)

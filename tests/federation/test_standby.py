@@ -472,17 +472,6 @@ def test_one_that_begins_late_is_sent_the_journal(
     simulation.close()
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
-@pytest.mark.parametrize("version", [0, 2])
-def test_the_model_is_the_same_bit_for_bit(version: int, cipher: str, tmp_path: Path) -> None:
-    simulation = followed(tmp_path, cipher)
-    reach(simulation, version)
-    lose(simulation, COORDINATOR)
-    take_over(simulation)
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
 def test_a_word_that_was_acknowledged_counts_after_it(tmp_path: Path) -> None:
     """A client has left, and heard that it is so, at the moment at which the machine is lost."""
     simulation = followed(tmp_path, "plain")

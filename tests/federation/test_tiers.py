@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,8 +18,16 @@ from secureps.roles.shard.memory_report import memory_used
 from secureps.run.check import service
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from tests.federation.test_kills import MOMENTS, Stage
-from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
+from tests.kits.federations import (
+    Tensors,
+    Walker,
+    events_of,
+    finished,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+)
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
 
 LITTLE = 16 * 4 * 3
@@ -83,28 +90,14 @@ def test_less_than_the_least_is_refused_with_the_least(tmp_path: Path) -> None:
     assert play.parties["shard-0"].halted.result(0).error is ConfigError
 
 
-def _at(moment: str, first: int, now: str, number: int) -> bool:
-    """A kill at one in so many passings: a shard has 48 blocks to keep before one goes on."""
-    return now == moment and number % 97 == first
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_at_any_time_it_is_the_same_model(
-    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deaths = Counter[str]()
-    for first in (20, 60):
-        stage = Stage(
-            "plain",
-            tmp_path / str(first),
-            partial(_at, moment, first),
-            plan_of("plain"),
-            LITTLE,
-        )
-        assert same(stage.play(monkeypatch), with_enough("plain"))
-        assert stage.ghosts == []
-        deaths += stage.deaths
-    assert min(deaths["shard-0"], deaths["shard-1"]) > 0
+@pytest.mark.parametrize("party", ["shard-0", "shard-1"])
+def test_killed_at_any_time_it_is_the_same_model(party: str, tmp_path: Path) -> None:
+    conditions = Conditions(memory=LITTLE)
+    events = events_of(small_federation(plan_of("plain"), tmp_path / "whole", conditions))
+    for moment in range(events // 5, events, events // 5):
+        play = small_federation(plan_of("plain"), tmp_path / str(moment), conditions)
+        killed_at(play, party, moment)
+        assert same(play.model(), with_enough("plain")), moment
 
 
 def test_row_blocks_come_and_go(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,10 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from secureps.errors import InternalError, Malformed
-from tests.fuzz import attempt as attempts
-from tests.fuzz.attempt import attempt, drawn, number_of
-from tests.fuzz.mutate import LONGEST, mutated
+from tests.fuzz.attempt import number_of
 from tests.fuzz.servers import SERVERS, besiege
 from tests.fuzz.table import TRUSTED, parsers, targets
 from tests.fuzz.target import Target
@@ -114,63 +109,11 @@ def test_an_error_that_is_none_of_ours_is_a_finding(error: BaseException) -> Non
     assert "Traceback" in str(made(raises(error)).complaint(b"x"))
 
 
-def test_a_refusal_is_none_but_it_can_be_written_and_is_no_fault_of_our_own() -> None:
-    assert made(raises(Malformed("no"))).complaint(b"x") is None
-    assert "InternalError" in str(made(raises(InternalError("no"))).complaint(b"x"))
-    assert "cannot be written" in str(made(raises(Malformed("\ud800"))).complaint(b"x"))
-    assert "characters" in str(made(raises(Malformed("x" * 30_000))).complaint(b"x"))
-
-
 def test_what_is_read_as_something_else_or_is_not_signed_is_a_finding() -> None:
     assert "is read as" in str(made(lambda data: data.upper()).complaint(b"abc"))
     signed = made(lambda data: data, signed=True)
     assert "nobody signed it" in str(signed.complaint(b"abc"))
     assert signed.complaint(signed.corpus[0]) is None
-
-
-def test_growth_and_what_hangs_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[mmap.mmap] = []
-
-    def keeps(data: bytes) -> bytes:
-        kept.append(mmap.mmap(-1, 1 << 20))  # not of the heap, which may have room from before
-        kept[-1].write(b"x" * (1 << 20))
-        return data
-
-    monkeypatch.setattr(attempts, "GROWTH", 8 << 20)
-    grown = attempt(made(keeps), 0, 0, 50)
-    assert grown.complaint is not None
-    assert "grew by" in grown.complaint
-    assert attempt(made(lambda data: data), 0, 0, 50).complaint is None
-    monkeypatch.setattr(attempts, "LONGEST", 0.05)
-
-    def hangs(data: bytes) -> bytes:
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            pass
-        return data
-
-    monkeypatch.setattr(attempts, "FINDINGS", 1)
-    (finding,) = attempt(made(hangs), 0, 0, 50).findings
-    assert "seconds of a processor" in finding[1]
-
-
-def test_an_announced_length_is_not_taken_at_its_word() -> None:
-    (finding, *_) = attempt(made(lambda data: bytes(1 << 40)), 0, 0, 1).findings
-    assert "MemoryError" in finding[1]
-
-
-def test_inputs_are_the_same_under_a_seed_and_unlike_each_other(known: dict[str, Target]) -> None:
-    target = known["roster"]
-    inputs = [drawn(target, 3, number) for number in range(200)]
-    assert inputs == [drawn(target, 3, number) for number in range(200)]
-    assert inputs != [drawn(target, 4, number) for number in range(200)]
-    assert len(set(inputs)) > 190
-
-
-@pytest.mark.parametrize("corpus", [(b"",), (b"{}",), (b"[1]\n[2]\n",), (b"\xff" * 3,)])
-def test_anything_can_be_changed(corpus: tuple[bytes, ...]) -> None:
-    random = Random(0)
-    assert all(len(mutated(random, corpus)) <= LONGEST for _ in range(2000))
 
 
 def test_make_fuzz_tries_a_million(known: dict[str, Target]) -> None:

@@ -1,11 +1,12 @@
-"""A peer of real servers that sends whatever it likes, well signed or not."""
+"""A peer of real servers that says whatever it likes, well signed or not."""
 
 from __future__ import annotations
 
 import dataclasses
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from secureps.crypto.identity import Identity
 from secureps.errors import SecurepsError
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, PutBlock, Subscribe, Welcome
+from secureps.messages.run import COORDINATOR, Placement, RunInfo
 from secureps.messages.submission import (
     UPDATE,
     UPDATE_BYTES,
@@ -30,33 +32,44 @@ from secureps.store.keyring import load_private
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.links import PLAINTEXT, Link
 from secureps.wire.msgpack import encode
-from tests.kits.processes import PATIENCE, Processes
+from tests.kits.processes import Processes
 
-STREAMED = (framing.WATCH, framing.GET)
+PATIENCE = 60.0
 
 
 class HostilePeer:
-    """Args: `name` is whom it claims to be, `key` whose key it signs with."""
+    """Claims to be `name`, and signs with the key of `identity`.
 
-    def __init__(self, federation: Processes, name: str, key: str) -> None:
+    Args:
+        addresses: of servers, by name.
+    """
+
+    def __init__(
+        self, name: str, identity: Identity, addresses: Mapping[str, str], link: Link = PLAINTEXT
+    ) -> None:
         self.name = name
-        self._identity: Identity = load_private(federation.folder / "kit", key)
-        self._addresses = {
-            party: (federation.folder / party / "address").read_text().strip()
-            for party in ("coordinator", *federation.shards)
-        }
-        self._transport = GrpcTransport(PLAINTEXT, name, self._sign, self._addresses, PATIENCE)
+        self._identity, self._addresses, self._link = identity, addresses, link
+        self._transport = GrpcTransport(link, name, self._sign, addresses, PATIENCE)
+        self._channels: dict[str, grpc.Channel] = {}
 
     def close(self) -> None:
         self._transport.close()
+        for channel in self._channels.values():
+            channel.close()
 
     def _sign(self, request: bytes) -> bytes:
         return self._identity.sign(REQUEST_DOMAIN, request)
 
     def _signed(self, to: str, method: str, envelope: bytes) -> Any:
         return sign_request(self.name, to, self._sign, method, b"", envelope)
+
+    def _channel(self, to: str) -> grpc.Channel:
+        if to not in self._channels:
+            options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+            self._channels[to] = self._link.channel(to, self._addresses[to], options)
+        return self._channels[to]
 
     # --- what it says -------------------------------------------------------------
 
@@ -81,30 +94,43 @@ class HostilePeer:
         self,
         to: str,
         method: str,
-        pieces: Sequence[bytes],
+        pieces: Iterable[bytes],
         envelope: bytes | None = None,
         signed_for: str | None = None,
         anonymous: bool = False,
-    ) -> None:
-        """These bytes as they are, under a signature of `envelope` (default: of the bytes)."""
-        covered = b"".join(pieces) if envelope is None else envelope
-        metadata = self._signed(to, signed_for or method, covered)
-        options = [("grpc.max_send_message_length", -1)]
-        with grpc.insecure_channel(self._addresses[to], options=options) as channel:
-            call: Any
-            try:
-                sent: Any
-                if method == framing.PUT:
-                    call, sent = channel.stream_unary(method), iter(pieces)
-                else:
-                    streamed = method in STREAMED
-                    call = channel.unary_stream(method) if streamed else channel.unary_unary(method)
-                    (sent,) = pieces
-                answer = call(sent, metadata=() if anonymous else metadata, timeout=PATIENCE)
-                if method in STREAMED:
-                    next(answer)
-            except grpc.RpcError as error:
-                raise framing.error_of(error, f"{to} at {self._addresses[to]}") from None
+    ) -> bytes:
+        """The first bytes of the answer to these, under a signature of `envelope` (or of them)."""
+        if envelope is None:
+            envelope = b"".join(pieces := list(pieces))
+        metadata = () if anonymous else self._signed(to, signed_for or method, envelope)
+        stream: Any = self._channel(to).stream_stream(method)
+        call = stream(iter(pieces), metadata=metadata, timeout=PATIENCE)
+        try:
+            answer: bytes = next(call)
+        except grpc.RpcError as error:
+            raise framing.error_of(error, f"{to} at {self._addresses[to]}") from None
+        finally:
+            call.cancel()
+        return answer
+
+    def say(self, method: str, message: Any, payload: bytes | memoryview = b"") -> bytes:
+        """The first bytes of a shard's answer to a message as it is, with a payload or without."""
+        envelope = encode(message)
+        frame = (framing.head(envelope, len(payload)), bytes(payload)) if payload else (envelope,)
+        return self.raw(self.owner(), method, frame, envelope)
+
+    def announce(self, message: PutBlock) -> bytes:
+        """What a shard answers to a block of which nothing comes."""
+        over, envelope = threading.Event(), encode(message)
+
+        def frame() -> Iterator[bytes]:
+            yield framing.head(envelope, message.header.length)
+            over.wait(PATIENCE)
+
+        try:
+            return self.raw(self.owner(), framing.PUT, frame(), envelope)
+        finally:
+            over.set()
 
     def hang_up(self, to: str, first: bytes, *rest: bytes) -> None:
         """Begins to send and breaks the connection."""
@@ -135,29 +161,42 @@ class HostilePeer:
 
     # --- what it could have said rightly ------------------------------------------
 
-    def run(self) -> Welcome:
-        answer: Welcome = self.ask("coordinator", AskRun())
+    @cached_property
+    def _welcome(self) -> Welcome:
+        answer: Welcome = self.ask(COORDINATOR, AskRun())
         return answer
 
-    def plan(self) -> Plan:
-        return Plan.from_text(self.run().run.plan)
+    @property
+    def run(self) -> RunInfo:
+        return self._welcome.run
 
-    def owner(self, block: int) -> str:
-        return self.run().placement.of("all").owners[block]
+    @property
+    def placement(self) -> Placement:
+        return self._welcome.placement
+
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan.from_text(self.run.plan)
+
+    def owner(self, block: int = 0) -> str:
+        return self.placement.of("all").owners[block]
 
     def version(self) -> int:
-        version: int = self.ask("coordinator", AskStatus()).groups[0].version
+        version: int = self.ask(COORDINATOR, AskStatus()).groups[0].version
         return version
 
-    def put(
+    def signed(self, record: Any, signer: Identity | None = None) -> Any:
+        signature = (signer or self._identity).sign(*signing_bytes(record))
+        return dataclasses.replace(record, signature=signature)
+
+    def block(
         self, payload: bytes | None = None, signer: Identity | None = None, **changes: Any
     ) -> PutBlock:
         """Block 0 of a submission of its own, of the right size, and then what is changed."""
-        plan, run = self.plan(), self.run().run
-        length = block_bytes(plan, plan.layout(run.schema).group("all"), UPDATE, 0)
-        whole = bytes(length) if payload is None else payload
+        layout = self.plan.layout(self.run.schema).group("all")
+        whole = bytes(block_bytes(self.plan, layout, UPDATE, 0)) if payload is None else payload
         header = BlockHeader(
-            run=run.id,
+            run=self.run.id,
             author=self.name,
             purpose=UPDATE,
             group="all",
@@ -166,17 +205,17 @@ class HostilePeer:
             length=len(whole),
             digest=payload_digest(whole),
         )
-        header = dataclasses.replace(header, **changes)
-        signature = (signer or self._identity).sign(*signing_bytes(header))
-        return PutBlock(dataclasses.replace(header, signature=signature), whole)
+        return PutBlock(self.signed(dataclasses.replace(header, **changes), signer), whole)
+
+    def put(self, **changes: Any) -> Any:
+        return self.ask(self.owner(), self.block(**changes))
 
     def receipt(self, signer: Identity | None = None, **changes: Any) -> Receipt:
         """Of a submission of its own to version 1, and then what is changed."""
-        plan, run = self.plan(), self.run().run
-        layout = plan.layout(run.schema).group("all")
+        layout = self.plan.layout(self.run.schema).group("all")
         blocks = tuple(payload_digest(bytes([b])) for b in range(layout.blocks))
         receipt = Receipt(
-            run=run.id,
+            run=self.run.id,
             id=SubmissionId(self.name, "all", 900),
             purpose=UPDATE,
             version=0,
@@ -185,23 +224,29 @@ class HostilePeer:
             root=ciphertext_root(blocks),
             envelopes=(),
             commitments=(),
-            size=sum(block_bytes(plan, layout, UPDATE, b) for b in range(layout.blocks)),
+            size=sum(block_bytes(self.plan, layout, UPDATE, b) for b in range(layout.blocks)),
             charge=None,
             release=None,
             unsafe=False,
             update=bytes(UPDATE_BYTES),
         )
-        receipt = dataclasses.replace(receipt, **changes)
-        signature = (signer or self._identity).sign(*signing_bytes(receipt))
-        return dataclasses.replace(receipt, signature=signature)
+        made: Receipt = self.signed(dataclasses.replace(receipt, **changes), signer)
+        return made
 
-    def frame(self, put: PutBlock, announced: int | None = None) -> tuple[bytes, list[bytes]]:
+    def frame(self, put: PutBlock, announced: int | None = None) -> tuple[bytes, Sequence[bytes]]:
         """(envelope, pieces) of a block; `announced` payload bytes instead of those there are."""
         envelope = encode(put)
         payload = bytes(put.payload)
         head = framing.head(envelope, len(payload) if announced is None else announced)
         rest = [payload[at : at + (1 << 20)] for at in range(0, len(payload), 1 << 20)]
         return envelope, [head, *rest]
+
+
+def peer_of(federation: Processes, name: str, key: str) -> HostilePeer:
+    """Of processes: somebody who claims to be `name`, and signs with the key of `key`."""
+    parties = (COORDINATOR, *federation.shards)
+    addresses = {p: (federation.folder / p / "address").read_text().strip() for p in parties}
+    return HostilePeer(name, load_private(federation.folder / "kit", key), addresses)
 
 
 Send = Callable[[HostilePeer], Any]

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +28,7 @@ from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, Child, spawn
 
 PATIENCE = 90.0
+KITS = ROOT / "tests" / "kits"
 
 VALUES = """clip = 3.0
 range = 1.0
@@ -141,7 +142,7 @@ class Processes:
         self.clients = client_names(clients)
         self.recorders: dict[str, Recorder] = {}
         self._running: dict[str, Child | subprocess.Popen[bytes]] = {}
-        self._faults: dict[str, tuple[str, ...]] = {}
+        self._hangs: dict[str, str] = {}
         self._observer: StatusClient | None = None
         self._record = record
         self._metrics = metrics
@@ -183,29 +184,20 @@ class Processes:
         for recorder in self.recorders.values():
             recorder.close()
 
-    def start_all(
-        self, clients: int | None = None, faults: Mapping[str, tuple[str, ...]] | None = None
-    ) -> None:
+    def start_all(self, clients: int | None = None, **hangs: str) -> None:
         """Starts all servers, and as many clients as are wanted (default: all of the roster).
 
         Args:
-            faults: what goes wrong in whom, as `start` takes it.
+            hangs: where which party stands still, as `start` takes it; `_` for `-` in its name.
         """
-        faults = faults or {}
-        self.start("coordinator", *faults.get("coordinator", ()))
+        self._hangs = {name.replace("_", "-"): place for name, place in hangs.items()}
+        self.start("coordinator")
         self.wait(lambda: self._address("coordinator") is not None, "the coordinator")
         for name in (*self.shards, *self.holders, *self.clients[:clients]):
-            self.start(name, *faults.get(name, ()))
+            self.start(name)
 
-    def start(self, name: str, *faults: str) -> None:
-        """Starts a party, or starts it again where it was.
-
-        Args:
-            faults: the arguments of `tests.kits.faulty_server` for a server that has any, and the
-            one
-                of `tests.kits.cheating_client` for a client.
-        """
-        self._faults[name] = faults
+    def start(self, name: str) -> None:
+        """Starts a party, or starts it again where it was."""
         command = self._client(name) if name in self.clients else self._server(name)
         self._running[name] = self._begin(command, self.folder / f"{name}.log")
 
@@ -237,10 +229,6 @@ class Processes:
     def alive(self, name: str) -> bool:
         return self._running[name].poll() is None
 
-    def killed(self, name: str) -> bool:
-        """Whether its last process ended by SIGKILL."""
-        return self._running[name].poll() == -signal.SIGKILL
-
     def pid(self, name: str) -> int:
         return self._running[name].pid
 
@@ -264,26 +252,24 @@ class Processes:
         config = self.folder / f"{name}.toml"
         config.write_text("\n".join(lines) + "\n")
         role = {"holder": "keyholder"}.get(role, role)
-        program = ["-m", "secureps"]
-        if faults := self._faults[name]:
-            program = [str(ROOT / "tests" / "kits" / "faulty_server.py"), *faults, "--"]
-        command = [*program, "serve", role, "--config", str(config)]
+        command = [*self._program(name, "-m", "secureps"), "serve", role, "--config", str(config)]
         command += ["--standby"] * (name == STANDBY)
         return [*command, "--log-format", "json"] if self._json_logs else command
 
     def _client(self, name: str) -> list[str]:
-        number, faults = self.clients.index(name), self._faults[name]
-        script = str(
-            ROOT / "tests" / "kits" / ("cheating_client.py" if faults else "walker_client.py")
-        )
+        number, script = self.clients.index(name), str(KITS / "walker_client.py")
         return [
-            *(script, "--server", self.server),
+            *(*self._program(name, script), "--server", self.server),
             *("--kit", str(self.kit(name)), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
             *(("--insecure",) if self.insecure else ()),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
-            *(word for fault in faults for word in ("--set", f"cheat={fault}")),
         ]
+
+    def _program(self, name: str, *own: str) -> list[str]:
+        """What a command begins with, also of a party that stands still somewhere."""
+        place = self._hangs.get(name)
+        return list(own) if place is None else [str(KITS / "hanging.py"), place, "--"]
 
     # --- looking in ---------------------------------------------------------------
 

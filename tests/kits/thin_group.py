@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kits.federations import FEWER
-
 RULE = {"quorum": 6, "deadline": 10.0}
-FEW = RULE | {"quorum": FEWER, "minimum": FEWER}
 THIN = ({"name": "support", "one_in": 4}, "rotate", "round")
 FED_BACK: dict[str, Any] = {"codec": THIN, "clip": 2.0, "bits": 4, "feedback": True}

@@ -15,7 +15,7 @@ from secureps.errors import Malformed, Unsigned
 from secureps.messages.requests import AskStatus
 from secureps.run.audit_log import export, verify
 from secureps.wire.grpc import framing
-from tests.kits.hostile_peer import HostilePeer
+from tests.kits.hostile_peer import peer_of
 from tests.kits.processes import Processes
 
 
@@ -52,8 +52,8 @@ def test_what_a_server_turned_away_is_counted_in_its_log(tmp_path: Path) -> None
         processes.pace = 0.3
         processes.start_all(clients=6)
         processes.wait(lambda: processes.reached(1), "a version")
-        stranger = HostilePeer(processes, "client-05", "client-06")
-        member = HostilePeer(processes, "client-06", "client-06")
+        stranger = peer_of(processes, "client-05", "client-06")
+        member = peer_of(processes, "client-06", "client-06")
         for _ in range(200):
             with pytest.raises(Unsigned):
                 stranger.ask("coordinator", AskStatus())

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.envelope import SECRET_BYTES
+from secureps.errors import MISCONFIGURED
 from secureps.messages.coordinator_records import CohortBurnt
 from secureps.messages.holder_records import KeyReplaced
-from tests.kits.federations import same, small_federation, small_plan
+from secureps.messages.records import RunPinned
+from tests.kits.documented import documented, says
+from tests.kits.federations import same, unharmed
 from tests.kits.needles import Needles
 from tests.kits.processes import PLAN, Processes
 
@@ -31,8 +34,6 @@ def erased(processes: Processes) -> None:
 @pytest.mark.timeout(240)
 def test_parties_killed_one_after_another_end_in_the_simulated_model(tmp_path: Path) -> None:
     """SIGKILL of every kind of process; and no holder's key is in the aggregator's files."""
-    simulation = small_federation(small_plan("plain", versions=6), tmp_path / "simulation")
-    simulation.run()
     with Processes(tmp_path / "run", "rlwe", versions=6) as processes:
         assert len(processes.holders) == 4
         processes.pace = 0.15
@@ -49,7 +50,7 @@ def test_parties_killed_one_after_another_end_in_the_simulated_model(tmp_path: P
         assert marks == dict.fromkeys(processes.clients, (True, math.inf))
         erased(processes)
     assert versions == {"all": 6}
-    assert same(model, simulation.model())
+    assert same(model, unharmed(versions=6)[0])
     folder = tmp_path / "run"
     kept = [
         path.read_bytes()
@@ -66,8 +67,6 @@ def test_parties_killed_one_after_another_end_in_the_simulated_model(tmp_path: P
 @pytest.mark.timeout(240)
 def test_runs_of_one_kit_at_once_and_afterwards_have_keys_of_their_own(tmp_path: Path) -> None:
     """All end in the simulated model: two though holders are killed, and a third after them."""
-    simulation = small_federation(small_plan("plain", versions=3), tmp_path / "simulation")
-    simulation.run()
     rotating = PLAN.replace("[cipher]", "[cipher]\nenvelope_versions = 1")
     first = Processes(tmp_path / "first", "rlwe", versions=3, plan=rotating)
     kit = first.kit("")
@@ -80,14 +79,45 @@ def test_runs_of_one_kit_at_once_and_afterwards_have_keys_of_their_own(tmp_path:
             processes.kill_in_turn("holder-0", "holder-1")
         for processes in (first, second):
             processes.wait(processes.finished, "the end")
-            assert same(processes.model()[1], simulation.model())
+            assert same(processes.model()[1], unharmed(versions=3)[0])
         erased(first)
     with Processes(tmp_path / "third", "rlwe", versions=3, plan=rotating, kit=kit) as third:
         third.start_all()
         third.wait(third.finished, "the end")
-        assert same(third.model()[1], simulation.model())
+        assert same(third.model()[1], unharmed(versions=3)[0])
         erased(third)
     for processes in (first, second, third):
         assert processes.journal("coordinator", CohortBurnt) == []
         (replaced, *_) = processes.journal("holder-0", KeyReplaced)[::-1]
         assert replaced.announced.number >= 3
+
+
+@pytest.mark.timeout(600)
+def test_a_holder_that_insists_on_more_than_the_plan_ends_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    with Processes(tmp_path / "run", "rlwe", versions=2) as processes:
+        processes.settings = {"holder-3": "threshold = 4", "holder-2": "threshold = 3"}
+        processes.start_all()
+        processes.wait(lambda: not processes.alive("holder-3"), "its end")
+        assert processes.stop("holder-3") == MISCONFIGURED
+        said = "takes no part in the run: by the plan 3 of 4 key holders open a sum together"
+
+        def known() -> bool:
+            status = processes.status()
+            found = () if status is None else status.servers
+            why = [each.trouble for each in found if each.name == "holder-3" and not each.live]
+            return bool(why) and why[0].startswith(said)
+
+        processes.wait(known, "the coordinator to know why")
+        processes.wait(processes.finished, "the end")
+        assert same(processes.model()[1], unharmed(versions=2)[0])
+        last = processes.log("holder-3").splitlines()[-1]
+        assert processes.journal("holder-3", RunPinned) == []
+    line = last.removeprefix("error: ")
+    assert line.startswith(
+        "this holder takes no part in the run: by the plan 3 of 4 key holders open a sum together, "
+        "and this party insists on 4: "
+    )
+    assert says("this holder takes no part in the run: ...", line)
+    assert "this holder takes no part in the run: ..." in documented()

@@ -38,7 +38,7 @@ from secureps.messages.submission import FOUNDING, OPENED, Held, SubmissionId
 from secureps.wire.grpc import framing
 from secureps.wire.msgpack import encode
 from tests.kits.documented import documented, says
-from tests.kits.hostile_peer import HostilePeer, Send
+from tests.kits.hostile_peer import HostilePeer, Send, peer_of
 from tests.kits.processes import PLAN, Processes
 
 HEALTHY = 6
@@ -66,7 +66,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 @pytest.fixture(scope="module")
 def peer(federation: Processes) -> Iterator[HostilePeer]:
-    peer = HostilePeer(federation, NAME, NAME)
+    peer = peer_of(federation, NAME, NAME)
     yield peer
     peer.close()
 
@@ -90,14 +90,14 @@ def framed(announced: int | None = None, **changes: object) -> Send:
     """A block whose frame announces another length, or whose header says another."""
 
     def send(peer: HostilePeer) -> None:
-        envelope, pieces = peer.frame(peer.put(**changes), announced)  # type: ignore[arg-type]
-        peer.raw(peer.owner(0), PUT, pieces, envelope)
+        envelope, pieces = peer.frame(peer.block(**changes), announced)  # type: ignore[arg-type]
+        peer.raw(peer.owner(), PUT, pieces, envelope)
 
     return send
 
 
 def put(**changes: object) -> Send:
-    return lambda peer: peer.ask(peer.owner(0), peer.put(**changes))  # type: ignore[arg-type]
+    return lambda peer: peer.put(**changes)
 
 
 def submit(**changes: object) -> Send:
@@ -105,47 +105,46 @@ def submit(**changes: object) -> Send:
 
 
 def short(peer: HostilePeer) -> None:
-    envelope, pieces = peer.frame(peer.put())
-    pieces[-1] = pieces[-1][:-1]
-    peer.raw(peer.owner(0), PUT, pieces, envelope)
+    envelope, pieces = peer.frame(peer.block())
+    peer.raw(peer.owner(), PUT, [*pieces[:-1], pieces[-1][:-1]], envelope)
 
 
 def longer(peer: HostilePeer) -> None:
-    envelope, pieces = peer.frame(peer.put())
-    peer.raw(peer.owner(0), PUT, [*pieces, b"x"], envelope)
+    envelope, pieces = peer.frame(peer.block())
+    peer.raw(peer.owner(), PUT, [*pieces, b"x"], envelope)
 
 
 def not_below_q(peer: HostilePeer) -> None:
-    right = bytes(peer.put().payload)
-    peer.ask(peer.owner(0), peer.put(payload=struct.pack("<Q", DATA_PRIME) + right[8:]))
+    right = bytes(peer.block().payload)
+    peer.ask(peer.owner(), peer.block(payload=struct.pack("<Q", DATA_PRIME) + right[8:]))
 
 
 def of_another_layout(peer: HostilePeer) -> None:
-    peer.ask(peer.owner(0), peer.put(payload=bytes(peer.put().payload)[:-8]))
+    peer.ask(peer.owner(), peer.block(payload=bytes(peer.block().payload)[:-8]))
 
 
 def too_long_for_the_plan(peer: HostilePeer) -> None:
-    peer.ask(peer.owner(0), peer.put(payload=bytes(peer.put().payload) + bytes(8)))
+    peer.ask(peer.owner(), peer.block(payload=bytes(peer.block().payload) + bytes(8)))
 
 
 def to_the_other_shard(peer: HostilePeer) -> None:
-    blocks = range(len(peer.run().placement.of("all").owners))
-    elsewhere = next(b for b in blocks if peer.owner(b) != peer.owner(0))
-    peer.ask(peer.owner(0), peer.put(block=elsewhere))
+    blocks = range(len(peer.placement.of("all").owners))
+    elsewhere = next(b for b in blocks if peer.owner(b) != peer.owner())
+    peer.ask(peer.owner(), peer.block(block=elsewhere))
 
 
 def other_bytes(peer: HostilePeer) -> None:
     """The same once more is harmless; other bytes under its name are not."""
-    first = peer.put(sequence=5)
+    first = peer.block(sequence=5)
     for _ in range(2):
-        assert peer.ask(peer.owner(0), first) == Stored(first.header.digest)
+        assert peer.ask(peer.owner(), first) == Stored(first.header.digest)
     right = first.payload
-    peer.ask(peer.owner(0), peer.put(payload=b"\1" + right[1:], sequence=5))
+    peer.ask(peer.owner(), peer.block(payload=b"\1" + right[1:], sequence=5))
 
 
 def other_receipt(federation: Processes) -> Send:
     def send(_: HostilePeer) -> None:
-        client = HostilePeer(federation, "client-00", "client-00")
+        client = peer_of(federation, "client-00", "client-00")
         try:
             known = SubmissionId("client-00", "all", 0)
             client.ask("coordinator", Submit(client.receipt(id=known)))
@@ -175,15 +174,15 @@ def between_rounds(peer: HostilePeer) -> None:
 
 
 def get(version: int) -> Send:
-    return lambda peer: peer.ask(peer.owner(0), GetBlock(peer.run().run.id, "all", version, 0))
+    return lambda peer: peer.ask(peer.owner(), GetBlock(peer.run.id, "all", version, 0))
 
 
 def get_sum(peer: HostilePeer) -> None:
-    peer.ask(peer.owner(0), GetSum(peer.run().run.id, "all", 0, 0))
+    peer.ask(peer.owner(), GetSum(peer.run.id, "all", 0, 0))
 
 
 def other_schema(peer: HostilePeer) -> None:
-    first, *others = peer.run().run.schema.tensors
+    first, *others = peer.run.schema.tensors
     wider = TensorSpec(first.name, (*first.shape, 2), first.dtype)
     peer.ask("coordinator", Join(NAME, Schema((wider, *others))))
 
@@ -217,7 +216,7 @@ CASES: dict[str, tuple[Send, str]] = {
         "coordinator at ... takes no message of this length",
     ),
     "a block told": (
-        lambda peer: peer.raw("coordinator", TELL, [encode(peer.put())]),
+        lambda peer: peer.raw("coordinator", TELL, [encode(peer.block())]),
         "... has a method of its own",
     ),
     "watch what is no subscription": (
@@ -280,15 +279,15 @@ CASES: dict[str, tuple[Send, str]] = {
     ),
     # --- blocks -------------------------------------------------------------------
     "no head": (
-        lambda peer: peer.raw(peer.owner(0), PUT, [b"abc"]),
+        lambda peer: peer.raw(peer.owner(), PUT, [b"abc"]),
         "a frame without its head",
     ),
     "half an envelope": (
-        lambda peer: peer.raw(peer.owner(0), PUT, [struct.pack("<IQ", 99, 0) + b"x"]),
+        lambda peer: peer.raw(peer.owner(), PUT, [struct.pack("<IQ", 99, 0) + b"x"]),
         "a frame whose envelope is cut off",
     ),
     "too long an envelope": (
-        lambda peer: peer.raw(peer.owner(0), PUT, [struct.pack("<IQ", 1 << 30, 0)]),
+        lambda peer: peer.raw(peer.owner(), PUT, [struct.pack("<IQ", 1 << 30, 0)]),
         "the envelope of a frame has ... bytes, more than ...",
     ),
     "truncated": (short, "... bytes of payload instead of the announced ..."),
@@ -407,7 +406,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize("name", STRANGERS)
 def test_who_is_not_who_it_says(name: str, federation: Processes) -> None:
-    stranger = HostilePeer(federation, name, NAME)
+    stranger = peer_of(federation, name, NAME)
     try:
         for to in ("coordinator", "shard-0"):
             check_line(answer(ask(AskStatus(), to), stranger), STRANGERS[name])
@@ -419,9 +418,9 @@ def test_broken_connections_break_nothing_else(peer: HostilePeer, federation: Pr
     for to in ("coordinator", "shard-0"):
         peer.babble(to, b"GET / HTTP/1.1\r\n\r\n")
         peer.babble(to, os.urandom(4096))
-    _, pieces = peer.frame(peer.put(sequence=7))
+    _, pieces = peer.frame(peer.block(sequence=7))
     for _ in range(4):
-        peer.hang_up(peer.owner(0), pieces[0], pieces[1][: len(pieces[1]) // 2])
+        peer.hang_up(peer.owner(), pieces[0], pieces[1][: len(pieces[1]) // 2])
 
 
 def test_afterwards_versions_are_made_and_nothing_is_lost(

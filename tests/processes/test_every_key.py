@@ -18,11 +18,11 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles import permissions
 from secureps.wire import msgpack
 from secureps.wire.grpc import framing, health
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
+from tests.kits.hostile_peer import HostilePeer
 from tests.kits.one_process import OBSERVER, OneProcess, Slow, Watch, ended
 from tests.kits.permissions_page import SERVED
 from tests.kits.permissions_page import method as method_of
@@ -64,7 +64,6 @@ def key_of(federation: OneProcess, role: Role) -> str:
 
 
 KINDS = sorted(msgpack.SENT.values(), key=lambda kind: kind.__name__)
-PAYLOADS = (requests.GetBlock, requests.GetSum, requests.PutBlock)
 AT_ONCE = 12
 
 
@@ -72,34 +71,15 @@ def test_every_message_is_there() -> None:
     assert set(KINDS) >= permissions.MESSAGES
 
 
-class Caller:
-    """Whoever has a party's keys, and says any message by any method of a server."""
-
-    def __init__(self, around: OneProcess, name: str, to: str) -> None:
-        identity = around.kit.identities[name]
-        self._name, self._to = name, to
-        self._sign = lambda said: identity.sign(REQUEST_DOMAIN, said)
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        self._channel = around.link(name).channel(to, around.addresses[to], options)
-
-    def close(self) -> None:
-        self._channel.close()
-
-    def say(self, method: str, message: Any) -> SecurepsError | None:
-        """What it is refused with; None if it is answered."""
-        envelope = msgpack.encode(message)
-        framed = method == framing.PUT
-        sent = framing.head(envelope, 0) if framed else envelope
-        metadata = sign_request(self._name, self._to, self._sign, method, b"", envelope)
-        call: Any = self._channel.stream_stream(method)
-        stream = call(iter([sent]), metadata=metadata, timeout=PATIENCE)
-        try:
-            next(stream)
-            return None
-        except grpc.RpcError as error:
-            return framing.error_of(error, "it")
-        finally:
-            stream.cancel()
+def refusal(peer: HostilePeer, to: str, method: str, message: Any) -> SecurepsError | None:
+    """What a message is refused with that is sent by a method; None if it is answered."""
+    envelope = msgpack.encode(message)
+    sent = framing.head(envelope, 0) if method == framing.PUT else envelope
+    try:
+        peer.raw(to, method, [sent], envelope)
+    except SecurepsError as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -107,14 +87,16 @@ class Caller:
 def test_the_table_is_what_servers_do(federation: OneProcess, role: Role, to: str) -> None:
     """Every message by every method, in every role: looked at where it says so, and only there."""
     table = permissions.TO_COORDINATOR if to == COORDINATOR else permissions.TO_SHARD
-    with closing(Caller(federation, name := key_of(federation, role), to)) as caller:
+    name = key_of(federation, role)
+    own_key, link = federation.kit.identities[name], federation.link(name)
+    with closing(HostilePeer(name, own_key, federation.addresses, link)) as peer:
         for method in SERVED[to]:
             short = method.rpartition("/")[2]
             for kind in KINDS:
                 heard = kind in table[role]
                 if heard and kind is requests.Subscribe and name != federation.clients[-1]:
                     continue  # it runs, and would lose its stream; that it has one is the yes
-                error = caller.say(method, unset(kind))
+                error = refusal(peer, to, method, unset(kind))
                 text, own = str(error), method_of(kind) == short
                 assert not isinstance(error, Unreachable | Unsigned), (kind, error)
                 if not own:
@@ -146,25 +128,6 @@ def test_servers_have_these_methods_and_that_of_health(monkeypatch: pytest.Monke
         server.start()
         server.stop(0)
     assert made == {f"/{health.SERVICE}/Check", f"/{health.SERVICE}/Watch"}.union(*SERVED.values())
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_every_message_of_every_role_is_answered(federation: OneProcess, role: Role) -> None:
-    """By both kinds of servers, to all messages that there are; what is not the role's, by no."""
-    transport = federation.transport(key_of(federation, role))
-    try:
-        for to in (COORDINATOR, federation.shards[0]):
-            table = permissions.TO_COORDINATOR if to == COORDINATOR else permissions.TO_SHARD
-            for batch in (KINDS[at : at + AT_ONCE] for at in range(0, len(KINDS), AT_ONCE)):
-                asked = [transport.call(to, unset(kind)) for kind in batch]
-                for kind, error in zip(batch, ended(asked, PATIENCE), strict=True):
-                    assert error is None or isinstance(error, SecurepsError), (kind, error)
-                    if to == COORDINATOR and kind in PAYLOADS:
-                        assert "is another kind of server" in str(error)
-                    elif kind not in table[role]:
-                        assert isinstance(error, UnknownParty | Malformed), (kind, error)
-    finally:
-        transport.close()
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.__module__ == orders.__name__])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any
 
@@ -21,6 +22,7 @@ from secureps.errors import (
     Refused,
     SecurepsError,
     UnknownParty,
+    Unsigned,
 )
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
@@ -38,6 +40,7 @@ from secureps.messages.requests import (
     Noted,
     Opened,
     OpenRefused,
+    PutBlock,
     Register,
     Retire,
     Stored,
@@ -49,23 +52,46 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
+    Receipt,
     SubmissionId,
     ciphertext_root,
     cohort_digest,
 )
+from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc import framing
 from secureps.wire.msgpack import decode
 from tests.kits.documented import documented, says
 from tests.kits.federations import small_plan
-from tests.kits.one_process import OneProcess, Watch
-from tests.kits.thief import Thief
+from tests.kits.hostile_peer import PATIENCE, HostilePeer
+from tests.kits.one_process import OBSERVER, OneProcess, Watch
 
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
 RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 60.0}
 VICTIM = "client-00"
 HUGE = 2**63 - 1
+
+
+class Thief(HostilePeer):
+    """Who has a key of the roster, and listens at the coordinator."""
+
+    def __init__(self, around: OneProcess, name: str) -> None:
+        super().__init__(name, around.kit.identities[name], around.addresses)
+        self.around = around
+
+    @property
+    def known(self) -> CoordinatorState:
+        machine = self.around.parties[COORDINATOR].machine
+        assert isinstance(machine, Coordinator)
+        return machine.federation
+
+    def stolen(self) -> Receipt:
+        """One of the victim's."""
+        return self.around.until(
+            lambda: next((r for r in tuple(self.known.groups["all"].receipts.values())), None)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +157,7 @@ def puts_at(offset: int, of: slice = FROM) -> Attack:
     def put(thief: Thief) -> Any:
         message = thief.block(sequence=9)
         cut = dataclasses.replace(message, offset=offset)
-        return decode(thief.raw(framing.PUT, cut, message.payload[of]))
+        return decode(thief.say(framing.PUT, cut, message.payload[of]))
 
     return put
 
@@ -141,7 +167,7 @@ def reads_from(offset: int) -> Attack:
 
     def read(thief: Thief) -> Any:
         ask = GetBlock(thief.run.id, "all", thief.around.version, 0, offset)
-        return thief.raw(framing.GET, ask)
+        return thief.say(framing.GET, ask)
 
     return read
 
@@ -225,8 +251,8 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
         lambda it: it.ask(it.owner(), AskBlock(it.block(author=VICTIM).header)),
         UnknownParty,
     ),
-    "an upload of nothing": (lambda it: it.raw(framing.PUT, AskRun(), b"x"), Malformed),
-    "a download of nothing": (lambda it: it.raw(framing.GET, AskRun()), Malformed),
+    "an upload of nothing": (lambda it: it.say(framing.PUT, AskRun(), b"x"), Malformed),
+    "a download of nothing": (lambda it: it.say(framing.GET, AskRun()), Malformed),
     # --- what it would like to have -----------------------------------------------
     "a sum of ciphertexts": (asks(GetSum), UnknownParty),
     "a block of the model below 0": (asks(block=-1), Malformed),
@@ -243,14 +269,16 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
 @pytest.mark.parametrize("attack", BY_CLIENT)
 def test_a_client_s_key(attack: str, client: Thief) -> None:
     does, refused = BY_CLIENT[attack]
-    with pytest.raises(refused):
+    with pytest.raises(refused) as error:
         does(client)
+    if attack in CLIENT_HEARS:
+        hears(error.value, CLIENT_HEARS[attack])
 
 
 def test_a_block_from_where_it_is_not_is_asked_for_from_where_it_is(client: Thief) -> None:
     message = client.block(sequence=11)
     cut = dataclasses.replace(message, offset=16)
-    assert decode(client.raw(framing.PUT, cut, message.payload[16:])) == Stored(
+    assert decode(client.say(framing.PUT, cut, message.payload[16:])) == Stored(
         message.header.digest, 0
     )
     assert client.ask(client.owner(), message) == Stored(message.header.digest)
@@ -354,8 +382,10 @@ def test_a_holder_s_key(attack: str, holder: Thief) -> None:
         with suppress(SecurepsError):
             does(holder)
     else:
-        with pytest.raises(refused):
+        with pytest.raises(refused) as error:
             does(holder)
+        if attack in HOLDER_HEARS:
+            hears(error.value, HOLDER_HEARS[attack])
 
 
 def test_a_share_that_is_none_opens_nothing_and_stops_nothing(holder: Thief) -> None:
@@ -416,17 +446,43 @@ def hears(error: SecurepsError, pattern: str) -> None:
     assert pattern in documented()
 
 
-@pytest.mark.parametrize("attack", CLIENT_HEARS)
-def test_what_a_client_hears(attack: str, client: Thief) -> None:
-    does, refused = BY_CLIENT[attack]
-    with pytest.raises(refused) as error:
-        does(client)
-    hears(error.value, CLIENT_HEARS[attack])
+# --- blocks that are refused by their headers, before anything of them comes -------
+
+UNWANTED: dict[str, dict[str, Any]] = {
+    "their block": {"author": VICTIM},
+    "a block of another length": {"length": 1},
+    "a founding block": {"purpose": FOUNDING},
+    "a block of another run": {"run": bytes(32)},
+    "a block of another group": {"group": "other"},
+    "a block beyond the last": {"block": 1 << 20},
+    "a far sequence": {"sequence": HUGE},
+}
 
 
-@pytest.mark.parametrize("attack", HOLDER_HEARS)
-def test_what_a_holder_hears(attack: str, holder: Thief) -> None:
-    does, _ = BY_HOLDER[attack]
-    with pytest.raises(SecurepsError) as error:
-        does(holder)
-    hears(error.value, HOLDER_HEARS[attack])
+@pytest.mark.parametrize("what", UNWANTED)
+def test_a_block_that_is_not_wanted_is_refused_by_its_header(what: str, client: Thief) -> None:
+    with pytest.raises(ClientError):
+        client.announce(dataclasses.replace(client.block(**UNWANTED[what]), payload=b""))
+
+
+def test_a_block_that_nobody_signed_is_refused_by_its_header(client: Thief) -> None:
+    header = dataclasses.replace(client.block().header, signature=bytes(64))
+    with pytest.raises(Unsigned):
+        client.announce(PutBlock(header))
+
+
+def test_keys_whose_blocks_nobody_wants_take_no_room_together(
+    around: OneProcess, client: Thief, holder: Thief
+) -> None:
+    """The observer's and a holder's announce as many blocks as they may, and send nothing."""
+    with closing(Thief(around, OBSERVER)) as observer, ThreadPoolExecutor(32) as pool:
+        announced = [
+            pool.submit(thief.announce, PutBlock(thief.block(sequence=number).header))
+            for number in range(16)
+            for thief in (observer, holder)
+        ]
+        for each in announced:
+            assert isinstance(each.exception(PATIENCE), UnknownParty)
+    assert client.ask(client.owner(), message := client.block(sequence=50)) == Stored(
+        message.header.digest
+    )

@@ -250,36 +250,6 @@ def test_the_image_installs_what_servers_need() -> None:
 # --- the checks can fail ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "secureps join x",
-        "secureps up",
-        "secureps up plan.toml --seed 3",
-        "secureps serve holder --config x.toml",
-        "secureps keys issue kit --role nobody --name x",
-        "secureps keys forge kit",
-        "secureps status --server here:1 --wach",
-    ],
-)
-def test_a_wrong_command_does_not_parse(line: str) -> None:
-    ((arguments),) = commands(f"```sh\n{line}\n```\n")
-    with pytest.raises(click.UsageError):
-        parses(arguments)
-
-
-def test_commands_are_found_between_others() -> None:
-    code = (
-        "```sh\nx=1; secureps keys show a & y=$!\n.venv/bin/secureps up \\\n  b\nsecureps.py\n```\n"
-    )
-    assert commands(code) == [["keys", "show", "a"], ["up", "b"]]
-
-
-def test_files_are_found_in_sentences() -> None:
-    text = "See `tests/x.py::test_y`, policies/ and runs/policies/z.toml, docs/a.md."
-    assert files(text) == {"tests/x.py::test_y", "policies/", "docs/a.md"}
-
-
 SECTIONS: dict[str, type[sections.Section]] = {
     "The plan": plan.PlanSection,
     "`[cipher]`": plan.CipherSection,

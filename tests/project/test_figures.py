@@ -27,8 +27,3 @@ def test_every_figure_is_told_once_and_another_one_is_found_out(figure: Figure) 
             other = replace(figure, measure=partial(float, now))
             assert other.differs(PAGES).startswith(says)
             assert bool(other.differs(PAGES)) is bool(says)
-
-
-def test_a_figure_that_is_gone_is_no_figure() -> None:
-    with pytest.raises(ValueError, match="have it 0 times"):
-        FIGURES[0].told("nothing")

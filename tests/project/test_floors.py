@@ -171,11 +171,6 @@ def test_no_circles_between_modules() -> None:
     assert circle(graph()) == ()
 
 
-def test_a_circle_is_found() -> None:
-    below = {"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"b"})}
-    assert circle(below) == ("b", "c", "b")
-
-
 def test_clients_know_little_of_their_machine() -> None:
     inner = "secureps.roles.member."
     known = {

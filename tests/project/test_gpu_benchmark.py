@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from benchmarks import record_level
 from benchmarks.gpu import __main__ as benchmark
 from benchmarks.gpu import neighbours, page
 from benchmarks.gpu.__main__ import SECTIONS, Bench
-from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.timing import TINY, one_thread
-from benchmarks.report import Row
 
 CPU = torch.device("cpu")
 BENCH = Bench(CPU, TINY)
@@ -59,64 +56,6 @@ def test_every_section_is_measured(found: dict[str, Any]) -> None:
     steps = [row["step"].partition(", ")[0] for row in found["sections"]["updates"]]
     assert steps == ["update", "integers"] * (len(steps) // 2)
     assert [row["bits"] for row in found["sections"]["clients on one device"]] == ["same", "same"]
-
-
-def test_the_models_have_the_weights_that_are_told() -> None:
-    with torch.device("meta"):
-        sizes = [
-            sum(each.numel() for each in model.make().parameters()) for model in MODELS.values()
-        ]
-    assert all(20e6 < size < 30e6 for size in sizes)
-
-
-def test_what_fails_is_told_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(bench: Bench) -> Iterator[Row]:
-        yield {"step": "first"}
-        raise RuntimeError("CUDA error")
-
-    sections: dict[str, Callable[[Bench], Iterator[Row]]] = {
-        "one": fails,
-        "two": lambda bench: iter([{"step": "second"}]),
-    }
-    monkeypatch.setattr(benchmark, "SECTIONS", sections)
-    made = benchmark.measure(BENCH, tmp_path / "gpu.json", 600)
-    assert made["sections"] == {"one": [{"step": "first"}], "two": [{"step": "second"}]}
-    assert made["left out"] == {"one": "RuntimeError: CUDA error"}
-    assert "one: left out, or not whole: RuntimeError: CUDA error" in capsys.readouterr().out
-    late = benchmark.measure(BENCH, tmp_path / "gpu.json", -1)
-    assert late["left out"] == dict.fromkeys(sections, "-1 seconds were over")
-
-
-def test_without_a_gpu_nothing_is_measured_and_why_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    benchmark.main([])
-    said = capsys.readouterr().out
-    assert said == "nothing is measured: torch finds no CUDA device here\n"
-
-
-def test_clients_that_end_before_their_work_are_told() -> None:
-    """And what they print goes on to the terminal."""
-    with pytest.raises(RuntimeError, match="ended before its work"):
-        neighbours.beside(1, [sys.executable, "-S", "-c", "print('no memory')"])
-    play = "print('ready', flush=True); input(); print('{\"seconds\": 1}')"
-    both = neighbours.beside(2, [sys.executable, "-S", "-c", play])
-    assert both == [{"seconds": 1}] * 2
-
-
-def goals_of(found: dict[str, Any]) -> dict[str, list[str]]:
-    return {goal.name: list(goal.reached) for goal in page.goals(found)}
-
-
-def test_goals_are_held_against_what_was_reached(found: dict[str, Any]) -> None:
-    private, memory = page.goals(found)
-    assert private.reached == {"cnn": 1.4}
-    assert set(memory.reached) == {"ResNet", "transformer", "values alone"}
-    assert private.met(1.5)
-    assert not private.met(1.51)
 
 
 def test_what_was_measured_is_drawn(

@@ -137,22 +137,6 @@ def test_no_number_is_as_wide_as_the_machine_likes() -> None:
     assert found == []
 
 
-def test_a_native_number_would_be_found() -> None:
-    """What the two look for, in a line each."""
-    for line in (
-        "np.frombuffer(data)",
-        "np.frombuffer(data, np.int64)",
-        "array.tobytes()",
-        "array.data.cast('B')",
-        "struct.pack('Q', 1)",
-    ):
-        assert len(list(unordered("here", ast.parse(line)))) == 1, line
-    for line in ("np.frombuffer(data, '<i8')", "array.astype('<f4').tobytes()"):
-        assert list(unordered("here", ast.parse(line))) == [], line
-    for line in ("np.intp", "x.astype(int)", "np.zeros(3, dtype=float)", "np.long"):
-        assert any(map(too_native, ast.walk(ast.parse(line)))), line
-
-
 def test_what_is_said_of_a_function_is_said_of_one_that_there_is() -> None:
     there = {name for each in sources().items() for name, _ in functions(*each)}
     assert set(STAYS) - there == set()

@@ -75,12 +75,3 @@ def test_the_navigation_has_every_page_once() -> None:
 def test_the_reference_has_every_public_name_once() -> None:
     shown = re.findall(r"^::: secureps\.(\w+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
     assert sorted(shown) == sorted(ps.__all__)
-
-
-def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    page, other = tmp_path / "page.md", tmp_path / "other.md"
-    other.write_text("# One & `two_b` [c](d.md)\n\n## Twice\n\n## Twice\n")
-    wrong = "[x](none.md) [x](other.md#three) [x](other.md#twice) [x](#one)"
-    right = "[x](other.md) [x](other.md#one--two_b-c) [x](#here) [x](https://example.org/#y)"
-    page.write_text(f"# Here\n\n{wrong}\n{right}\n```\n[x](code)\n```\n")
-    assert broken_links(page) == ["none.md#", "other.md#three", "other.md#twice", "#one"]

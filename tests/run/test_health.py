@@ -59,7 +59,7 @@ def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(
 ) -> None:
     """It answers its connections all the while: gRPC has threads of its own."""
     with Processes(tmp_path, "plain", versions=3) as processes:
-        processes.start_all(faults={"shard-0": (f"{point}@2:wait=go",)})
+        processes.start_all(shard_0=f"{point}@2")
 
         def trouble() -> str:
             status = processes.status()
@@ -81,7 +81,7 @@ def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(
 def test_a_client_that_hangs_is_named_as_what_is_waited_for(tmp_path: Path) -> None:
     with Processes(tmp_path, "plain", versions=3) as processes:
         own = processes.clients[0]
-        processes.start_all(faults={own: ("hangs@2",)})
+        processes.start_all(client_00="reads@2")
         text = "hangs: a read or write of its disk has not ended in 1 s"
 
         def says() -> bool:
