@@ -89,10 +89,10 @@ def test_a_paused_stream_goes_on_to_its_end(
     play.run(lambda: play.versions() == {"all": 1})
     say_and_wait(play, Act("pause", reason="a visit"))
     later(play, LONG)
-    assert play.coordinator.federation.acted.paused == "paused by the operator, a visit"
+    assert play.coordinator.federation.paused == "paused by the operator, a visit"
     assert play.versions()["all"] <= 2, "what was being made is the last"
     say_and_wait(play, Act("go-on"))
-    assert play.coordinator.federation.acted.paused == ""
+    assert play.coordinator.federation.paused == ""
     play.run(lambda: finished(play))
     assert play.versions() == {"all": 4}
 

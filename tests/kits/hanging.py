@@ -25,7 +25,10 @@ from secureps.service import process
 from secureps.store.journal import SqliteJournal
 from tests.kits import walker_client
 
-RECORDS = {"journals": Prepared, "commits": VersionCommitted}
+RECORDS: dict[str, type[Prepared | VersionCommitted]] = {
+    "journals": Prepared,
+    "commits": VersionCommitted,
+}
 
 
 def stand_still() -> None:
@@ -49,9 +52,9 @@ def hang_at(point: str, version: int) -> None:
         return fstat(file)
 
     if point == "reads":
-        os.fstat = reading
+        os.fstat = reading  # type: ignore[assignment]
     else:
-        SqliteJournal.append = appending  # type: ignore[method-assign]
+        SqliteJournal.append = appending  # type: ignore[method-assign, assignment]
     process.PROBE_SECONDS, process.STILL = 0.1, 1.0
 
 

@@ -89,8 +89,8 @@ def choose(
             )
         made = with_noise(found)
         noise = found / HUNDREDTHS
-        lines = ("[privacy]", f"noise_multiplier = {noise:g}", f"budget = {epsilon:g}")
-        return made, _told(made, epsilon, spends(made), lines, "")
+        chosen = ("[privacy]", f"noise_multiplier = {noise:g}", f"budget = {epsilon:g}")
+        return made, _told(made, epsilon, spends(made), chosen, "")
     privacy = plan.section.privacy
     assert privacy is not None
     noise = privacy.noise_multiplier
