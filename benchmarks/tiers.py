@@ -49,8 +49,8 @@ from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StateReady
 from secureps.service.malloc import keep_pieces
 from secureps.service.process import Party, link_of
-from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.tiers import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import digest_of_file, write_state
 from secureps.store.issuing import create_kit, issue

@@ -30,8 +30,8 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.holder import BfvWorker, CommitteeWorker
 from secureps.service.lead import CoordinatorWorker, Lead, StandbyWorker
-from secureps.service.shard.folders import ShardFolders, nowhere
 from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.tiers import ShardFolders, nowhere
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.backup import CopyParts
 from secureps.store.envelope_keys import EnvelopeKeys

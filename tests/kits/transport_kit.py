@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
-import itertools
 import os
 import queue
 import time
@@ -45,6 +43,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.submission import BlockHeader, SubmissionId
+from secureps.service.loop import VirtualLoop
 from secureps.wire.grpc import pacing
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
@@ -146,38 +145,15 @@ def ask(kind: str, reason: str = "") -> OpenRefused:
     return OpenRefused(kind, "all", 0, reason, b"")
 
 
-class VirtualClock:
-    """Time that passes only when `run` is called."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._count = itertools.count()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-
-    def now(self) -> float:
-        return self._now
-
-    def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        assert delay >= 0
-        heapq.heappush(self._events, (self._now + delay, next(self._count), action))
-
-    def step(self) -> bool:
-        if not self._events:
-            return False
-        self._now, _, action = heapq.heappop(self._events)
-        action()
-        return True
-
-    def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        while not until() and self.step():
-            pass
+def never() -> bool:
+    return False
 
 
 class InProcess:
     """The in-process network, driven by a virtual clock."""
 
     def __init__(self, network: Callable[[Clock], InProcessNetwork] = InProcessNetwork) -> None:
-        self.clock = VirtualClock()
+        self.clock = VirtualLoop()
         self.network = network(self.clock)
 
     def serve(self, party: str, endpoint: Endpoint) -> None:
@@ -198,7 +174,7 @@ class InProcess:
         return events.get_nowait()
 
     def close(self) -> None:
-        self.clock.run()
+        self.clock.run(never)
 
 
 def sign_as(party: str) -> Callable[[bytes], bytes]:

@@ -18,7 +18,7 @@ from secureps.messages.orders import Commit
 from secureps.messages.requests import AskStatus, Heartbeat, Noted, Subscribe
 from secureps.wire.transport import InProcessNetwork
 from tests.kits.faults_kit import Cut, Delay, Drop, DropReply, Duplicate, Fault, FaultyNetwork
-from tests.kits.transport_kit import EchoServer, InProcess, TransportContract
+from tests.kits.transport_kit import EchoServer, InProcess, TransportContract, never
 
 
 class TestInProcess(TransportContract):
@@ -97,7 +97,7 @@ def test_faults_of_orders(fault: Fault, versions: list[int], losses: int) -> Non
     world.next(echo.subscribed)
     for version in (1, 2, 3):
         echo.streams["a"](Commit(1, "all", version, 0))
-    world.clock.run()
+    world.clock.run(never)
     assert [order.version for order in orders] == versions
     assert len(lost) == losses
     assert echo.cancelled.qsize() == losses
@@ -125,7 +125,7 @@ def test_a_detached_party_is_dead_in_both_directions() -> None:
         with pytest.raises(Unreachable, match="gone"):
             world.result(future)
     world.serve("shard-0", echo)
-    world.clock.run()
+    world.clock.run(never)
     assert echo.seen == []
 
 
@@ -179,5 +179,5 @@ def test_orders_never_overtake_one_another(waits: list[float]) -> None:
     world.next(echo.subscribed)
     for version in range(len(waits)):
         echo.streams["a"](Commit(1, "all", version, 0))
-    world.clock.run()
+    world.clock.run(never)
     assert [order.version for order in orders] == list(range(len(waits)))

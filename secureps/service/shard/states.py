@@ -26,7 +26,6 @@ from secureps.policy.block_deltas import Codes
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import AdoptState, MakeState, StepState
-from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
     GroupValues,
     digest_of,
@@ -36,7 +35,7 @@ from secureps.service.shard.group_values import (
     to_tensors,
     together,
 )
-from secureps.service.shard.tiers import Tiers
+from secureps.service.shard.tiers import ShardFolders, Tiers
 from secureps.store.checkpoint import (
     Filed,
     Tensors,

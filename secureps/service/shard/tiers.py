@@ -1,4 +1,4 @@
-"""Where a shard has each version: in memory beside its file, or in its file alone.
+"""Where a shard has each version: in memory beside its file, or in its file alone; its folders.
 
 Every version has its state file, durable and with its digest on record, before anybody hears of
 it. So memory is a copy that can be let go of at any time: a shard that is killed has lost
@@ -8,8 +8,9 @@ nothing, whatever was resident. Which pages of files are in memory the system de
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.messages.requests import Figure
@@ -26,6 +27,42 @@ except ImportError:  # Windows
 
 SHORT = 1 << 20
 """Bytes of a version that is made in memory although its tier is mapped."""
+
+
+def nowhere() -> Iterator[Path]:
+    """No parts of checkpoints."""
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFolders:
+    """The folders of a shard: its states, and its parts of checkpoints.
+
+    `initial` is its own path or URL of the file of version 0; None: the plan's.
+    `elsewhere` brings its parts of a store's checkpoints, newest first, each for a moment; it
+    raises DiskFailed.
+    """
+
+    states: Path
+    checkpoints: Path
+    elsewhere: Callable[[], Iterator[Path]] = nowhere
+    initial: str | None = None
+
+    def state(self, group: str, version: int, epoch: int) -> Path:
+        """The file of a version, whether it exists or not.
+
+        Beside a file with other blocks, that of a placement's epoch has another name.
+        """
+        name = f"{group}-{version:06d}" + (f".{epoch}" if epoch else "")
+        return self.states / f"{name}.safetensors"
+
+    def state_files(self, group: str) -> Iterator[tuple[Path, int, int]]:
+        """The files of a group's versions that there are, with version and epoch."""
+        for path in self.states.glob(f"{group}-*.safetensors"):
+            name, _, number = path.stem.rpartition("-")
+            if name == group:
+                version, epoch = map(int, [*number.split("."), "0"][:2])
+                yield path, version, epoch
 
 
 def _disk_reads() -> int:

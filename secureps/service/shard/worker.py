@@ -57,7 +57,6 @@ from secureps.roles.shard.tasks import (
 )
 from secureps.service.environment import Worker
 from secureps.service.parallel import in_order
-from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
     GroupValues,
     in_memory,
@@ -67,6 +66,7 @@ from secureps.service.shard.group_values import (
 from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
+from secureps.service.shard.tiers import ShardFolders
 from secureps.store.checkpoint import digest_of_file, map_state
 from secureps.store.spool import Spool
 

@@ -22,9 +22,9 @@ from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StepState
-from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import GroupValues, digest_of
 from secureps.service.shard.states import States
+from secureps.service.shard.tiers import ShardFolders
 from secureps.store.checkpoint import checkpoint_path, read_metadata
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_placement, make_plan, make_run
 

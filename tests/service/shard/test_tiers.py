@@ -17,7 +17,7 @@ from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
 from secureps.service.shard import states, tiers
 from secureps.service.shard.group_values import in_memory, published
-from secureps.service.shard.tiers import SHORT
+from secureps.service.shard.tiers import SHORT, ShardFolders, nowhere
 from secureps.store.checkpoint import digest_of_file, filed_tensors, read_state
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import RULE, Disk, same, version
@@ -315,3 +315,23 @@ def test_where_a_version_is_made(tmp_path: Path) -> None:
     vector[:] = 1
     assert vector.dtype.name == "float32"
     assert vector.sum() == 50
+
+
+def test_a_groups_files_are_found_again_by_their_names(tmp_path: Path) -> None:
+    folders = ShardFolders(tmp_path / "states", tmp_path / "checkpoints")
+    assert (list(folders.state_files("a")), list(folders.elsewhere())) == ([], [])
+    assert folders.elsewhere is nowhere
+    folders.states.mkdir()
+    for group, number, epoch in (
+        ("a", 3, 0),
+        ("a", 3, 7),
+        ("a", 1_000_000, 0),
+        ("a-000001", 3, 0),
+    ):
+        folders.state(group, number, epoch).touch()
+    found = {(number, epoch): path.name for path, number, epoch in folders.state_files("a")}
+    assert found == {
+        (3, 0): "a-000003.safetensors",
+        (3, 7): "a-000003.7.safetensors",
+        (1_000_000, 0): "a-1000000.safetensors",
+    }

@@ -26,8 +26,8 @@ from secureps.roles.machine import Sweep
 from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState
-from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.tiers import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run

@@ -19,10 +19,11 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.submission import BlockHeader, Receipt
+from secureps.service.loop import VirtualLoop
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.waves.batch import Entry, Kind
 from secureps.wire.waves.relay import Relay
-from tests.kits.transport_kit import EchoServer, VirtualClock, ask, put
+from tests.kits.transport_kit import EchoServer, ask, never, put
 
 
 class Shard(EchoServer):
@@ -172,12 +173,12 @@ def test_a_later_stream_takes_the_place_of_the_earlier() -> None:
 
 
 def test_what_a_party_asks_first_is_asked_again_in_its_place() -> None:
-    clock = VirtualClock()
+    clock = VirtualLoop()
     relay, server = Relay(clock), Slow()
     relay.attach("coordinator", server)
     relay.came("a", [Entry(Kind.FIRST, b"coordinator", encode(Heartbeat("a")))])
     assert not relay.answered("a")
-    clock.run()
+    clock.run(never)
     assert relay.answered("a")
     assert server.asks == 3
 
