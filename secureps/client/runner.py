@@ -179,15 +179,13 @@ class Joining:
         name: the client's, on the kit's roster.
         state: the folder of journal, outbox and seed.
         unsafe_seed: makes runs repeatable, without privacy; needs `insecure_for_tests`.
-        terms: what it insists on, whatever the plan says.
-        threads: that seal blocks.
+        terms, site: what the client and its site insist on, whatever the plan says; the stricter
+            holds.
         ca_fingerprint: a kit that another CA has signed is refused; None takes any.
         records: the public number of records by which it counts.
         insecure_for_tests: no real data is at stake.
         ledger: file of what its records spend over all runs; default: beside the kit.
         insecure: without TLS, to a coordinator and shards on loopback.
-        passphrases: opens its private keys.
-        site: what its site allows; of this and `terms` the stricter holds.
 
     Raises:
         ConfigError: a value is out of range.

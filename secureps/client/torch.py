@@ -173,7 +173,6 @@ class TorchTrainer:
         self._has_shards = ranks.shards_of(module) is not None
 
     def _make_model(self) -> nn.Module:
-        """A fresh model; raises ScriptFailed if it is compiled."""
         module = self._model()
         refuse_compiled(module)
         return module

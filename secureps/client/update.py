@@ -599,7 +599,6 @@ class UpdateIntegers:
     def _noise_there(
         self, device: DeviceValues, mechanism: ClientMechanism, parts: Sequence[_Part]
     ) -> tuple[list[Integers], list[Integers]]:
-        """The same, for an update on a device."""
         section, kept = self.plan.group(self.layout.name), list[Integers]()
         blocks = [(code, place) for code, place, _ in parts]
         words = self.stream("round", *self._labels)
@@ -614,7 +613,6 @@ class UpdateIntegers:
         return kept, steps.noised(self._noise_words(rounded()))
 
     def _noise_words(self, integers: Iterable[Integers]) -> Stream:
-        """The words of the noise that hides these integers."""
         return self.stream("noise", *self._labels, *self._digests(integers))
 
     def _digests(self, integers: Iterable[Integers]) -> Iterator[bytes]:

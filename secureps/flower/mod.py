@@ -28,7 +28,7 @@ from secureps.errors import (
 )
 from secureps.flower import post
 from secureps.flower.node_settings import HOLDER, SITE, NodeSettings, objection, policy_of
-from secureps.flower.post import answer, outermost, refusal
+from secureps.flower.post import outermost, refusal
 from secureps.flower.trainer import FORM, AppTrainer, ModelForm
 from secureps.roles.member.settings import MemberSettings
 from secureps.service.environment import Environment, Stores
@@ -77,7 +77,7 @@ def secureps_mod(
     except Exception as error:  # Flower would send its words
         log.exception("the node failed")
         parcel = post.Parcel({"error": f"{type(error).__name__}: the node's log says where"})
-    return answer(message, post.packed(parcel))
+    return Message(post.packed(parcel), reply_to=message)
 
 
 def _refuse_forbidden(message: Message, context: Context) -> None:

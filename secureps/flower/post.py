@@ -122,11 +122,6 @@ _APP = ClientApp.__module__
 _CHAIN = utils.__name__
 
 
-def answer(message: Message, content: RecordDict) -> Message:
-    """The reply to a message."""
-    return Message(content, reply_to=message)
-
-
 def refusal(message: Message, reason: str) -> Message:
     """The reply that says why there is none."""
     return Message(Error(code=REFUSED, reason=reason), reply_to=message)

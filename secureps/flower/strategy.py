@@ -178,8 +178,8 @@ class SecureFedAvg(FedAvg):
             num_rounds: how many versions.
             timeout: seconds without any reply or version, after which it ends with an error.
             train_config, evaluate_config: what nodes are told, beside the plan's settings.
-            evaluate_fn: called with the number and model of each version, here, for example to save
-                it.
+            evaluate_fn: called here with the number and the model of each version, from 0 on;
+                returns metrics or None.
 
         Returns:
             Flower's result; its arrays are the model of the last version.

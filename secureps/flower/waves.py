@@ -355,7 +355,10 @@ class Waves:
             self._servers.relay.came(node.name, node.standing)
 
     def _refuse_failing(self) -> None:
-        """Raises NotReady if every node that is here failed too often: they have one app."""
+        """Raises NotReady if every node that is here failed too often.
+
+        All run the app that the run sent them, so the app itself is at fault.
+        """
         here = [self._nodes[id] for id in self._here if self._nodes[id].name not in self._holders]
         if not here or any(node.failures < TRIES for node in here):
             return

@@ -467,7 +467,6 @@ def _row_blocks(
 
 
 def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
-    """The shape of these rows of a tensor."""
     return spec.shape if rows is None else (rows[1] - rows[0], *spec.shape[1:])
 
 

@@ -143,20 +143,6 @@ def test_a_loop_leaves_frozen_tensors_out(tmp_path: Path, by: str) -> None:
     assert sorted(made[1]) == ["body.weight", "head.bias"]
 
 
-def test_a_loop_that_moves_a_frozen_tensor_is_told(tmp_path: Path) -> None:
-    frozen = Plan(plan(2).section.model_copy(update={"frozen": ("base*",)}))
-    with DiskFederation(frozen, tmp_path, 3, OnBase) as federation:
-        session = joined(federation, initial=OnBase(2).parameters)
-
-        def moves_it() -> None:
-            with session:
-                for model in session:
-                    session.push({name: np.full_like(array, 0.01) for name, array in model.items()})
-
-        with pytest.raises(ScriptFailed, match="base was trained, and the plan has it frozen"):
-            moves_it()
-
-
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "neither delta nor parameters": ({}, "give the delta, or parameters="),
     "both": ({"delta": {}, "parameters": {}}, "give the delta, or parameters="),

@@ -275,15 +275,6 @@ def test_what_no_piece_takes_gets_its_sign_alone(size: int) -> None:
     assert rotated(x, by).tolist() == (-x).tolist()
 
 
-def test_one_large_value_is_spread_and_a_constant_is_gathered_or_hidden_by_signs() -> None:
-    single = np.zeros(LARGEST)
-    single[17] = 32.0
-    by = drawn(LARGEST, 1)
-    assert set(np.abs(rotated(single, by))) == {1.0}
-    constant = np.ones(LARGEST)
-    assert np.abs(rotated(constant, by)).max() < 5  # in units of its deviation, of 1024 values
-
-
 def test_signs_are_bits_the_lowest_first() -> None:
     made = signs(34, np.array([0b101, 0b10], np.uint32))
     assert made[[0, 1, 2, 3, 32, 33]].tolist() == [-1, 1, -1, 1, 1, -1]

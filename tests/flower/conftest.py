@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from flwr.serverapp.strategy import Result
 
 from tests.kits.engine_apps import Tensors, make_app
 from tests.kits.flower_grid import LocalGrid, a_task
@@ -16,10 +18,16 @@ def task() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Tensors:
-    """The model of a run in which nothing goes wrong."""
-    from tests.flower.test_strategy import CLIENTS, play, tensors
+def watched_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LocalGrid, Result]:
+    """A run in which nothing goes wrong, and that tests only look at."""
+    from tests.flower.test_strategy import CLIENTS, play
 
+    folder, grid = tmp_path_factory.mktemp("watched"), LocalGrid.simulated(make_app(), CLIENTS)
     with a_task():
-        folder = tmp_path_factory.mktemp("unharmed")
-        return tensors(play(folder, LocalGrid.simulated(make_app(), CLIENTS)))
+        return folder, grid, play(folder, grid)
+
+
+@pytest.fixture(scope="session")
+def unharmed(watched_run: tuple[Path, LocalGrid, Result]) -> Tensors:
+    """Its model."""
+    return {name: array.numpy() for name, array in watched_run[2].arrays.items()}

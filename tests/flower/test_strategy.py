@@ -118,11 +118,12 @@ def same(one: Tensors, other: Tensors) -> None:
         assert values.tobytes() == other[name].tobytes(), name
 
 
-def test_the_same_bits_as_in_our_own_simulation(tmp_path: Path, unharmed: Tensors) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
-    result = play(tmp_path, grid)
-    same(tensors(result), unharmed)
-    same({name: unharmed[name] for name in sorted(unharmed)}, of_simulation(tmp_path))
+Watched = tuple[Path, LocalGrid, Result]
+
+
+def test_the_same_bits_as_in_our_own_simulation(watched_run: Watched, unharmed: Tensors) -> None:
+    folder, _, result = watched_run
+    same({name: unharmed[name] for name in sorted(unharmed)}, of_simulation(folder))
     assert list(result.arrays) == list(initial())
 
 
@@ -302,19 +303,15 @@ def test_a_founding_wave_that_is_lost_costs_one_message(
 # --- what is sealed, and what is refused ------------------------------------------
 
 
-def test_nothing_of_the_apps_answer_is_in_what_leaves(tmp_path: Path) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
-    play(tmp_path, grid, rounds=1)
-    for node in grid.nodes.values():
+def test_nothing_of_the_apps_answer_is_in_what_leaves(watched_run: Watched) -> None:
+    for node in watched_run[1].nodes.values():
         for reply in node.replies:
             assert set(reply.content) <= {post.MARKER, post.BATCH}
             assert not reply.content.metric_records
 
 
-def test_the_apps_state_is_its_own(tmp_path: Path) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
-    play(tmp_path, grid, rounds=2)
-    for node in grid.nodes.values():
+def test_the_apps_state_is_its_own(watched_run: Watched) -> None:
+    for node in watched_run[1].nodes.values():
         assert dict(node.state) == {"fits": MetricRecord({"n": 2})}
 
 
@@ -689,14 +686,13 @@ def folded(run: Path) -> list[bool]:
 
 
 def test_a_node_that_compacts_in_every_wave_comes_to_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, watched_run: Watched, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = tensors(play(tmp_path / "whole", LocalGrid.simulated(make_app(), CLIENTS)))
-    assert folded(tmp_path / "whole" / "run") == [False] * CLIENTS
+    assert folded(watched_run[0] / "run") == [False] * CLIENTS
     monkeypatch.setattr(one_wave, "LEAST", 1)
     again = tensors(play(tmp_path / "again", LocalGrid.simulated(make_app(), CLIENTS)))
     assert folded(tmp_path / "again" / "run") == [True] * CLIENTS
-    same(again, whole)
+    same(again, unharmed)
 
 
 # --- public numbers ----------------------------------------------------------------

@@ -313,27 +313,18 @@ def test_a_local_tensor_may_have_any_dtype() -> None:
 
 
 def test_digest_covers_everything() -> None:
-    base = build()
+    base, (first, *rest) = build(), SCHEMA.tensors
+    schemas = [
+        (*SCHEMA.tensors[:3], SCHEMA.tensors[4], SCHEMA.tensors[3], SCHEMA.tensors[5]),
+        (dataclasses.replace(first, shape=(3, 5)), *rest),
+        (dataclasses.replace(first, dtype="float64"), *rest),
+    ]
     others = [
         build(block_size=5),
         build(local=[], groups=[("words", "embedding.*"), ("rest", "*")]),
         build(groups=[("word", "embedding.*"), ("rest", "*")]),
         build(groups=[("rest", "body.*"), ("words", "*")]),
-        build(
-            schema=Schema(
-                (*SCHEMA.tensors[:3], SCHEMA.tensors[4], SCHEMA.tensors[3], SCHEMA.tensors[5])
-            )
-        ),
-        build(
-            schema=Schema(
-                (dataclasses.replace(SCHEMA.tensors[0], shape=(3, 5)), *SCHEMA.tensors[1:])
-            )
-        ),
-        build(
-            schema=Schema(
-                (dataclasses.replace(SCHEMA.tensors[0], dtype="float64"), *SCHEMA.tensors[1:])
-            )
-        ),
+        *(build(schema=Schema(tensors)) for tensors in schemas),
     ]
     assert len(base.digest) == 32
     assert base.digest == build().digest

@@ -33,7 +33,7 @@ FORMATTED = ("Struct", "pack", "unpack", "unpack_from", "calcsize")
 """Functions of `struct`, whose format begins with the order."""
 
 STAYS = {
-    "client/integers._digest": "put in order by `ascontiguousarray`",
+    "client/update._digest_of": "put in order by `ascontiguousarray`",
     "buffers.Buffers._lent": "memory of this process",
     "client/flower/records.from_plain": "bytes as an app gave them",
     "client/torch.fit_key": "a digest that this client alone makes",
@@ -43,7 +43,7 @@ STAYS = {
     "crypto/bfv_seal.BfvOpener.pieces": "bytes already",
     "crypto/cipher.Adder.zero": "a total in memory; `total` orders it",
     "crypto/sampling.fill": "whoever asks has its array in a stated order",
-    "device/bits._steps": "bits are compared in one process",
+    "device/encoding._steps": "bits are compared in one process",
     "roles/coordinator/opening.candidates": "sums are compared in one process",
     "run/script/baselines.train_alone": "words of this process's own seed",
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",

@@ -308,21 +308,19 @@ def test_plain_and_bfv_and_killed_clients_give_the_same_model_bit_for_bit(
     assert len(killer.fits) == 6 * 4 + 3, "three fits were done twice"
 
 
-def test_apps_evaluate_inside_the_encryption(tmp_path: Path) -> None:
-    path, told = write(tmp_path, CLIENT_APP), []
+def test_apps_evaluate_inside_the_federation(tmp_path: Path) -> None:
+    path = write(tmp_path, CLIENT_APP)
     evaluation = {"every": 1, "metrics": {"loss": 8.0, "accuracy": 1.0}}
-    for cipher in ("plain", "bfv"):
-        plan = small_plan(cipher, versions=2, local=[], evaluation=evaluation)
-        trainers = {
-            name: Script(path).make({"partition": str(i)}, tmp_path / cipher / name)
-            for i, name in enumerate(client_names(6))
-        }
-        simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / cipher)
-        simulation.run()
-        told.append(metrics_of(simulation))
-    assert told[0] == told[1]
-    assert list(told[0]) == [1, 2]
-    assert 0 < told[0][1]["loss"] < 8.0
+    plan = small_plan(versions=2, local=[], evaluation=evaluation)
+    trainers = {
+        name: Script(path).make({"partition": str(i)}, tmp_path / name)
+        for i, name in enumerate(client_names(6))
+    }
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
+    simulation.run()
+    told = metrics_of(simulation)
+    assert list(told) == [1, 2]
+    assert 0 < told[1]["loss"] < 8.0
 
 
 # --- refusals ---------------------------------------------------------------------
