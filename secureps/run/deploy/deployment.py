@@ -70,12 +70,7 @@ class Request:
 def kubernetes_files(
     request: Request, cluster: Cluster, records: str | None, client_image: str | None
 ) -> dict[str, dict[str, str]]:
-    """The folders of a deployment on Kubernetes: names and texts of their files.
-
-    Raises:
-        ConfigError, PlanRefused: the plan is unsound, or something cannot be in a cluster.
-        KitError: as `party_kits`.
-    """
+    """Makes files for Kubernetes, by folder; raises ConfigError, KitError or PlanRefused."""
     plan, explained = request.read(), _explained(request)
     script = None if request.script is None else (request.script.name, _script(request.script))
     options = request.options()

@@ -182,12 +182,7 @@ def default_root(plan: Plan) -> Path:
 
 
 def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolder:
-    """Makes the folder of a run, with a kit for all parties.
-
-    Raises:
-        ConfigError: the folder holds something.
-        KitError, OperatorError: the disk refuses.
-    """
+    """Makes the folder of a run, with a kit for all; raises ConfigError if it holds something."""
     folder = RunFolder(root.resolve())
     new_folder(root)
     try:

@@ -300,11 +300,9 @@ class Watch:
             self._unkept = True
 
     def until_over(self) -> Outcome:
-        """Watches until the run has finished, or cannot go on.
+        """Watches until the run has finished; raises OperatorError if it cannot go on.
 
-        Raises:
-            OperatorError: a server died too often; or clients failed for good, and too few are left
-                (ScriptFailed, if it was their script).
+        If too few clients are left because their script failed, that is ScriptFailed.
         """
         pause = self._look()
         while not (finished := self._finished()):
