@@ -162,7 +162,6 @@ def _explained(request: Request) -> Sized | None:
 
 
 def _needs(sized: Sized | None, copies: bool = False) -> Needs:
-    """What parties take; `copies`: servers copy checkpoints to a store besides."""
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe is one more process
     more = STORE_BYTES if copies else 0
     if sized is None:

@@ -259,7 +259,6 @@ def _volumes(pod: Pod) -> list[Manifest]:
 
 
 def _prepare(pod: Pod) -> str:
-    """What makes a kit and a run's folder of what is mounted, before every start."""
     places = {
         "data": DATA,
         "keys": KEYS,

@@ -191,7 +191,6 @@ class Simulation:
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def close(self) -> None:
-        """Closes all journals; nothing is played any more."""
         for stores in self._stores.values():
             stores.journal.close()
 
@@ -251,7 +250,6 @@ class Simulation:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator's machine, to be read only."""
         machine = self.parties[self.ruler].machine
         assert isinstance(machine, Coordinator)
         return machine

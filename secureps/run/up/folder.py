@@ -223,7 +223,6 @@ def write_pair(
 
 
 def _checkpoints(folder: RunFolder, copies: str | None) -> dict[str, str]:
-    """Where a server keeps checkpoints, and the URL that it copies them to, if any."""
     own = {"checkpoints": str(folder.checkpoints)}
     return own if copies is None else {**own, "checkpoint_copies": copies}
 

@@ -55,7 +55,6 @@ class ResumeState:
 
     @classmethod
     def read(cls, folder: RunFolder) -> ResumeState:
-        """Reads the file, if there is one; ConfigError if it cannot be read."""
         path = folder.report / "sofar.json"
         try:
             record = json.loads(path.read_text())
@@ -457,7 +456,6 @@ class Watch:
         )
 
     def _spent(self, status: Status) -> float:
-        """The largest epsilon of a client, for the newest versions."""
         spent = self._metrics.totals.coordinators
         newest = [spent(SPENT, group.name, group.version) for group in status.groups]
         known = [epsilon for epsilon in newest if epsilon is not None]
