@@ -48,13 +48,7 @@ def as_coordinator(
     insecure: bool,
     passphrase_fd: int | None,
 ) -> Iterator[StatusClient]:
-    """Asks a coordinator with its own key, from the options of the command line.
-
-    Raises:
-        ConfigError: as `run.status.find`.
-        OperatorError: no coordinator answers for that folder now.
-        KitError: the coordinator's key is not in the kit.
-    """
+    """Asks a coordinator with its own key; raises OperatorError if no such run is played."""
     from secureps.messages.run import COORDINATOR
     from secureps.run.status import find
 

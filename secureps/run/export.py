@@ -59,12 +59,7 @@ def read_model(directory: Path) -> Model:
 
 
 def newest_model(checkpoints: checkpoint.Root) -> Model:
-    """The model of the newest whole checkpoint.
-
-    Raises:
-        DamagedStore: there are checkpoints, and none is whole.
-        OperatorError: there is none at all.
-    """
+    """Reads the newest whole model; raises DamagedStore or, without a checkpoint, OperatorError."""
     return _assemble(*checkpoint.latest_good(checkpoints))
 
 

@@ -26,11 +26,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 def founding_schema(plan: Plan, made: Schema) -> Schema:
-    """Returns the schema that a run begins from: the plan's file's, else the script's model's.
-
-    Raises:
-        ConfigError: the file's model is not the script's; or as `initial_schema`.
-    """
+    """The schema of the plan's file, else the script's; raises ConfigError if the two differ."""
     found = initial_schema(plan)
     if found is None:
         return made
@@ -107,12 +103,7 @@ def read_values(texts: Iterable[str]) -> Values | None:
 
 
 def sizes_of(plan: Plan, values: Values) -> dict[str, int]:
-    """How many values each group has, a table's row-blocks one by one.
-
-    Raises:
-        ConfigError: it is not said of every group, or there is no such group, or a table's values
-            are not so many for each row.
-    """
+    """Counts the values of each group or row-block; raises ConfigError if the plan has others."""
     sections = {group.name: group for group in plan.section.group}
     if isinstance(values, int):
         if len(sections) > 1:

@@ -28,12 +28,7 @@ PATIENCE = 1.0
 
 
 def new_folder(root: Path) -> None:
-    """Makes a folder for a run, a report or a study; refuses one that is not empty.
-
-    Raises:
-        ConfigError: it holds something, and what.
-        OperatorError: the disk refuses.
-    """
+    """Makes a folder for a run, a report or a study; raises ConfigError that says what it holds."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         there = {path.name for path in root.iterdir()}
@@ -51,9 +46,7 @@ def new_folder(root: Path) -> None:
 def claimed(root: Path) -> Iterator[None]:
     """Locks a run's folder while the `with` lasts: two plays would write the same journals.
 
-    Raises:
-        OperatorError: somebody plays it, a party of an earlier play still runs, or its disk has no
-            locks.
+    Raises OperatorError if somebody plays it, an earlier party still runs, or there are no locks.
     """
     handle = file_lock.open_lock(root / "lock")
     try:

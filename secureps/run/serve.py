@@ -200,7 +200,6 @@ def _run(
     listener: Serve | None = None,
     listen: str = "",
 ) -> Halt:
-    """Runs a party with its metrics, which have a port of their own if the file names one."""
     section, metrics = serving.section, Metrics()
     copies = None
     if serving.copies is not None:

@@ -67,7 +67,6 @@ def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
 
 
 def _of_unread(verdict: Verdict, plan: Plan) -> Verdict:
-    """The verdict on a digest that covers a file which was not fetched: it refuses the plan."""
     objection = (
         f"the plan's digest is unknown: initial lies on another machine, {plan.section.initial}, "
         "and was not fetched; --fetch fetches it"

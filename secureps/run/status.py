@@ -52,12 +52,7 @@ class StatusTarget:
 
     @contextmanager
     def client(self) -> Iterator[StatusClient]:
-        """Connects for a `with`.
-
-        Raises:
-            OperatorError: the coordinator of this folder is being started.
-            KitError: nobody can ask with this kit.
-        """
+        """Connects for a `with`; raises OperatorError before the coordinator listens."""
         from secureps.run.status_client import StatusClient
         from secureps.store.kit_files import Passphrases
 
@@ -92,12 +87,7 @@ def find(
 
 
 def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> None:
-    """Shows the status of a run, once or until it is over; of one that nobody plays, its last.
-
-    Raises:
-        OperatorError, KitError: as `StatusTarget.client`.
-        PeerError: the coordinator does not answer.
-    """
+    """Shows the status of a run, once or until it is over; of one that nobody plays, its last."""
     why = whom.why_silent()
     if whom.folder is not None and why:
         _tell_end(whom.folder, why, as_json, console)

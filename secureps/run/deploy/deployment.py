@@ -70,12 +70,7 @@ class Request:
 def kubernetes_files(
     request: Request, cluster: Cluster, records: str | None, client_image: str | None
 ) -> dict[str, dict[str, str]]:
-    """The folders of a deployment on Kubernetes: names and texts of their files.
-
-    Raises:
-        ConfigError, PlanRefused: the plan is unsound, or something cannot be in a cluster.
-        KitError: as `party_kits`.
-    """
+    """Makes files for Kubernetes, by folder; raises ConfigError, KitError or PlanRefused."""
     plan, explained = request.read(), _explained(request)
     script = None if request.script is None else (request.script.name, _script(request.script))
     options = request.options()
@@ -167,7 +162,6 @@ def _explained(request: Request) -> Sized | None:
 
 
 def _needs(sized: Sized | None, copies: bool = False) -> Needs:
-    """What parties take; `copies`: servers copy checkpoints to a store besides."""
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe is one more process
     more = STORE_BYTES if copies else 0
     if sized is None:

@@ -220,7 +220,6 @@ class _Party:
 
     @property
     def _place(self) -> str:
-        """What it is dialled as: its name, but for a standby."""
         return STANDBY if self.name == STANDBY else self.kit.name
 
     @property
@@ -328,7 +327,6 @@ def _monitoring(
 
 
 def _placed(files: Folder, cluster: Cluster) -> Folder:
-    """The files of a folder with their namespace, which comes first."""
     policies = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     space: Manifest = {
         "apiVersion": "v1",

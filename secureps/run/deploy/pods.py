@@ -172,6 +172,7 @@ def _spec(pod: Pod) -> Manifest:
     shared = [_mount(folder or "public", path) for folder, path in SHARED.items()]
     mounts = [_mount("data", DATA, False), _mount("tmp", "/tmp", False), *shared]
     records = [] if pod.records is None else [_mount("records", RECORDS)]
+    ports = [{"name": name, "containerPort": number} for name, number in pod.ports]
     main = _container(pod, pod.kit.role, pod.command, pod.environment)
     if pod.secret is not None:  # what `env` has stands before it
         main["envFrom"] = [{"secretRef": {"name": pod.secret}}]
@@ -195,7 +196,7 @@ def _spec(pod: Pod) -> Manifest:
         "containers": [
             {
                 **main,
-                **({"ports": [_port(*port) for port in pod.ports]} if pod.ports else {}),
+                **({"ports": ports} if ports else {}),
                 **(pod.probes or {}),
                 "volumeMounts": [*mounts, _mount("config", CONFIG), *records],
             }
@@ -242,10 +243,6 @@ def _mount(name: str, path: str, read_only: bool = True) -> Manifest:
     return made | ({"readOnly": True} if read_only else {})
 
 
-def _port(name: str, number: int) -> Manifest:
-    return {"name": name, "containerPort": number}
-
-
 def _volumes(pod: Pod) -> list[Manifest]:
     shared = [folder or "public" for folder in SHARED]
     maps: list[Manifest] = [
@@ -262,7 +259,6 @@ def _volumes(pod: Pod) -> list[Manifest]:
 
 
 def _prepare(pod: Pod) -> str:
-    """What makes a kit and a run's folder of what is mounted, before every start."""
     places = {
         "data": DATA,
         "keys": KEYS,

@@ -175,7 +175,6 @@ def _refuse_unfit(batch: Batch, parties: Mapping[str, Role]) -> None:
 
 
 def _serving(parties: Mapping[str, Role]) -> list[str]:
-    """Who is in the aggregator's job, the coordinator first."""
     shards = [name for name, role in parties.items() if role == "shard"]
     coordinator = [name for name, role in parties.items() if role == "coordinator"]
     if shards and not coordinator:
@@ -204,7 +203,6 @@ def _settings(
 
 
 def _aggregator(batch: Batch, serving: Sequence[str], needs: Needs) -> str:
-    """Coordinator and shards in one job, on one node."""
     shards = [f"{name}.toml" for name in serving if name != "coordinator"]
     body = _AGGREGATOR.format(
         shards=" ".join(shards),

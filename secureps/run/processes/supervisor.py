@@ -152,7 +152,6 @@ class Supervisor:
         return None if code is None else _how(code)
 
     def expect_end(self) -> None:
-        """Allows every process to finish from now on."""
         self._ending = True
 
     def starting(self) -> bool:

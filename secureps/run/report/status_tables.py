@@ -73,16 +73,12 @@ def show_fitting(status: Status, console: Console) -> None:
     """Prints as much as the terminal has room for, beginning with clients in trouble."""
     room = max(console.height - 2, 1)  # a line below for what else there is to say, and the cursor
     parts = list(tables(status))
-    over = sum(_height(part, console) for part in parts) - room
+    over = sum(len(console.render_lines(part)) for part in parts) - room
     if over > 0:
         rows = max(len(status.members) - over - 1, 1)
         parts = list(tables(status, rows))
     for each in [row for part in parts for row in _rows(part, console)][:room]:
         console.print(each, soft_wrap=True)
-
-
-def _height(part: Table | Text, console: Console) -> int:
-    return len(console.render_lines(part))
 
 
 def _rows(part: Table | Text, console: Console) -> Iterable[Text]:

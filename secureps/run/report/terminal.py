@@ -89,7 +89,6 @@ class Progress:
         self._console.print(Text(text, style), soft_wrap=True)
 
     def doing(self, text: str) -> None:
-        """Shows a text, while there is no view to show."""
         if self._live is None:
             self.say(text)
         else:

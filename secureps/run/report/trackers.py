@@ -47,11 +47,7 @@ class Extras:
         return Extras(None if tensorboard is None else tensorboard.resolve(), mlflow)
 
     def require(self, heading: Heading) -> None:
-        """Refuses sinks that cannot be written, before a run begins.
-
-        Raises:
-            ConfigError: a package is not installed, or another run's events are in the way.
-        """
+        """Raises ConfigError if a package is absent, or another run's events are in the way."""
         if self.tensorboard is not None:
             _import("tensorboard", "tensorboard.summary.writer.event_file_writer")
             run = _events(heading, self.tensorboard)
@@ -84,11 +80,7 @@ class Heading:
 
 
 def open_sinks(heading: Heading, metrics: Path, extras: Extras) -> tuple[Sink, ...]:
-    """Opens the sink of JSON lines in the file `metrics`, and those of `extras`.
-
-    Raises:
-        ConfigError: as `Extras.require`, or a package refuses, and why.
-    """
+    """Opens the sink of JSON lines in `metrics`, and those of `extras`; raises ConfigError."""
     extras.require(heading)
     sinks: list[Sink] = [JsonLines(metrics)]
     folder, where = extras.tensorboard, extras.mlflow

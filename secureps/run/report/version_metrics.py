@@ -123,7 +123,6 @@ class Totals:
         return Counter(party for _, party in self._arrived())
 
     def _arrived(self) -> Iterator[tuple[str, str]]:
-        """The group and the client of each update of the model that arrived."""
         for (group, _), figures in self._figures.items():
             for party, _, name in figures:
                 if name == UP and group != EVALUATION:
@@ -198,7 +197,6 @@ class Line:
         return record
 
     def scalars(self) -> dict[str, float]:
-        """Every finite number by its name, for programs that draw charts."""
         named = {**self.scores, **self._federated, **self.figures}
         if self.epsilon is not None:
             named["epsilon"] = self.epsilon
@@ -390,7 +388,6 @@ class JsonLines:
         self._lines: dict[At, str] = {}
 
     def add(self, line: Line) -> None:
-        """Appends the line of a new version, or rewrites the file with a changed one."""
         append = line.at not in self._lines and (bool(self._lines) or not self._path.exists())
         self._lines[line.at] = json.dumps(line.record()) + "\n"
         if append:

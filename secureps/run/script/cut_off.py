@@ -51,11 +51,9 @@ Arrays = dict[str, NDArray[Any]]
 def cut_off(
     script: Path, settings: Mapping[str, Setting], state: Path, name: str
 ) -> Iterator[Trainer]:
-    """The trainer of a script that has no network while the `with` lasts.
+    """Makes the trainer of a script that has no network while the `with` lasts.
 
-    Raises:
-        ConfigError: this system lets no process leave the network.
-        SecurepsError: the script makes no trainer.
+    Raises ConfigError if this system lets no process leave the network, or the script's error.
     """
     if not hasattr(os, "fork"):  # nor could it be handed a socket
         raise _unable(f"{sys.platform} has no network namespaces")

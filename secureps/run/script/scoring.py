@@ -166,7 +166,6 @@ class Look:
             return plan.touched(touched_rows(trainer, self.schema))
 
     def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
-        """The initial values of the plan's local and frozen tensors."""
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}
 
     def personal(self, plan: Plan) -> bool:

@@ -133,8 +133,10 @@ class Play:
             Conditions(
                 delay=self._delay,
                 late=frozenset(self._away),
-                meter=self._meter,
-                adding=self._adding,
+                meter=lambda name: self._watch if name == COORDINATOR else Meter(),
+                adding=lambda shard, blocks: self._links.adding(
+                    shard, blocks, self.simulation.loop.now()
+                ),
                 idle=True,
             ),
             initial,
@@ -170,9 +172,6 @@ class Play:
         with seldom_collected() as settled:
             self.simulation.run(until)
         self._gather()
-
-    def _meter(self, name: str) -> Meter:
-        return self._watch if name == COORDINATOR else Meter()
 
     def _gather(self) -> None:
         coordinator = self.simulation.coordinator
@@ -300,6 +299,3 @@ class Play:
             own = self.scenario
             return own.delays.version_seconds(own.section.seed, message.group, message.version)
         return self._links.between(sender, to, message, self.simulation.loop.now())
-
-    def _adding(self, shard: str, blocks: int) -> float:
-        return self._links.adding(shard, blocks, self.simulation.loop.now())

@@ -70,7 +70,6 @@ class RayCluster:
         self._sent: dict[bytes, Any] = {}
 
     def begin(self, order: bytes, tensors: bytes, after: Any) -> tuple[Any, Any]:
-        """Begins a call; sends equal tensors once."""
         name = payload_digest(tensors)
         there = self._sent.pop(name, None)
         self._sent[name] = self._ray.put(tensors) if there is None else there

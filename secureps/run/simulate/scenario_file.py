@@ -42,7 +42,6 @@ class Scenario:
 
     @property
     def stays(self) -> dict[str, StaySection]:
-        """The stays of clients that come late or leave, by name."""
         names, stays = self.clients, self.section.stay
         return {names[s.first + k]: s for s in stays for k in range(s.count)}
 
@@ -126,7 +125,6 @@ def _records(plan: Plan) -> tuple[int, ...]:
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:
-    """Refuses stays that end before they begin, or of unknown clients (ConfigError)."""
     taken = set[int]()
     for number, stay in enumerate(section.stay, 1):
         own = range(stay.first, stay.first + stay.count)
@@ -142,7 +140,6 @@ def _refuse_stays(section: ScenarioSection, path: Path) -> None:
 
 
 def _refuse_unknown_shards(section: ScenarioSection, plans: Iterable[Plan], path: Path) -> None:
-    """Refuses factors of shards that none of its plans has at any time (ConfigError)."""
     known = shard_names(max(plan.section.most_shards for plan in plans))
     for name in section.shards.slow:
         if name not in known:

@@ -77,12 +77,7 @@ def simulate(
 
 
 def _copying(url: str, folder: Path) -> CheckpointCopies:
-    """What copies the checkpoints of a report's folder to a place of its own below a URL.
-
-    Raises:
-        ConfigError: the URL is none, or the place has something of another run.
-        DiskFailed: the store refuses, or cannot be reached.
-    """
+    """Makes copies below a URL, at an empty place; raises ConfigError or DiskFailed."""
     with naming("--copies", ConfigError):
         store = ObjectStore(f"{url.rstrip('/')}/{folder.resolve().name}/checkpoints")
         if store.sizes():

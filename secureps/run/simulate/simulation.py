@@ -191,7 +191,6 @@ class Simulation:
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def close(self) -> None:
-        """Closes all journals; nothing is played any more."""
         for stores in self._stores.values():
             stores.journal.close()
 
@@ -205,7 +204,8 @@ class Simulation:
         """
         if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
             self.refuse_failed()
-            self._refuse_left()
+            for error in self.left.values():  # the others wait for it in vain
+                raise error
             over = "after the end of the run, " if self.coordinator.federation.finished else ""
             raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
         for name in self._failed:  # of who was killed since nobody hears
@@ -216,11 +216,6 @@ class Simulation:
         federation = self.coordinator.federation
         if federation.finished and federation.failure:
             raise from_wire(federation.failure, federation.finished, None)
-
-    def _refuse_left(self) -> None:
-        """Raises the error of the first client that left; the others wait for it in vain."""
-        for error in self.left.values():
-            raise error
 
     @property
     def left(self) -> dict[str, SecurepsError]:
@@ -234,7 +229,8 @@ class Simulation:
         if halted.exception() is None and halted.result().reason in (ALONE, TAKES_OVER):
             self.loop.call_later(0.0, lambda: self._again(name))  # as its process does
             return
-        if halted.exception() is not None or self._complains(name, halted.result()):
+        stops = name not in self._cast.trainers  # the run goes on without a client
+        if halted.exception() is not None or (stops and halted.result().error is not None):
             self._failed.add(name)
 
     def _again(self, name: str) -> None:
@@ -243,10 +239,6 @@ class Simulation:
                 self.ruler = name
             self.kill(name)
             self.start(name)
-
-    def _complains(self, name: str, halt: Halt) -> bool:
-        """Whether the run cannot go on without this party; it can without a client."""
-        return halt.error is not None and name not in self._cast.trainers
 
     def _over(self) -> bool:
         return bool(self.coordinator.federation.finished) and all(
@@ -258,7 +250,6 @@ class Simulation:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator's machine, to be read only."""
         machine = self.parties[self.ruler].machine
         assert isinstance(machine, Coordinator)
         return machine

@@ -112,7 +112,6 @@ class Outcome:
 
     @property
     def versions(self) -> int:
-        """The number of versions made to the target, or to the end."""
         until = [p for p in self.points if self.reached is None or p.seconds <= self.reached]
         return until[-1].version if until else 0
 
@@ -239,7 +238,6 @@ def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
 
 
 def _founded(scenario: Scenario, job: Trial | Comparison, folder: str) -> Scenario:
-    """The scenario with a ServerApp's decisions for the candidate's plan, under the job's seed."""
     variant = job.candidate.variant
     founding = scenario.founding(scenario.plans[variant], job.seed)
     if founding is None:
@@ -369,7 +367,6 @@ class StudyResults:
         self.cpu = 0.0
 
     def take(self, job: Trial | Comparison, result: Outcome | Likeness) -> str:
-        """Takes a result; returns it in words."""
         self.cpu += result.cpu
         name = job.candidate.variant
         if isinstance(result, Likeness):

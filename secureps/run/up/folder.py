@@ -182,12 +182,7 @@ def default_root(plan: Plan) -> Path:
 
 
 def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolder:
-    """Makes the folder of a run, with a kit for all parties.
-
-    Raises:
-        ConfigError: the folder holds something.
-        KitError, OperatorError: the disk refuses.
-    """
+    """Makes the folder of a run, with a kit for all; raises ConfigError if it holds something."""
     folder = RunFolder(root.resolve())
     new_folder(root)
     try:
@@ -228,7 +223,6 @@ def write_pair(
 
 
 def _checkpoints(folder: RunFolder, copies: str | None) -> dict[str, str]:
-    """Where a server keeps checkpoints, and the URL that it copies them to, if any."""
     own = {"checkpoints": str(folder.checkpoints)}
     return own if copies is None else {**own, "checkpoint_copies": copies}
 

@@ -57,6 +57,10 @@ def bring(
     if name not in roster:
         issue(folder.kit, "shard", name)
     wait = partial(_await, pause=pause, clock=clock)
+
+    def here(status: Status) -> bool:
+        return name in [shard.name for shard in status.shards]
+
     # who asks is on the coordinator's roster
     with closing(StatusClient(folder.kit, name, folder.server)) as own:
         status = wait(own.status, lambda status: True, f"{name} is not on its roster yet")
@@ -68,11 +72,7 @@ def bring(
             settings = read_toml(folder.config(like))
             write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
         log = folder.logs / f"{name}.log"
-        return wait(own.status, lambda status: _here(status, name), f"it has not come; see {log}")
-
-
-def _here(status: Status, name: str) -> bool:
-    return name in [shard.name for shard in status.shards]
+        return wait(own.status, here, f"it has not come; see {log}")
 
 
 def _await(

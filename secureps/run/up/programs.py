@@ -109,7 +109,6 @@ class Programs:
 
     @property
     def script(self) -> Path:
-        """The data holders' script, relative to the plan's file."""
         return (self.order.plan.parent / self.federation.script).resolve()
 
     @property
@@ -207,7 +206,6 @@ class Programs:
     def _start_coordinator(
         self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...]
     ) -> str:
-        """Starts it, and its standby if it has one; returns its address, or those of both."""
         own = (self.folder, self.order.plan.parent, self.copies)
         if not pair:
             write_coordinator(*own)

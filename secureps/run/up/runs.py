@@ -38,7 +38,7 @@ class Run:
     """A run in its folder.
 
     Args:
-        folder: it lies in; name: of its plan; began: seconds since 1970.
+        began: seconds since 1970.
         made, wanted: the newest version of every group, -1 before the first, and the last.
         score: of the final model on held-out records; measure: what it counts.
         standing: why it is over, or what it is about.
@@ -185,8 +185,7 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
 
     Raises:
         ConfigError: no folder of a run.
-        OperatorError: the process is not known, is another user's, or has not ended after so many
-            seconds.
+        OperatorError: the process is unknown, another user's, or still there after so many seconds.
     """
     folder = RunFolder(root.resolve())
     Origin.read(folder)

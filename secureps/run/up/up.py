@@ -378,13 +378,11 @@ def _summary(
 
 
 def _updates(outcome: Outcome) -> dict[str, int]:
-    """How many updates of each client arrived; those of which no figures came are included."""
     arrived = outcome.totals.updates_by_party()
     return {m.name: max(arrived[m.name], m.submissions) for m in outcome.members}
 
 
 def _lost(outcome: Outcome) -> tuple[str, ...]:
-    """A note if figures, which nobody journals, went with a process that ended."""
     lost = sum(_updates(outcome).values()) - outcome.totals.updates().total()
     return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()
 

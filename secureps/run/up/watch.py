@@ -55,7 +55,6 @@ class ResumeState:
 
     @classmethod
     def read(cls, folder: RunFolder) -> ResumeState:
-        """Reads the file, if there is one; ConfigError if it cannot be read."""
         path = folder.report / "sofar.json"
         try:
             record = json.loads(path.read_text())
@@ -300,11 +299,9 @@ class Watch:
             self._unkept = True
 
     def until_over(self) -> Outcome:
-        """Watches until the run has finished, or cannot go on.
+        """Watches until the run has finished; raises OperatorError if it cannot go on.
 
-        Raises:
-            OperatorError: a server died too often; or clients failed for good, and too few are left
-                (ScriptFailed, if it was their script).
+        If too few clients are left because their script failed, that is ScriptFailed.
         """
         pause = self._look()
         while not (finished := self._finished()):
@@ -459,7 +456,6 @@ class Watch:
         )
 
     def _spent(self, status: Status) -> float:
-        """The largest epsilon of a client, for the newest versions."""
         spent = self._metrics.totals.coordinators
         newest = [spent(SPENT, group.name, group.version) for group in status.groups]
         known = [epsilon for epsilon in newest if epsilon is not None]

@@ -36,6 +36,8 @@ from tests.kits.command import INSECURE, run
 from tests.kits.federations import same
 from tests.kits.nursery import ROOT, supervise_children
 
+pytestmark = pytest.mark.timeout(120)
+
 UNSAFE = "unsafe seed: no privacy"
 SEEDED = ("--unsafe-seed", "5", INSECURE)
 SCRIPT = ROOT / "clients" / "digits_torch.py"
@@ -207,7 +209,6 @@ def simulate_scenario(patch: pytest.MonkeyPatch, folder: Path, text: str) -> Non
     assert run(patch, "simulate", scenario, "--out", folder / "simulated") == 0
 
 
-@pytest.mark.timeout(120)
 def test_a_flower_app_joins_and_its_holders_judge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +283,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.timeout(120)
 def test_spent_budgets_end_the_run_before_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -310,7 +310,6 @@ def test_spent_budgets_end_the_run_before_its_time(
     assert not processes(tmp_path / "run")
 
 
-@pytest.mark.timeout(120)
 def test_a_stop_leaves_nothing_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,7 +327,6 @@ def test_a_stop_leaves_nothing_over(
     assert not processes(out)
 
 
-@pytest.mark.timeout(120)
 def test_up_that_is_killed_leaves_nothing_over_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,7 +346,6 @@ def test_up_that_is_killed_leaves_nothing_over_either(
     assert "stopped; secureps resume goes on" in capsys.readouterr().out
 
 
-@pytest.mark.timeout(120)
 def test_a_script_that_fails_again_and_again_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,7 +388,6 @@ def make(settings):
 """
 
 
-@pytest.mark.timeout(120)
 def test_a_run_in_which_no_client_has_examples_fails_and_goes_on_once_that_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -445,7 +441,6 @@ def make(settings):
 """
 
 
-@pytest.mark.timeout(120)
 def test_the_run_goes_on_without_a_client_that_fails_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -493,7 +488,6 @@ def make_evaluator(settings):
 """It has no run_client at its end, either."""
 
 
-@pytest.mark.timeout(120)
 def test_an_evaluation_that_aborts_natively_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -514,7 +508,6 @@ def test_an_evaluation_that_aborts_natively_ends_no_run(
     assert any(note in each for each in summary["baselines"]["notes"])
 
 
-@pytest.mark.timeout(120)
 def test_a_script_that_aborts_when_it_is_looked_at_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -599,7 +592,6 @@ def full(*given: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "sofar.json")
 
 
-@pytest.mark.timeout(120)
 def test_a_disk_that_is_full_loses_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -625,7 +617,6 @@ def test_a_disk_that_is_full_loses_no_model(
     assert (out / "report" / "summary.json").exists()
 
 
-@pytest.mark.timeout(120)
 def test_a_run_outlives_its_own_output(tmp_path: Path) -> None:
     out, plan = tmp_path / "run", tmp_path / "plan.toml"
     plan.write_text(UNACCOUNTED.format(cipher="plain", script=WALKERS))
