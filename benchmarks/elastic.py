@@ -1,11 +1,8 @@
-"""What policies of `[scaling]` make of servers whose load changes, in virtual time.
+"""Compares the policies of `[scaling]` on servers whose load changes, in virtual time.
 
-Two scenarios are for choosing by; the others, kept apart from them, are what is reported: bursts of
-clients, slow links of the shards, stragglers, clients that leave. Each is played under every policy
-with the same seeds. "updates/s" is the reward as `policy.scaling.observation` has it, of the whole
-run, what moves cost included: updates that are part of versions, a second, times the part of what
-was asked for that is. "gain" is to the policy `rule` under the same seed, with the 95 % interval of
-the mean over seeds (Student's t of the logarithms).
+Two scenarios are for choosing numbers by; the others are what is reported. "updates/s" is the
+reward of `policy.scaling.observation` over the whole run; "gain" is its ratio to the policy `rule`
+under the same seed, with the 95 % interval of the mean over seeds (Student's t of the logarithms).
 """
 
 from __future__ import annotations

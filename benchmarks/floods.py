@@ -1,11 +1,8 @@
 """Does a run go on while somebody floods its servers? Versions a second before, during and after.
 
-Against real servers under TLS, with clients that train nothing; one flood after another. A flood
-without a key opens connections to every server, and leaves their handshakes in every way; a flood
-with a client's or a key holder's keys leaves its own calls undone, as many as it likes, and no
-version is made without what one of these clients, or that holder's fellows, send themselves
-meanwhile. Beside the speeds stands the most memory that a server had in each of the three; it ends
-with an error if a flood took a server more than FLAT.
+Real servers under TLS, clients that train nothing, one flood after another. A flood without a key
+opens connections and leaves their handshakes in every way; a flood with a client's or a key
+holder's keys leaves its own calls undone. It fails if a flood took a server more than FLAT memory.
 """
 
 from __future__ import annotations

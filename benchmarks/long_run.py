@@ -1,12 +1,10 @@
 """How large are journals after 10,000 versions, and how soon do parties start from them?
 
-A whole federation in virtual time: a coordinator, two shards and three clients, with the machines,
-workers and journals of real processes. The model has nine values and training costs nothing, so
-that minutes are enough; each record is protected, so that the privacy ledger grows all the while,
-as it must. On the way every state folder is copied as `secureps backup` copies it, and each party
-starts from its copy: bytes of the journal (`journal_sizes`), the seconds of the start, by the
-clock and of CPU, and the most CPU for which a compaction kept its loop by then. Journals lie in
-memory where the system has /dev/shm, for nobody waits for a disk here.
+A whole federation in virtual time: a coordinator, two shards and three clients with the machines,
+workers and journals of real processes. The model has nine values and training costs nothing; each
+record is protected, so that the privacy ledger grows all the while. Every state folder is copied as
+`secureps backup` copies it, and each party starts from its copy. Journals lie in memory where the
+system has /dev/shm.
 """
 
 from __future__ import annotations

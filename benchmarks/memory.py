@@ -1,12 +1,8 @@
 """How much memory do a shard and a client need, and does `secureps check` say so?
 
-"large": 100M values, two clients, one version: peaks beside goals. "crowds": runs with 5, 20 and 50
-clients of a million values, with a model that is next to nothing and with one of four million:
-what grows with the clients, and what with the model. A shard takes blocks one at a time, spools
-them to disk and adds them one at a time, so what it holds besides its model is what its threads
-are taking in: at most `run.serve.IN_FLIGHT_BYTES`, whoever sends it.
-`tests/processes/test_shard_memory.py` asserts both, the bound and the prediction. `python -m
-benchmarks.memory large` measures the one alone.
+"large": 100M values, two clients, one version: peaks beside goals. "crowds": 5, 20 and 50 clients
+with models of next to nothing, one million and four million values: what grows with the clients,
+and what with the model. `tests/processes/test_shard_memory.py` asserts both.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """What a version costs the coordinator, and a key holder, where all receipts come at once.
 
-Workers of a cluster end at the same time, and their receipts wait in line for the coordinator: it
-takes in, journals and passes on many together. On a machine whose few cores the clients share they
-come one by one, and each costs a transaction, and calls, of its own. So trainings are held until
-everybody is invited; then the coordinator's process is stopped (SIGSTOP) until all clients have
-done what they can without it, and goes on with all receipts before it. Its CPU is read from then
-until everybody waits for the next training. The differences of three federations tell what a
-client, a shard and a version cost.
+A cluster's receipts come together, but clients that share a few cores send theirs one by one. So
+the coordinator's process is stopped (SIGSTOP) until all clients have sent, and then continues; its
+CPU is read from then until everybody waits for the next training. The differences of three
+federations tell what a client, a shard and a version cost.
 
     python -m benchmarks.receipts [--versions N]
 """

@@ -1,11 +1,8 @@
 """Does CPU a value stay the same with more shards and more clients?
 
 "flat": real servers on loopback with TLS, and clients whose training costs next to nothing, in five
-processes, since a hundred of their own do not fit; CPU seconds of all processes of a version, by
-party, for each value of each client, at 1, 2, 4 and 8 shards and at 5, 20 and 100 clients. All take
-turns, so that what else the machine does is in all of them; ratios are to 2 shards and 5 clients.
-"large" is the same of an update of ResNet-152's size (60M values), for 5 clients: what a shard
-costs whatever its blocks is shared by more values there, and blocks are as many with each.
+processes; CPU seconds of all processes, by party, for each value of each client. All cases take
+turns; ratios are to 2 shards and 5 clients. "large": the same with 60M values and 5 clients.
 
     python -m benchmarks.scaling [--values N] [--turns N]
     python -m benchmarks.scaling large [--turns N]

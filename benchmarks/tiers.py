@@ -1,12 +1,9 @@
 """Pulls of a table of which a part fits in a shard's memory, beside one that has all in memory.
 
-Two shards are `secureps serve` with the same table, 256 KiB a row-block. One has all of it in its
-process. The other has `memory`, so that its versions lie in their files, and is in a memory cgroup
-with so much for all that it takes beyond its program: files and buffers. Three clients, processes
-of their own on the same cores, ask by gRPC over TLS 1.3 for row-blocks under Zipf's law (exponent
-1.1), all at once, and look at every payload's digest. The shards take turns, so that other load of
-the machine meets both. No coordinator is there: a shard serves what its journal has. CPU is the
-shard's process alone, by the kernel's count.
+Two shards serve the same table. One holds it in its process; the other's versions lie in files, and
+its memory cgroup bounds files and buffers together. Three clients, processes of their own, ask over
+TLS for row-blocks under Zipf's law (exponent 1.1) and check every payload's digest; the shards take
+turns. There is no coordinator. CPU is the shard's process alone, by the kernel's count.
 
     python -m benchmarks.tiers
     python -m benchmarks.tiers --table 64 --memory 32 --turns 1 --pulls 600   # ten seconds
