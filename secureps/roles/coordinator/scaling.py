@@ -51,11 +51,12 @@ from secureps.roles.coordinator import resharding, termination
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import BY_ITSELF
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.shard.memory_report import MEMORY
 from secureps.wording import counted
 
 UP, DOWN = "network_seconds", "pulling_seconds"
 """What clients say of an update's way, and of the model's (`roles.member`)."""
+MEMORY = "memory_bytes"
+"""What a shard says of what it may have in memory (`roles.shard.memory_report`)."""
 NEWEST = 16
 """Rounds that are kept, and waits for each shard."""
 LATE = 0.05
