@@ -89,10 +89,5 @@ def check(server: str, table: Allowed, roster: Roster, sender: str, message: obj
     role: Role = "coordinator" if sender == COORDINATOR else roster.find(sender).role
     kind = type(message)
     if kind not in table[role]:
-        raise UnknownParty(
-            f"{sender} is {_an(role)} {role}, and sends no {kind.__name__} to {server}"
-        )
-
-
-def _an(role: str) -> str:
-    return "an" if role[0] in "aeiou" else "a"
+        a = "an" if role[0] in "aeiou" else "a"
+        raise UnknownParty(f"{sender} is {a} {role}, and sends no {kind.__name__} to {server}")

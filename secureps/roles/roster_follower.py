@@ -153,7 +153,11 @@ class RosterFollower:
         """Keeps of each committee its first roster, its newest, and the last to expire."""
         known = dict.fromkeys((*self._kept.get(roster.committee, ()), roster))
         self._kept[roster.committee] = tuple(
-            {min(known, key=_place), max(known, key=_place), max(known, key=_expiry)}
+            {
+                min(known, key=_place),
+                max(known, key=_place),
+                max(known, key=lambda each: each.expires or math.inf),
+            }
         )
         self._last = roster
 
@@ -239,10 +243,6 @@ class RosterFollower:
 
 def _place(roster: Roster) -> tuple[int, int]:
     return roster.place
-
-
-def _expiry(roster: Roster) -> float:
-    return roster.expires or math.inf
 
 
 def _date(unix: float) -> str:

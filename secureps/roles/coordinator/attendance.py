@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
@@ -17,7 +17,7 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.submission import Held, SubmissionId
+from secureps.messages.submission import Held
 from secureps.roles.coordinator.group import Clocks, GroupState
 
 KEPT = 1 << 17
@@ -102,16 +102,12 @@ def _concerned(record: object) -> Collection[str] | None:
         case requests.Withdraw(id=id):
             return (id.client,)
         case records.SubmissionsDropped(ids=ids) | records.CohortReopened(missing=ids):
-            return _senders(ids)
+            return dict.fromkeys(id.client for id in ids)
         case requests.Examined(flaw=""):
             return ()
         case _ if isinstance(record, _QUIET):
             return ()
     return None
-
-
-def _senders(ids: Iterable[SubmissionId]) -> Collection[str]:
-    return {id.client: None for id in ids}
 
 
 class Attendance:

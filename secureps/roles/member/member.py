@@ -200,7 +200,7 @@ class Member:
                 self._groups = plan.touched(self._settings.rows)
                 pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
                 self._model = PulledModel(pulled, client=self._settings.name)
-                self._out.follow_plan(plan)
+                self._out.keeping = frozenset(g for g in plan.groups if plan.group(g).feedback)
                 terms = self._settings.terms
                 self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
                 self._appraiser = Appraiser(self._pinned, self._budget, self._model)
@@ -387,7 +387,7 @@ class Member:
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites.open[group] = order
-                self._out.forget_order(group)
+                self._out.again.pop(group, None)  # an invitation replaces that order
             case SealAgain(_, id):
                 self._out.ask_again(self._settings.name, order)
                 self._invites.open.pop(id.group, None)  # it waits for what comes of this

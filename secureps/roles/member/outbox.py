@@ -100,9 +100,6 @@ class Outbox:
     founded: set[str] = field(default_factory=set)
     goes_well: set[str] = field(default_factory=set)
 
-    def follow_plan(self, plan: Plan) -> None:
-        self.keeping = frozenset(name for name in plan.groups if plan.group(name).feedback)
-
     def add(self, record: Sealed) -> None:
         id = record.receipt.id
         self.sealed[id] = record
@@ -158,9 +155,6 @@ class Outbox:
                 f"{order.id} is no submission of {client} to {order.invite.group!r:.80}"
             )
         self.again[order.id.group] = order
-
-    def forget_order(self, group: str) -> None:
-        self.again.pop(group, None)
 
     def follow(self, client: str, desk: Desk, step: Step) -> Reseal | None:
         """What is to be sealed anew for an order or an invitation; None if nothing is.
