@@ -49,7 +49,7 @@ class Crowded(Large):
         """Updates whose receipts were sent, whether they were taken or not."""
         return sum(path.stat().st_size for path in self.folder.glob("submitted-*"))
 
-    def start_all(self, *_: object) -> None:
+    def start_all(self, *_: object, **__: object) -> None:
         start_servers(self)
         for number, name in enumerate(self.crowds):
             words = ["-m", "benchmarks.crowded", str(self.folder), self.server]

@@ -61,7 +61,7 @@ class Control:
 class _Held(Crowded):
     """Trainings are held but while `burst` lasts."""
 
-    def start_all(self, *_: object) -> None:
+    def start_all(self, *_: object, **__: object) -> None:
         self.hold.touch()
         super().start_all()
 

@@ -254,7 +254,6 @@ def test_no_server_lives_on_without_threads_or_descriptors(tmp_path: Path) -> No
     script.write_text(STARVED)
     ended = list[int]()
     with Processes(tmp_path / "run", "plain") as processes:
-        processes._faults["coordinator"] = ()
         serve = processes._server("coordinator")[2:]
         address = tmp_path / "run" / "coordinator" / "address"
         for most in (0, 1, 2, 3, 4, 32):

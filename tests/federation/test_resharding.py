@@ -333,7 +333,7 @@ def summed(play: Simulation) -> list[tuple[Member, ...]]:
 # --- copies, and disks that are gone ----------------------------------------------
 
 
-def doubled(**changes: object) -> Plan:
+def doubled(**changes: Any) -> Plan:
     return sharded(**({"shards": 3, "replicas": 2, "shards_wait": 5.0} | changes))
 
 

@@ -25,7 +25,7 @@ from secureps.service import process
 from secureps.store.journal import SqliteJournal
 from tests.kits import walker_client
 
-RECORDS = {"journals": Prepared, "commits": VersionCommitted}
+RECORDS: dict[str, type[Any]] = {"journals": Prepared, "commits": VersionCommitted}
 
 
 def stand_still() -> None:
@@ -41,7 +41,7 @@ def hang_at(point: str, version: int) -> None:
             stand_still()
         append(journal, at, records)
 
-    def reading(file: int) -> os.stat_result:
+    def reading(file: Any) -> os.stat_result:
         """Somebody opens a file; that of an update's block has its base version in its name."""
         kind, *name = Path(os.readlink(f"/proc/self/fd/{file}")).name.split("~")
         if kind == "update" and int(name[2]) + 1 == version:
@@ -49,9 +49,9 @@ def hang_at(point: str, version: int) -> None:
         return fstat(file)
 
     if point == "reads":
-        os.fstat = reading
+        os.fstat = reading  # type: ignore[assignment]
     else:
-        SqliteJournal.append = appending  # type: ignore[method-assign]
+        SqliteJournal.append = appending  # type: ignore[assignment, method-assign]
     process.PROBE_SECONDS, process.STILL = 0.1, 1.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import queue
 from concurrent.futures import Future
 from typing import Any
@@ -13,12 +12,9 @@ from secureps.wire.transport import Endpoint
 from secureps.wire.waves.batch import CHALLENGE_BYTES, MOST_BYTES, Batch, opened, sealed
 from secureps.wire.waves.relay import Relay
 from secureps.wire.waves.transport import WaveTransport
+from tests.kits.transport_kit import sign_as
 
 PUMPS = 1000
-
-
-def sign_as(party: str) -> Any:
-    return lambda data: hashlib.blake2b(data, key=party.encode(), digest_size=64).digest()
 
 
 def verify(party: str, data: bytes, signature: bytes) -> None:

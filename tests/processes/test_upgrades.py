@@ -72,7 +72,6 @@ def test_a_party_of_another_format_ends_at_its_first_request(tmp_path: Path, the
     with Processes(tmp_path / "run", "plain") as run:
         run.start("coordinator")
         run.wait((run.folder / "coordinator" / "address").is_file, "the coordinator")
-        run._faults["shard-0"] = ()
         done = subprocess.run(
             [sys.executable, *run._server("shard-0")],
             cwd=run.folder,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from secureps.errors import ConfigError, Malformed, Oversized, SecurepsError, Unsigned
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.wire.waves.batch import Batch, Entry, Kind, about, opened, sealed
-from tests.kits.waves_kit import sign_as, verify
+from tests.kits.transport_kit import sign_as
+from tests.kits.waves_kit import verify
 
 MOST = 1 << 20
 CHALLENGE = bytes(range(32))
