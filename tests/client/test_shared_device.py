@@ -58,6 +58,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_trainer, "HELD_ON", {"cpu"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("held")
 def test_clients_without_memory_for_an_update_change_no_bit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -89,6 +90,7 @@ def test_clients_without_memory_for_an_update_change_no_bit(
     assert sum("the rest of it is made on the host" in note for note in notes) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("held")
 def test_a_client_without_memory_to_train_ends_and_the_others_go_on(tmp_path: Path) -> None:
     class Full(nn.Sequential):

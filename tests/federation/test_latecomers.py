@@ -76,6 +76,7 @@ class Late:
         return [record for _, record in self.journals[party].rows if isinstance(record, kind)]
 
 
+@pytest.mark.slow
 def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     assert charges == {name: versions for name in late.trainers if name != LATE}
 
 
+@pytest.mark.slow
 def test_what_a_late_client_leaves_on_the_shards_is_bounded(tmp_path: Path) -> None:
     late = Late(tmp_path, "plain", 29)
     late.play.run()
@@ -146,6 +148,7 @@ SEED = UnsafeSeed(4)
 """Of a client that lost the one that it had."""
 
 
+@pytest.mark.slow
 def test_a_founder_that_lost_its_state_founds_another_model(tmp_path: Path) -> None:
     """Its seed is gone with its state: what it had sent and not submitted is a conflict."""
     conflicts = 0
@@ -175,6 +178,7 @@ def nothing_is_counted_twice(simulation: Simulation) -> None:
     assert charges == dict.fromkeys(clients, versions)
 
 
+@pytest.mark.slow
 def test_it_takes_a_sequence_that_nobody_knows(tmp_path: Path) -> None:
     """Killed between the first block on a shard and the receipt, under fresh ciphertexts."""
     simulation = small_federation(small_plan("bfv"), tmp_path)

@@ -49,6 +49,7 @@ def copies_agree(simulation: Simulation) -> None:
         assert first == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_two_copies_of_every_block_end_in_the_model_of_one(cipher: str, tmp_path: Path) -> None:
     simulation = small_federation(doubled(cipher), tmp_path)
@@ -73,6 +74,7 @@ def versions_from(simulation: Simulation) -> int:
     return events
 
 
+@pytest.mark.slow
 def test_without_a_shard_that_never_comes_back_the_run_goes_on(tmp_path: Path) -> None:
     """Whatever step it was at: nobody trains again, and nothing is applied twice."""
     expected, _ = unharmed("plain", clients=FEWER)
@@ -114,6 +116,7 @@ def noised(cipher: str, **changes: object) -> Plan:
     return doubled(cipher, privacy=privacy, group=[group], **changes)
 
 
+@pytest.mark.slow
 def test_noise_is_drawn_once_for_all_copies(tmp_path: Path) -> None:
     """Each shard has another seed, and another encryption of the same noise is another sum."""
     simulation = small_federation(noised("plain"), tmp_path)
@@ -127,6 +130,7 @@ def test_noise_is_drawn_once_for_all_copies(tmp_path: Path) -> None:
     assert not journalled(simulation, CohortBurnt)
 
 
+@pytest.mark.slow
 def test_noise_that_is_lost_is_never_drawn_again(tmp_path: Path) -> None:
     """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
     events = events_of(small_federation(noised("plain"), tmp_path / "whole"))

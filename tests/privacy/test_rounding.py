@@ -77,6 +77,7 @@ vectors = hnp.arrays(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(x=vectors, seed=st.integers(0, 10**9))
 def test_the_limit_always_holds(x: NDArray[np.float64], seed: int) -> None:

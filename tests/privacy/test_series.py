@@ -43,6 +43,7 @@ def test_the_functions_behind_it() -> None:
             assert abs(s - sine) <= 2
 
 
+@pytest.mark.slow
 def test_the_two_references_agree() -> None:
     for v in (0.01, 0.7, 3.3, 29.5):
         for k in (0, 1, 2, 7, 20):

@@ -57,6 +57,7 @@ def test_blocks_that_leave_as_they_are_sealed_and_orders_of_ones_own_are_never_l
     assert seconds[True, True] < 0.9 * seconds[False, True]
 
 
+@pytest.mark.slow
 def test_a_fitted_model_makes_a_tenth_more_of_changing_loads_than_thresholds() -> None:
     """Of scenarios that no number of either was chosen by."""
     gains = [

@@ -120,6 +120,7 @@ def play(simulation: Simulation, disk: Disk, version: int, shown: Callable[[], b
     assert same(simulation.model(), unharmed()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [-1, 1], ids=["founding", "later"])
 def test_a_shard_with_a_full_disk_makes_clients_wait(version: int, tmp_path: Path) -> None:
     disk = Disk()
@@ -454,6 +455,7 @@ def fill(folder: Path) -> Path:
     return big
 
 
+@pytest.mark.slow
 def test_ledgers_and_journals_on_a_real_full_disk_say_so_and_go_on(small_disk: Path) -> None:
     ledger = BudgetLedger(small_disk / "ledgers" / "a.db")
     run, spent = bytes(32), Charge("a", "all", 0, 1.0, 0.01, 1)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from typer.main import get_command
 
 from secureps.client.runner import _parser
@@ -105,6 +106,7 @@ def wrong(module: str, text: str, known: dict[str, set[str]]) -> set[str]:
     return named - (known["join"] | known["script"]) | named & OF_JOIN_ALONE
 
 
+@pytest.mark.slow
 def test_options_that_are_named_are_there() -> None:
     known = options()
     found = [

@@ -57,6 +57,7 @@ def objects(last: str) -> tuple[int, list[dict[str, Any]]]:
     return code, [json.loads(line) for line in found]
 
 
+@pytest.mark.slow
 def test_an_object_a_line() -> None:
     code, (first, second) = objects("pass")
     assert code == 0
@@ -73,6 +74,7 @@ def test_an_object_a_line() -> None:
     assert (second["party"], second["event"], second["level"]) == ("shard-0", "Log", "WARNING")
 
 
+@pytest.mark.slow
 def test_an_error_is_a_line_with_whose_fault_it_is() -> None:
     code, found = objects("raise WrongVersion('too\\n  old')")
     assert code == 1
@@ -83,6 +85,7 @@ def test_an_error_is_a_line_with_whose_fault_it_is() -> None:
     assert "traceback" not in found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("last", "code"),
     [("1 / 0", 1), ("t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", 0)],
@@ -165,6 +168,7 @@ def test_other_lines_are_configured_by_whose_process_it_is(ours: bool, shown: st
     assert found[0].endswith(shown)
 
 
+@pytest.mark.slow
 def test_people_get_lines_as_ever() -> None:
     _, found = lines("text", "pass")
     assert found[0].endswith(" shard-0: all: version 3")

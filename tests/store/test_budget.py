@@ -66,6 +66,7 @@ def cost(updates: int) -> float:
     return epsilon([spent(version) for version in range(updates)], OWN_DELTA)
 
 
+@pytest.mark.slow
 def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
     """The same client, the same records, another run with the same version numbers."""
     ledger = BudgetLedger(tmp_path / "ledgers" / "client-00.db", cost(4) * 1.0001)
@@ -105,6 +106,7 @@ class Counting(Walker):
         return super().fit(parameters, config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 2])
 def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     left: int, tmp_path: Path

@@ -117,6 +117,7 @@ ANY_PATH = settings(
 )
 
 
+@pytest.mark.slow
 @ANY_PATH
 @given(
     tensors=st.dictionaries(st.text("ab/", min_size=1, max_size=4), ARRAYS, max_size=4),
@@ -176,6 +177,7 @@ def test_metadata_is_no_tensor_name(tmp_path: Path) -> None:
         write_state(tmp_path / "a", {"__metadata__": np.zeros(1)}, {})
 
 
+@pytest.mark.slow
 def test_any_flipped_byte_or_truncation_of_a_state_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     digest = write_state(path, state(1), {"a": "b"})
@@ -283,6 +285,7 @@ def test_other_things_in_the_root_are_ignored(tmp_path: Path) -> None:
     assert latest_good(tmp_path)[2] == ()
 
 
+@pytest.mark.slow
 def test_any_damage_to_any_file_falls_back_to_the_previous(tmp_path: Path) -> None:
     older = write_checkpoint(tmp_path, 1)
     write_checkpoint(tmp_path, 2)

@@ -111,6 +111,7 @@ def test_no_record_of_the_journal_is_sent() -> None:
     assert not own & set(msgpack.SENT)
 
 
+@pytest.mark.slow
 @given(messages())
 @settings(max_examples=400)
 def test_what_is_encoded_comes_back(message: Any) -> None:
@@ -138,6 +139,7 @@ def test_random_bytes_are_refused_and_nothing_worse(data: bytes) -> None:
     survives(data)
 
 
+@pytest.mark.slow
 @given(messages(), st.data())
 @settings(max_examples=200)
 def test_a_truncated_encoding_is_never_the_same_message(message: Any, data: st.DataObject) -> None:
@@ -146,6 +148,7 @@ def test_a_truncated_encoding_is_never_the_same_message(message: Any, data: st.D
     survives(cut)
 
 
+@pytest.mark.slow
 @given(messages(), st.data())
 @settings(max_examples=300)
 def test_flipped_bytes_do_no_harm(message: Any, data: st.DataObject) -> None:

@@ -66,6 +66,7 @@ def rule_of(section: dict[str, Any]) -> Guarded:
 # --- the documented one -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", [False, True])
 def test_the_documented_rule_makes_a_model(
     short: bool, modules: Callable[[str, str], None], tmp_path: Path
@@ -345,6 +346,7 @@ def test_a_rule_that_fails_ends_the_run_in_order(
     assert not federation.groups["all"].streaming
 
 
+@pytest.mark.slow
 def test_a_rule_that_closes_too_few_ends_the_run_in_order(
     modules: Callable[[str, str], None], tmp_path: Path
 ) -> None:

@@ -29,6 +29,8 @@ from tests.kits.cheats import cheats, journalled, lies, small_error, spoil_one, 
 from tests.kits.federations import Walker, small_plan
 from tests.kits.shoppers import ENDS, shopping, sparse_plan
 
+pytestmark = pytest.mark.slow
+
 MINIMUM = 4
 
 

@@ -15,6 +15,8 @@ from secureps.roles.coordinator.group import Phase
 from secureps.store.checkpoint import checkpoint_path
 from tests.service.shard.test_damage import SHARD, Ward, flip
 
+pytestmark = pytest.mark.slow
+
 
 def lose_everything(ward: Ward) -> None:
     """Another disk: journal, payloads and states are gone, its parts of checkpoints are not."""

@@ -167,6 +167,7 @@ def check_told(told: str, out: Path) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -226,6 +227,7 @@ def test_a_flower_app_joins_and_its_holders_judge(
     assert "alembic" not in (tmp_path / "run" / "logs" / "client-00.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
     initial = tmp_path / "initial.safetensors"
     write_state(initial, {"arr_0": np.zeros(3, np.float32)}, {})
@@ -328,6 +330,7 @@ def test_a_stop_leaves_nothing_over(
     assert not processes(out)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_up_that_is_killed_leaves_nothing_over_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -564,6 +567,7 @@ def make(settings):
 ENV = dict(os.environ)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -586,6 +590,7 @@ def test_what_cannot_be_played_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -597,6 +602,7 @@ def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
     assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
 
 
+@pytest.mark.slow
 def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.toml")
     with pytest.raises(ConfigError, match="is not empty"):

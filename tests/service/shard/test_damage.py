@@ -160,6 +160,7 @@ class Ward:
 # --- blocks of updates ------------------------------------------------------------
 
 
+@pytest.mark.slow
 @harms
 @pytest.mark.parametrize("cipher", CIPHERS)
 def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
@@ -177,6 +178,7 @@ def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
     )
 
 
+@pytest.mark.slow
 def test_a_block_that_cannot_be_read_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +203,7 @@ def test_a_block_that_cannot_be_read_is_sent_again(
 # --- held sums --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @harms
 def test_a_sum_that_is_damaged_before_the_holder_fetches_it_is_made_again(
     harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -234,6 +237,7 @@ def test_a_sum_that_is_damaged_before_the_step_is_made_again(
     ward.nothing_was_burnt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cipher", "phase", "who"),
     [
@@ -278,6 +282,7 @@ def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_pat
 # --- opened sums ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @harms
 @pytest.mark.parametrize("meanwhile", ["nothing", "holder away", "shard killed", "all killed"])
 def test_an_opened_sum_that_is_damaged_is_opened_again(
@@ -305,6 +310,7 @@ def test_an_opened_sum_that_is_damaged_is_opened_again(
     assert seen(ward.play.network, "coordinator", "holder-0", "Open") >= 5
 
 
+@pytest.mark.slow
 def test_opened_sums_damaged_on_every_shard(tmp_path: Path) -> None:
     ward = Ward(tmp_path, "bfv", disks=("shard-0", "shard-1"))
     ward.until(Phase.PREPARING, 1)
@@ -317,6 +323,7 @@ def test_opened_sums_damaged_on_every_shard(tmp_path: Path) -> None:
         assert len(ward.journalled(shard, shard_records.OpenedForgotten)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["everything", "here and there"])
 @pytest.mark.parametrize("client", ["there", "away"])
 def test_when_the_sums_are_lost_too_members_send_again(
@@ -375,6 +382,7 @@ def torn(ward: Ward) -> None:
         tear(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [2, 3, 4])
 @pytest.mark.parametrize("cipher", CIPHERS)
 def test_state_files_come_back_from_the_newest_checkpoint_and_kept_sums(
@@ -394,6 +402,7 @@ def test_state_files_come_back_from_the_newest_checkpoint_and_kept_sums(
     assert len(again) == 3 - {2: 2, 3: 3, 4: 0}[every]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, tear, Path.unlink], ids=["flipped", "torn", "gone"])
 def test_a_damaged_newest_checkpoint_does_not_hide_the_older_one(
     damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -471,6 +480,7 @@ def test_without_the_sums_the_shard_says_which_it_lacks(tmp_path: Path) -> None:
 # --- at any event -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["spool", "states"])
 @pytest.mark.parametrize("cipher", CIPHERS)
 def test_a_folder_lost_at_any_event_costs_a_round_at_most(

@@ -93,6 +93,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
+@pytest.mark.slow
 def test_a_push_through_a_link_that_is_cut_again_and_again(
     link: Link, server: EchoServer, taken: list[int]
 ) -> None:
@@ -137,6 +138,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return collected
 
 
+@pytest.mark.slow
 def test_a_pull_through_a_link_that_is_cut_again_and_again(
     link: Link, collected: list[int]
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_pull_through_a_link_that_is_cut_again_and_again(
         assert sum(collected) == SIZE, "no byte is taken in twice"
 
 
+@pytest.mark.slow
 def test_a_push_that_was_given_up_goes_on_in_another_process(
     link: Link, server: EchoServer, taken: list[int]
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_block_that_a_slow_line_takes_seconds_for_goes_on_in_another_process(l
     assert second.up < size - (64 << 10), f"{first.up} had gone, and {second.up} went"
 
 
+@pytest.mark.slow
 def test_what_moves_may_take_longer_than_the_timeout(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
