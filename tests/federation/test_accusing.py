@@ -94,7 +94,6 @@ def test_one_holder_that_finds_flaws_everywhere_ends_no_run_and_is_named(
     assert shown["holder-1"] == "live; finds flaws in what 6 clients sent, and too few others do"
 
 
-@pytest.mark.slow
 @rules
 def test_a_holder_is_believed_of_a_client_or_two(rule: dict[str, Any], tmp_path: Path) -> None:
     """What it cannot open is left out in time, and nothing is burnt."""

@@ -78,7 +78,6 @@ def quorum_plan() -> Plan:
     return stream_plan("plain", {"name": "sync", "quorum": 6, "minimum": 2, "deadline": 10.0})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "cipher"),
     [(SSP, "plain"), (BUFFERED, "rlwe"), (PRIORITY, "plain"), (ASYNC, "plain")],
@@ -137,7 +136,6 @@ def test_a_checkpoint_is_made_in_a_pause_too(tmp_path: Path) -> None:
     play.run(lambda: finished(play))
 
 
-@pytest.mark.slow
 def test_a_client_that_is_left_out_is_in_no_version_until_it_is_taken_back(tmp_path: Path) -> None:
     group = small_plan().section.group[0].model_dump()
     group["rule"] |= {"minimum": 3}

@@ -84,7 +84,6 @@ def skellam(updates: int, l2: float, l1: float, s: float) -> float:
     return converted(renyi, SKELLAM_ORDERS)
 
 
-@pytest.mark.slow
 @each_rule
 @pytest.mark.parametrize("privacy", [RECORD, LOCAL], ids=["record", "client"])
 def test_the_ledger_has_one_fact_for_each_update_that_arrived(
@@ -189,7 +188,6 @@ def test_an_update_of_any_weight_is_covered_by_noise_of_its_own() -> None:
     assert fact(faded, "me", "all", VALUES, 3) == fact(even, "me", "all", VALUES, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_the_coordinator_asks_nobody_for_a_step_that_would_exceed_the_budget(
     cipher: str, tmp_path: Path

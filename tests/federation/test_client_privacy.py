@@ -294,7 +294,6 @@ def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Pa
         assert not same(play.model(), unharmed.model()), "two cohorts never have the same noise"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "bfv"])
 def test_no_noise_stays_that_no_sum_has(cipher: str, tmp_path: Path) -> None:
     plan = private_plan("aggregator", cipher, block_size=64)

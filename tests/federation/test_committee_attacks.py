@@ -52,7 +52,6 @@ def everybody(holders: int) -> list[tuple[int, ...]]:
     return [each for size in sizes for each in itertools.combinations(range(holders), size)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("holders", "threshold", "corrupt"), [(2, 2, ()), (3, 2, ()), (4, 3, (1,))]
 )

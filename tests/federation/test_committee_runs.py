@@ -81,7 +81,6 @@ def test_what_a_holder_is_told_is_as_long_with_more_blocks(
 # --- holders that die -------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING, Phase.PREPARING])
 @pytest.mark.parametrize("dead", HOLDERS)
 def test_any_one_of_four_may_die_for_good_at_any_step(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.federations import events_of, killed_at, same, small_federation, small_plan
 
@@ -38,7 +36,6 @@ def test_versions_have_other_members_and_all_take_part(tmp_path: Path) -> None:
     assert len(frozenset().union(*drawn.values())) == 6
 
 
-@pytest.mark.slow
 def test_a_restarted_coordinator_draws_the_same(tmp_path: Path) -> None:
     unharmed = federation(tmp_path / "unharmed")
     at = events_of(unharmed) // 2

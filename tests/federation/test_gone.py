@@ -91,7 +91,6 @@ def members(simulation: Simulation, number: int) -> set[str]:
     return {member.id.client for member in cohort.members}
 
 
-@pytest.mark.slow
 @losses
 def test_in_rounds_other_clients_make_the_version(
     loss: Callable[[Simulation], None], tmp_path: Path
@@ -150,7 +149,6 @@ def test_a_stream_goes_on_or_ends_in_order(
     assert members(simulation, number).isdisjoint(members(simulation, number + 1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", [BUFFERED, SSP], ids=lambda rule: rule["name"])
 def test_a_stream_gives_up_what_is_to_return_and_is_gone(
     rule: dict[str, Any], tmp_path: Path

@@ -76,7 +76,6 @@ class Late:
         return [record for _, record in self.journals[party].rows if isinstance(record, kind)]
 
 
-@pytest.mark.slow
 def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,7 +147,6 @@ SEED = UnsafeSeed(4)
 """Of a client that lost the one that it had."""
 
 
-@pytest.mark.slow
 def test_a_founder_that_lost_its_state_founds_another_model(tmp_path: Path) -> None:
     """Its seed is gone with its state: what it had sent and not submitted is a conflict."""
     conflicts = 0

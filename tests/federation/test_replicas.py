@@ -116,7 +116,6 @@ def noised(cipher: str, **changes: object) -> Plan:
     return doubled(cipher, privacy=privacy, group=[group], **changes)
 
 
-@pytest.mark.slow
 def test_noise_is_drawn_once_for_all_copies(tmp_path: Path) -> None:
     """Each shard has another seed, and another encryption of the same noise is another sum."""
     simulation = small_federation(noised("plain"), tmp_path)
@@ -130,7 +129,6 @@ def test_noise_is_drawn_once_for_all_copies(tmp_path: Path) -> None:
     assert not journalled(simulation, CohortBurnt)
 
 
-@pytest.mark.slow
 def test_noise_that_is_lost_is_never_drawn_again(tmp_path: Path) -> None:
     """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
     events = events_of(small_federation(noised("plain"), tmp_path / "whole"))

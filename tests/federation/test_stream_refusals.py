@@ -41,7 +41,6 @@ def refuses(simulation: Simulation, party: str, kind: type[Any], client: str, ti
     setattr(machine, right.__name__, refused)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("party", "kind"), [("shard-1", requests.PutBlock), ("coordinator", requests.Submit)]
 )

@@ -56,7 +56,6 @@ def test_every_push_is_a_version_of_the_classical_server(tmp_path: Path) -> None
     assert [len(c.cohort.members) for c in closed] == [1] * 20
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [

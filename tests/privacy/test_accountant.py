@@ -102,7 +102,6 @@ def test_different_mechanisms_compose_as_in_opacus() -> None:
     assert epsilon(reversed(charges), DELTA) == epsilon(charges, DELTA)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("accountant", BOTH)
 def test_only_the_facts_count_and_not_how_they_are_split(accountant: AccountantName) -> None:
     whole = epsilon([ONE], DELTA, accountant)

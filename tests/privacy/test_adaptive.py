@@ -187,7 +187,6 @@ def test_what_cannot_be_clipped_is_refused(
 # --- where the clip goes --------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("placement", "honest"), [("local", 1), ("distributed", 60), ("aggregator", 1)]
 )

@@ -120,7 +120,6 @@ def play(simulation: Simulation, disk: Disk, version: int, shown: Callable[[], b
     assert same(simulation.model(), unharmed()[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", [-1, 1], ids=["founding", "later"])
 def test_a_shard_with_a_full_disk_makes_clients_wait(version: int, tmp_path: Path) -> None:
     disk = Disk()

@@ -277,7 +277,6 @@ def test_the_command(tmp_path: Path) -> None:
         check(unsound)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -323,7 +322,6 @@ RECORDS = f"[privacy]\n{BUDGET}max_grad_norm = 1.0\nsample_rate = 0.5\nrecords =
 CLIENTS = f'[privacy]\n{BUDGET}unit = "client"\nplacement = "local"\n'
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [

@@ -106,7 +106,6 @@ class Counting(Walker):
         return super().fit(parameters, config)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 2])
 def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     left: int, tmp_path: Path

@@ -137,7 +137,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Tensors:
     return played("plain", (LOCKSTEP, SYNC), tmp_path_factory.mktemp("undisturbed")).model()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("victims", [("coordinator",), ("shard-0", "shard-1"), ("client-01",)])
 def test_killed_parties_change_nothing(
     victims: tuple[str, ...], undisturbed: Tensors, tmp_path: Path

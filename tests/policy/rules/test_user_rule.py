@@ -66,7 +66,6 @@ def rule_of(section: dict[str, Any]) -> Guarded:
 # --- the documented one -----------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("short", [False, True])
 def test_the_documented_rule_makes_a_model(
     short: bool, modules: Callable[[str, str], None], tmp_path: Path

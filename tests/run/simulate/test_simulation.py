@@ -241,7 +241,6 @@ def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: s
     assert same(simulation.model(), unharmed("plain", versions, clients=FEWER)[0])
 
 
-@pytest.mark.slow
 @to_requests
 @pytest.mark.parametrize("request_", REQUESTS, ids="-".join)
 def test_lost_repeated_and_late_requests_change_nothing(
@@ -258,7 +257,6 @@ def test_lost_repeated_and_late_orders_change_nothing(
     survive(order, fault, tmp_path)
 
 
-@pytest.mark.slow
 @to_requests
 @pytest.mark.parametrize("request_", COMMITTEE, ids="-".join)
 def test_lost_answers_of_a_committee_change_nothing(
@@ -303,7 +301,6 @@ def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
 # --- kills ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "bfv"])
 @pytest.mark.parametrize("party", PARTIES)
 def test_killed_at_any_event_ends_in_the_same_model(

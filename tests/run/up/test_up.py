@@ -567,7 +567,6 @@ def make(settings):
 ENV = dict(os.environ)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

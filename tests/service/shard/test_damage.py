@@ -160,7 +160,6 @@ class Ward:
 # --- blocks of updates ------------------------------------------------------------
 
 
-@pytest.mark.slow
 @harms
 @pytest.mark.parametrize("cipher", CIPHERS)
 def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
@@ -237,7 +236,6 @@ def test_a_sum_that_is_damaged_before_the_step_is_made_again(
     ward.nothing_was_burnt()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cipher", "phase", "who"),
     [
@@ -282,7 +280,6 @@ def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_pat
 # --- opened sums ------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @harms
 @pytest.mark.parametrize("meanwhile", ["nothing", "holder away", "shard killed", "all killed"])
 def test_an_opened_sum_that_is_damaged_is_opened_again(
@@ -323,7 +320,6 @@ def test_opened_sums_damaged_on_every_shard(tmp_path: Path) -> None:
         assert len(ward.journalled(shard, shard_records.OpenedForgotten)) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["everything", "here and there"])
 @pytest.mark.parametrize("client", ["there", "away"])
 def test_when_the_sums_are_lost_too_members_send_again(
@@ -382,7 +378,6 @@ def torn(ward: Ward) -> None:
         tear(path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("every", [2, 3, 4])
 @pytest.mark.parametrize("cipher", CIPHERS)
 def test_state_files_come_back_from_the_newest_checkpoint_and_kept_sums(
@@ -402,7 +397,6 @@ def test_state_files_come_back_from_the_newest_checkpoint_and_kept_sums(
     assert len(again) == 3 - {2: 2, 3: 3, 4: 0}[every]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, tear, Path.unlink], ids=["flipped", "torn", "gone"])
 def test_a_damaged_newest_checkpoint_does_not_hide_the_older_one(
     damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
