@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 USERS := $(VENV)/.installed-all
 EXTRA ?= base
 
-.PHONY: demo test quick slow browser chaos clients clusters fuzz fuzz-guided flower ray check docs extra bench soak bench-peers numbers study clean
+.PHONY: demo test quick browser chaos clients clusters fuzz fuzz-guided flower ray check docs extra bench soak bench-peers numbers study clean
 
 demo: $(firstword $(wildcard $(STAMP)) $(USERS))  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -31,11 +31,8 @@ test: $(STAMP)
 		failed=$$($(BIN)/python -c 'import json, os; print(*filter(os.path.exists, {each.partition("::")[0] for each in json.load(open(".pytest_cache/v/cache/lastfailed"))}))') \
 			&& test -n "$$failed" && $(BIN)/pytest $$failed; }
 
-quick: $(STAMP)  ## the tests that take less than 0.4 s and start no process, in under two minutes
+quick: $(STAMP)  ## the tests that are short and start no process, in under two minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
-
-slow: $(STAMP)  ## measures which those are, one after another; on an idle machine, half an hour
-	$(BIN)/pytest -p tests.kits.slow
 
 browser: $(VENV)/.browser  ## the dashboard in a headless Chromium (SECUREPS_CHROMIUM), beside a run whose shard is killed
 	SECUREPS_BROWSER=1 $(BIN)/pytest -n 0 -s tests/browser

@@ -15,7 +15,6 @@ from hypothesis import settings
 import secureps.wire.grpc  # noqa: F401  # before any test imports gRPC itself
 from secureps.run.simulate.garbage import SELDOM
 from secureps.store import journal
-from tests.kits import slow
 
 pytest.register_assert_rewrite("tests.kits.transport_kit")  # its contract is made of tests
 
@@ -50,6 +49,12 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     if space.f_bavail * space.f_frsize > 4 << 30 and not space.f_flag & os.ST_NOEXEC:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+PROCESSES = Path(__file__).parent / "processes"
+STARTERS = frozenset(
+    {"Popen", "spawn", "subprocess", "Processes", "bare", "supervise_children"}
+    | {"ProcessPoolExecutor"}
+)
+
 # Nothing that is collected goes away before the end: a quarter of the time of collecting tests
 # would be searching it for what does.
 gc.disable()
@@ -67,10 +72,11 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what `make quick` leaves out."""
-    names = slow.listed()
+    """Marks as slow what starts processes; other tests say it themselves."""
     for item in items:
-        if slow.is_slow(item, names):
+        code = getattr(getattr(item, "function", None), "__code__", None)
+        starts = STARTERS & set(code.co_names if code else ())
+        if starts or item.path.is_relative_to(PROCESSES):
             item.add_marker("slow")
 
 

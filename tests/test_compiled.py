@@ -291,6 +291,7 @@ def test_every_process_of_up_hears_of_the_folder(
     assert kernel_folder().parent == tmp_path / "other"
 
 
+@pytest.mark.slow
 def test_warming_again_in_one_process_finds_all() -> None:
     warm()
     assert warm().startswith("compiled 0 kernels in ")

@@ -403,6 +403,7 @@ CONSTANTS: dict[str, tuple[Callable[[Path], Table], Table]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_what_is_there_is_what_the_table_says(name: str, tmp_path: Path) -> None:
     look, table = CONSTANTS[name]

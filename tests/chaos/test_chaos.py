@@ -44,17 +44,20 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", FEW)
 def test_no_promise_is_broken(seed: int) -> None:
     outcome = play(seed, faults_of(seed))
     assert not outcome.complaints, outcome.replay
 
 
+@pytest.mark.slow
 def test_a_seed_plays_the_same_again() -> None:
     first, again = (play(11, faults_of(11)) for _ in range(2))
     assert (first.ended, first.kinds) == (again.ended, again.kinds)
 
 
+@pytest.mark.slow
 def test_two_at_once_and_a_disk_that_forgets() -> None:
     """The coordinator and a shard at one event, and a client in the middle of a write."""
     faults = parsed("power:coordinator@900+2,power:shard-0@900+3,torn:client-01@9+1")

@@ -73,6 +73,7 @@ def test_noise_depends_on_every_byte_of_the_secret() -> None:
     assert len({each.tobytes() for each in found}) == 33
 
 
+@pytest.mark.slow
 def test_the_same_version_of_other_records_has_other_noise() -> None:
     """A record that was removed is not what is left of two updates, if state was lost between."""
     first, other = (drift(rate=1.0, scale=0.0, seed=1, record=r) for r in (1.0, 2.0))
@@ -119,6 +120,7 @@ def test_gradients_are_clipped_per_record_and_divided_by_the_expected_batch() ->
     assert total == pytest.approx(-50 * 3 / 2**0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_batches_are_poisson_samples() -> None:
     sizes = [
         -drift(rate=0.2, scale=1.0, seed=seed, multiplier=1e-6, width=2)[0] * (0.2 * 50)

@@ -88,6 +88,7 @@ def federation(tmp_path: Path) -> Iterator[DiskFederation]:
         yield federation
 
 
+@pytest.mark.slow
 def test_a_loop_gives_the_model_of_a_trainer_bit_for_bit(
     federation: DiskFederation, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ class OnBase(Bare):
         return replace(result, parameters=base | result.parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["delta", "parameters"])
 def test_a_loop_leaves_frozen_tensors_out(tmp_path: Path, by: str) -> None:
     """They are in the model that it pulls, and need not be in what it pushes."""
@@ -165,6 +167,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 def test_bad_use_is_refused_and_the_session_goes_on(federation: DiskFederation) -> None:
     session = joined(federation)
     with pytest.raises(ScriptFailed, match=r"with ps\.join"):
@@ -192,6 +195,7 @@ def test_bad_use_is_refused_and_the_session_goes_on(federation: DiskFederation) 
         pass
 
 
+@pytest.mark.slow
 def test_who_leaves_early_is_not_waited_for_and_may_come_back(tmp_path: Path) -> None:
     endless = plan(versions=10_000, quorum=2, start=2, deadline=1000.0)
     with DiskFederation(endless, tmp_path, 3, walkers) as federation:
@@ -213,6 +217,7 @@ def test_who_leaves_early_is_not_waited_for_and_may_come_back(tmp_path: Path) ->
         federation.until(lambda: member(federation).submissions or None)
 
 
+@pytest.mark.slow
 def test_a_loop_rests_goes_on_and_leaves_as_its_data_holder_acts(tmp_path: Path) -> None:
     endless = plan(versions=10_000, quorum=2, start=2, deadline=1000.0)
     with DiskFederation(endless, tmp_path, 3, walkers) as federation:
@@ -245,6 +250,7 @@ def test_a_run_that_too_many_leave_says_so(federation: DiskFederation) -> None:
     assert finished == few + f"no reason given ({LAST})"
 
 
+@pytest.mark.slow
 def test_a_loop_sends_several_updates_of_a_version_where_the_rule_asks(tmp_path: Path) -> None:
     ssp = small_plan(versions=4, local=[], group=[{**GROUP, "rule": SSP}])
     with DiskFederation(ssp, tmp_path, 3, walkers) as federation:
@@ -265,6 +271,7 @@ def journalled(federation: DiskFederation) -> list[Any]:
         journal.close()
 
 
+@pytest.mark.slow
 def test_an_exception_passes_and_what_was_pushed_is_kept(federation: DiskFederation) -> None:
     sent = list[str]()
 
@@ -322,6 +329,7 @@ def test_who_is_interrupted_while_it_joins_leaves_nothing_behind(
     assert not session._thread.is_alive()
 
 
+@pytest.mark.slow
 def test_who_failed_to_join_joins_again_in_the_same_process(federation: DiskFederation) -> None:
     for wrong in ({"examples": -1}, {"initial": {"a": [1, "x"]}}):
         with pytest.raises(ScriptFailed):

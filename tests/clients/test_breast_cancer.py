@@ -40,6 +40,7 @@ def test_no_record_is_in_two_hands() -> None:
     assert shares[-1] > 0.9, "and one that hardly sees any other"
 
 
+@pytest.mark.slow
 def test_the_preset_comes_close_to_central_training(tmp_path: Path) -> None:
     names = client_names(4)
     trainers = dict(zip(names, hospitals(), strict=True))

@@ -46,6 +46,7 @@ def members(simulation: Simulation) -> list[tuple[Member, ClientWorker]]:
     return found
 
 
+@pytest.mark.slow
 def test_clients_of_a_process_share_one_copy_of_a_block(crowd: Simulation) -> None:
     copies: dict[str, set[int]] = {}
     for _, worker in members(crowd):
@@ -92,6 +93,7 @@ def test_a_lease_that_is_renewed_does_not_run_out() -> None:
     assert sessions.next_look is None
 
 
+@pytest.mark.slow
 def test_the_scenario_is_of_a_thousand() -> None:
     scenario = load_scenario(ROOT / "simulations" / "crowd.toml")
     assert len(scenario.clients) == 1000

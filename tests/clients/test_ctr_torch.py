@@ -31,6 +31,7 @@ def made(script: Script, partition: int) -> TorchTrainer:
     return trainer
 
 
+@pytest.mark.slow
 def test_a_share_is_trained_on_but_for_a_part(script: Script) -> None:
     holder, market = made(script, 3), Clicks()
     (x, y), (held_out_x, held_out_y) = holder._train, holder._held_out
@@ -82,6 +83,7 @@ def test_its_own_auc_is_of_all_its_held_out_records(script: Script) -> None:
     )
 
 
+@pytest.mark.slow
 def test_central_training_comes_near_the_best_possible(script: Script) -> None:
     """0.784 of at most 0.814; a holder alone reaches 0.65 to 0.70."""
     judged = Clicks().judged()
@@ -154,6 +156,7 @@ def smaller(folder: Path, name: str, changes: dict[str, str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_scenario_plays(tmp_path: Path) -> None:
     """simulations/ctr.toml and its plan: ten shops, four row-blocks, in the clear."""
     plan = {

@@ -55,6 +55,7 @@ def test_it_reads_its_records_once_however_many_messages_come(
     assert len(read) == 1
 
 
+@pytest.mark.slow
 def test_its_preset_learns_and_clips_nothing(tmp_path: Path) -> None:
     plan, script = load_plan(PLAN), Script(SCRIPT)
     names = client_names(6)

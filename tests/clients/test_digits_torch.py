@@ -56,6 +56,7 @@ def test_it_keeps_the_contract(script: ModuleType) -> None:
     check_trainer(lambda: script.make({"partition": "2", "device": "cpu"}), config)
 
 
+@pytest.mark.slow
 def test_central_training_is_the_upper_mark(script: ModuleType) -> None:
     result = script.central({})
     assert result.examples == 359

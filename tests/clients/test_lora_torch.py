@@ -21,6 +21,7 @@ POLICY = ROOT / "policies" / "lora.toml"
 SCRIPT = Script(ROOT / "clients" / "lora_torch.py")
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_and_trains_adapters_alone() -> None:
     config = FitConfig({"adapters": 0}, 1, {"lr": 0.3, "local_steps": 2})
     check_trainer(lambda: SCRIPT.make({"partition": 2}), config)
@@ -55,6 +56,7 @@ def play(folder: Path, cipher: str, versions: int) -> Tensors:
     return played.model()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("versions", [6])
 def test_the_adapters_learn_what_the_base_never_saw(tmp_path: Path, versions: int) -> None:
     judge = SCRIPT.make_evaluator({})
@@ -66,5 +68,6 @@ def test_the_adapters_learn_what_the_base_never_saw(tmp_path: Path, versions: in
     assert adapted > before + 0.05
 
 
+@pytest.mark.slow
 def test_the_same_bits_encrypted_or_not(tmp_path: Path) -> None:
     assert same(play(tmp_path / "p", "plain", 1), play(tmp_path / "r", "rlwe", 1))

@@ -27,6 +27,7 @@ metrics = { loss = 10.0, accuracy = 1.0 }
 """
 
 
+@pytest.mark.slow
 def test_it_learns_with_others_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "clients")
     import own_loop  # type: ignore[import-not-found]

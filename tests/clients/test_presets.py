@@ -49,6 +49,7 @@ def cohorts(simulation: Simulation) -> list[Cohort]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_trains(name: str, tmp_path: Path) -> None:
     written = load_plan(POLICIES / f"{name}.toml")

@@ -339,6 +339,7 @@ def is_table(array: list[Any]) -> bool:
     return all(isinstance(each, Mapping) for each in array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "values"), KINDS, ids=["record", "client", "serve", "scenario"])
 def test_whatever_is_wrong_is_told_in_plain_words_with_its_line(
     kind: type[Section], values: dict[str, Any], tmp_path: Path

@@ -192,6 +192,7 @@ def test_servers_that_come_and_go(tmp_path: Path) -> None:
     assert digest_of(found.model()) == digest_of(unmoved.model()) == "8066fcb2675f53ef"
 
 
+@pytest.mark.slow
 def test_tables_larger_than_memory(tmp_path: Path) -> None:
     """Each of two servers holds 98 KB of values and Adam's vectors, in a file for each version."""
     table, little = {**DENSE, "optimizer": ADAM}, {"memory": "64 KiB"}

@@ -83,6 +83,7 @@ def test_too_many_bits_are_refused_with_the_numbers() -> None:
         plain_modulus(1 << 60)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=40), st.integers(0, 2**32))
 def test_sums_are_exact_modulo_q(weights: list[int], seed: int) -> None:

@@ -130,6 +130,7 @@ def test_the_bound_on_primes_is_what_the_stages_need() -> None:
         assert (10 + 2 * (degree.bit_length() - 1)) * prime < 1 << 32
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_there_and_back(data: st.DataObject) -> None:
@@ -152,6 +153,7 @@ def test_the_greatest_inputs_come_back(degree: int, prime: int) -> None:
     assert expected.max() < prime
 
 
+@pytest.mark.slow
 @given(y=st.integers(0, 2**32 - 1), w=st.integers(0, 2**26), prime=st.sampled_from(RINGS[1].primes))
 def test_shoups_product_is_the_product(y: int, w: int, prime: int) -> None:
     w2 = companion(w, prime)

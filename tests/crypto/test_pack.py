@@ -30,6 +30,7 @@ def cohorts(draw: st.DrawFn) -> tuple[int, int, list[int], list[list[int]]]:
     return levels, digits, weights, [draw(row) for _ in weights]
 
 
+@pytest.mark.slow
 @given(cohorts())
 def test_weighted_sums_are_exact(cohort: tuple[int, int, list[int], list[list[int]]]) -> None:
     levels, digits, weights, vectors = cohort

@@ -99,6 +99,7 @@ def test_companions_are_exact_for_every_kind_of_value(ring: Ring) -> None:
                 assert set(row[1].tolist()) == {companion(value % p, p)}
 
 
+@pytest.mark.slow
 @of_both
 @pytest.mark.parametrize(("capacity", "levels"), [(32, 65_534), (1, 1), (1, (1 << 32) - 1), (2, 1)])
 def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> None:
@@ -156,6 +157,7 @@ def compiled() -> dict[str, dict[str, list[str]]]:
         return process.submit(compiled_anew).result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SECRETIVE)
 def test_no_division_branch_or_look_up_depends_on_data(
     name: str, compiled: dict[str, dict[str, list[str]]]

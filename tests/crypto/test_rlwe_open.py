@@ -76,6 +76,7 @@ def test_every_edge_is_decoded_exactly(enc: Encoding) -> None:
     assert total == pytest.approx(sum(error**2 for _, error in wanted), rel=1e-9)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_message_is_decoded_exactly(data: st.DataObject) -> None:
     enc = data.draw(st.sampled_from(WIDE))

@@ -47,6 +47,7 @@ def test_derivation_is_blake2b_of_length_prefixed_labels() -> None:
     assert derived.words(9).tolist() == Stream(key.digest()).words(9).tolist()
 
 
+@pytest.mark.slow
 @given(LABELS, LABELS)
 def test_different_labels_never_share_a_stream(one: list[Label], other: list[Label]) -> None:
     first, second = (SecretSeed(bytes(32)).derive(*x).words(4).tolist() for x in (one, other))

@@ -77,6 +77,7 @@ def votes(
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(votes())
 def test_no_honest_holder_is_ever_named(

@@ -32,6 +32,7 @@ def packed(words: list[int]) -> U64:
     return out
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(words=words_of_runs)
 def test_packing_is_one_long_integer(words: list[int]) -> None:
@@ -47,6 +48,7 @@ def test_the_greatest_word_is_found_in_any_place_of_any_run() -> None:
         assert int(greatest_word(packed(words))) == 6
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(words=words_of_runs, weight=st.sampled_from(WEIGHTS), before=st.integers(0, 2**60))
 def test_adding_adds_each_word_times_the_weight(words: list[int], weight: int, before: int) -> None:

@@ -355,6 +355,7 @@ def test_a_request_is_answered(port: int) -> None:
     assert b"server:" not in asked(port)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
 def test_a_request_that_stays_half_is_let_go(port: int, said: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), LIMIT) as line:
@@ -363,6 +364,7 @@ def test_a_request_that_stays_half_is_let_go(port: int, said: bytes) -> None:
         assert asked(port).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.slow
 def test_a_request_that_comes_drop_by_drop_has_no_longer(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), LIMIT) as line:
         over = threading.Event()

@@ -33,6 +33,7 @@ def numbered(told: Iterable[tuple[float, Record]]) -> list[Row]:
     return [Row(seq, at, record, b"") for seq, (at, record) in enumerate(told, 1)]
 
 
+@pytest.mark.slow
 def test_every_version_went_through_its_steps_in_order(rows: list[Row]) -> None:
     told = course(rows)
     assert [steps.version for steps in told.steps] == [1, 2, 3]

@@ -20,6 +20,7 @@ def test_every_app_is_tried() -> None:
     assert {path.parent.name for path in EXAMPLES.glob("*/pyproject.toml")} == set(APPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", APPS)
 def test_an_app_learns_under_flowers_simulation(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -49,6 +50,7 @@ def test_five_lines_make_an_app_private_and_the_page_shows_them(name: str) -> No
     assert f"```diff\n{diff}```" in (EXAMPLES / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_private_app_learns_what_the_plain_one_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

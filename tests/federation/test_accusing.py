@@ -66,6 +66,7 @@ def dropped(simulation: Simulation) -> list[Examined]:
 # --- whole runs -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @rules
 def test_one_holder_that_finds_flaws_everywhere_ends_no_run_and_is_named(
     rule: dict[str, Any], tmp_path: Path
@@ -135,6 +136,7 @@ def test_clients_that_frame_a_holder_are_summed_without_its_shares(tmp_path: Pat
     }
 
 
+@pytest.mark.slow
 def test_clients_that_collude_do_not_have_a_holder_believed_of_more(tmp_path: Path) -> None:
     """They frame another one first: more are doubted than can be missed."""
     simulation = stream(stream_plan("rlwe", BUFFERED, versions=2), tmp_path, 10)
@@ -150,6 +152,7 @@ def test_clients_that_collude_do_not_have_a_holder_believed_of_more(tmp_path: Pa
     assert simulation.versions() == {"all": 2}
 
 
+@pytest.mark.slow
 def test_what_more_holders_say_than_can_be_missed_is_believed(tmp_path: Path) -> None:
     """Also of a client that a holder accused which is not believed any more."""
     simulation = federation(BUFFERED, tmp_path)
@@ -264,6 +267,7 @@ def test_no_coalition_keeps_more_out_than_its_holders_alone(n: int, data: st.Dat
         assert max(kept_out.values(), default=0) <= BELIEVED
 
 
+@pytest.mark.slow
 @given(GRAPHS, st.integers(1, 4), st.data())
 def test_without_a_client_at_fault_only_liars_are_doubted(
     graph: dict[int, frozenset[int]], spare: int, data: st.DataObject

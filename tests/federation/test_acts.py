@@ -37,6 +37,7 @@ def slow(sender: str, to: str, message: object) -> float:
     return 0.05
 
 
+@pytest.mark.slow
 def test_a_pause_costs_no_budget_and_makes_no_version(tmp_path: Path) -> None:
     plan = small_plan("plain", **OF_RECORDS)
     play = small_federation(plan, tmp_path, Conditions(delay=slow))
@@ -97,6 +98,7 @@ def test_a_paused_stream_goes_on_to_its_end(
     assert play.versions() == {"all": 4}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_made_when_it_is_wanted(tmp_path: Path) -> None:
     plan = small_plan("plain", checkpoint_every=4)
     whole = small_federation(plan, tmp_path / "whole")
@@ -163,6 +165,7 @@ def test_a_client_that_is_left_out_is_in_no_version_until_it_is_taken_back(tmp_p
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY], ids=lambda r: r["name"])
 def test_a_stream_goes_on_without_a_client_and_with_it_again(
     rule: dict[str, Any], tmp_path: Path

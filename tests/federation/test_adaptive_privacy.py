@@ -47,6 +47,7 @@ PLACEMENTS = ["local", "distributed", "aggregator"]
 # --- the same everywhere --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_cipher_gives_the_same_model_and_clip(tmp_path: Path) -> None:
     """Noise that shards add, and differences that clients pull, too."""
     models, clips = [], []
@@ -72,6 +73,7 @@ def unharmed() -> tuple[Tensors, dict[int, float]]:
         return simulation.model(), scales(simulation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("party", ["coordinator", "shard-0", "shard-1", "holder-0", "client-03"])
 def test_a_kill_changes_neither_model_nor_clip(party: str, tmp_path: Path) -> None:
     killed = federation(adaptive_plan("aggregator"), tmp_path / "killed")
@@ -85,6 +87,7 @@ def test_a_kill_changes_neither_model_nor_clip(party: str, tmp_path: Path) -> No
     assert scales(killed) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", ["shard-0", "shard-1"])
 def test_a_lost_version_is_made_again_at_its_scale(shard: str, tmp_path: Path) -> None:
     """Also by the shard that was only told the scale."""
@@ -104,6 +107,7 @@ def test_a_lost_version_is_made_again_at_its_scale(shard: str, tmp_path: Path) -
     assert scales(play) == scales(unharmed)
 
 
+@pytest.mark.slow
 def test_groups_have_clips_of_their_own(tmp_path: Path) -> None:
     """The second follows its updates, the first stays; blocks of both lie on both shards."""
     groups = [
@@ -118,6 +122,7 @@ def test_groups_have_clips_of_their_own(tmp_path: Path) -> None:
     assert states["head"].scale not in (None, 1.0)
 
 
+@pytest.mark.slow
 def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
     simulation = federation(adaptive_plan("local"), tmp_path)
     simulation.run()
@@ -154,6 +159,7 @@ class Rescaled(Walker):
         return result
 
 
+@pytest.mark.slow
 def test_the_clip_grows_until_updates_pass_and_they_arrive_unscaled(tmp_path: Path) -> None:
     """Little noise: the mean update of the last version is the mean of what was trained."""
     privacy = PRIVACY | {"placement": "local", "noise_multiplier": 1e-3, "budget": 1e12}
@@ -249,6 +255,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
 # --- what it spends -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_ledger_charges_the_enlarged_clip(tmp_path: Path) -> None:
     plan = adaptive_plan("distributed")
     simulation = federation(plan, tmp_path)
@@ -270,6 +277,7 @@ def test_the_ledger_charges_the_enlarged_clip(tmp_path: Path) -> None:
     assert cost == pytest.approx(math.sqrt(1 + 0.25**2), rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_count_is_published_under_noise_and_never_without(
     placement: str, tmp_path: Path

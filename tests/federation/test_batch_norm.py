@@ -91,6 +91,7 @@ def check_as_plain_averaging(played: Simulation, unit: float) -> None:
     assert reached >= plain - 0.03, "runs of other seeds differ by 0.02"
 
 
+@pytest.mark.slow
 def test_batch_norm_ends_as_plain_averaging_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +102,7 @@ def test_batch_norm_ends_as_plain_averaging_does(
     assert "update norm" not in caplog.text, "the counters of steps are in no norm"
 
 
+@pytest.mark.slow
 def test_statistics_in_a_group_of_their_own_end_as_plain_averaging_does_too(tmp_path: Path) -> None:
     """Inputs of some hundreds: variances of ten thousand, which no grid for weights carries."""
     rule = {"rule": {"quorum": 5, "deadline": 10.0}}
@@ -119,6 +121,7 @@ def test_statistics_that_a_range_cuts_shrink_no_weights_and_are_named(
     assert all(" of them in 1.running_" in each for each in told)
 
 
+@pytest.mark.slow
 def test_what_is_cut_is_told_where_it_is_cut_and_nowhere_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

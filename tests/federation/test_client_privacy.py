@@ -39,6 +39,7 @@ from tests.kits.roles_kit import SCHEMA
 from tests.kits.sealed_blocks import drawn, made_of, released
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
 def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(
     cipher: str, tmp_path: Path
@@ -265,6 +266,7 @@ def test_the_shards_noise_takes_one_place_of_the_capacity() -> None:
 # --- noise on a shard's disk ------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cipher", "phase"), [("bfv", Phase.OPENING), ("plain", Phase.PREPARING)])
 def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Path) -> None:
     """In the clear it is made again; encrypted it would be another: the cohort is burnt."""

@@ -53,6 +53,7 @@ def reason(simulation: Simulation) -> str:
 # --- what holders are told --------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_a_holder_is_told_is_as_long_with_more_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_any_one_of_four_may_die_for_good_at_any_step(
     ends_as_unharmed(simulation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING, Phase.PREPARING])
 def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_path: Path) -> None:
     """Nothing is given up, burnt or charged twice; once one is back it goes on."""
@@ -108,6 +110,7 @@ def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_
     assert {fate.outcome for fate in fates} == {"durable"}
 
 
+@pytest.mark.slow
 def test_a_run_is_founded_by_all_holders_alone(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.kill("holder-3")
@@ -117,6 +120,7 @@ def test_a_run_is_founded_by_all_holders_alone(tmp_path: Path) -> None:
     ends_as_unharmed(simulation)
 
 
+@pytest.mark.slow
 def test_a_holder_that_lost_its_ledger_is_refused_and_the_others_suffice(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     until(simulation, Phase.COLLECTING, version=2)
@@ -138,6 +142,7 @@ def at_random(share: Any) -> Any:
     return np.random.default_rng(1).integers(0, P, share.size).astype(np.uint32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [at_random, small_error])
 def test_a_holder_that_lies_is_named_and_survived(
     lie: Callable[[Any], Any], tmp_path: Path
@@ -154,6 +159,7 @@ def test_a_holder_that_lies_is_named_and_survived(
     assert tried == 4 * [("holder-0", "holder-1", "holder-2")] * (lie is small_error)
 
 
+@pytest.mark.slow
 def test_a_lie_among_three_answers_burns_the_cohort_and_no_more(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     until(simulation, Phase.COLLECTING)
@@ -167,6 +173,7 @@ def test_a_lie_among_three_answers_burns_the_cohort_and_no_more(tmp_path: Path) 
     assert [str(fate.outcome) for fate in fates].count("dropped") == 6
 
 
+@pytest.mark.slow
 def test_a_silent_holder_has_a_deadline_to_help_against_a_lie(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     until(simulation, Phase.COLLECTING)
@@ -179,6 +186,7 @@ def test_a_silent_holder_has_a_deadline_to_help_against_a_lie(tmp_path: Path) ->
     assert set(simulation.coordinator.federation.liars) == {"holder-1"}
 
 
+@pytest.mark.slow
 def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     lies(simulation, "holder-1", small_error)
@@ -254,6 +262,7 @@ def test_a_member_with_a_bad_envelope_is_named_and_left_out_before_anything_open
     assert cohorts == [6, 5, 6, 6]
 
 
+@pytest.mark.slow
 def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
@@ -267,6 +276,7 @@ def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     assert set(simulation.coordinator.federation.accused.values()) == {everybody}
 
 
+@pytest.mark.slow
 def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cleared(
     tmp_path: Path,
 ) -> None:
@@ -283,6 +293,7 @@ def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cle
     )
 
 
+@pytest.mark.slow
 def test_a_member_that_spoils_every_cohort_ends_the_run_before_it_spends_for_ever(
     tmp_path: Path,
 ) -> None:
@@ -312,6 +323,7 @@ def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Pat
 # --- who may say what -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shares_are_for_committees_and_opened_sums_are_not(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     until(simulation, Phase.OPENING)
@@ -346,6 +358,7 @@ def test_the_first_answer_of_a_holder_stands(tmp_path: Path) -> None:
     assert group.closed_cohort.shares == shares
 
 
+@pytest.mark.slow
 def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path: Path) -> None:
     """Of this number but other members, or of another run: it changes nothing."""
     simulation = small_federation(small_plan("rlwe"), tmp_path)
@@ -407,6 +420,7 @@ def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(tmp_path: Path) 
         shard.handle(0.0, "holder-0", requests.GetSum(pinned.run.id, "all", number, block))
 
 
+@pytest.mark.slow
 def test_a_shard_that_lost_sums_and_blocks_after_the_opening_needs_no_holder(
     tmp_path: Path,
 ) -> None:

@@ -92,6 +92,7 @@ def averaged(trainers: Mapping[str, TorchTrainer], start: Tensors) -> Tensors:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES.keys())
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 def test_a_minimal_plan_is_within_a_point_of_float_averaging(

@@ -161,6 +161,7 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
 # --- the end, and the best --------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_stops_early_and_in_order(tmp_path: Path) -> None:
     stop = {"patience": 2}
     plan = evaluated_plan("bfv", 1, versions=8, evaluation={**BEST, "stop": stop})
@@ -188,6 +189,7 @@ def test_a_killed_coordinator_stops_for_the_same_reason(tmp_path: Path) -> None:
     assert reason == "version 3 reached the target: accuracy 0.9000, 0.89 was asked for"
 
 
+@pytest.mark.slow
 def test_the_best_version_is_exported_after_later_checkpoints(tmp_path: Path) -> None:
     plan = evaluated_plan(every=1, versions=8, checkpoint_every=8, evaluation=BEST)
     simulation = examined(plan, tmp_path, trainers=cast())
@@ -290,6 +292,7 @@ def test_without_enough_live_members_the_last_evaluation_is_given_up(tmp_path: P
     assert simulation.loop.now() < 60.0
 
 
+@pytest.mark.slow
 def test_held_out_records_are_charged_under_client_level_privacy(tmp_path: Path) -> None:
     privacy = {
         "unit": "client",
@@ -312,6 +315,7 @@ def test_held_out_records_are_charged_under_client_level_privacy(tmp_path: Path)
     assert list(metrics_of(simulation)) == [2]
 
 
+@pytest.mark.slow
 def test_metrics_that_are_paid_for_arrive_before_their_client_stops(tmp_path: Path) -> None:
     privacy = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
     group = {"clip": 1.0, "bits": 20, "weighting": "uniform", "rule": {"quorum": 5}}
@@ -349,6 +353,7 @@ def designated(folder: Path, **changes: Any) -> Simulation:
     return examined(plan, folder, trainers=cast(Examiner, 7))
 
 
+@pytest.mark.slow
 def test_a_designated_evaluator_judges_and_does_not_train(tmp_path: Path) -> None:
     simulation = designated(tmp_path)
     simulation.run()

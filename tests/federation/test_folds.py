@@ -41,6 +41,7 @@ ROUNDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ROUNDS)
 def test_a_fold_stands_for_rows_of_rounds(kind: str, tmp_path: Path) -> None:
     plan = small_plan(**ROUNDS[kind], clients=FEWER)
@@ -49,6 +50,7 @@ def test_a_fold_stands_for_rows_of_rounds(kind: str, tmp_path: Path) -> None:
     assert not differing(simulation, seed=1, points=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_fold_stands_for_rows_of_streams(rule: str, tmp_path: Path) -> None:
     simulation = stream(stream_plan("rlwe", RULES[rule]), tmp_path, 6)
@@ -95,6 +97,7 @@ def unharmed() -> Tensors:
         return simulation.model()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_and_compacted_a_run_ends_in_the_same_model(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -229,11 +229,11 @@ MOMENTS: list[Callable[[Simulation, str], bool]] = [
 ]
 
 
-@pytest.mark.parametrize("killed", [("holder-1", "coordinator"), HOLDERS])
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda m: m.__name__)
 def test_kills_between_announcing_and_erasing(
-    moment: Callable[[Simulation, str], bool], killed: tuple[str, ...], tmp_path: Path
+    moment: Callable[[Simulation, str], bool], tmp_path: Path
 ) -> None:
+    killed = (*HOLDERS, "coordinator")
     simulation = small_federation(rotating(clients=FEWER), tmp_path, clients=FEWER)
     simulation.run(lambda: moment(simulation, "holder-1"))
     for party in killed:

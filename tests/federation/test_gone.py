@@ -127,6 +127,7 @@ def test_without_others_the_run_ends_in_order(
     assert simulation.versions() == {"all": 1}
 
 
+@pytest.mark.slow
 @losses
 @pytest.mark.parametrize("rule", [BUFFERED, SSP], ids=lambda rule: rule["name"])
 def test_a_stream_goes_on_or_ends_in_order(

@@ -127,6 +127,7 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     assert charges == {name: versions for name in late.trainers if name != LATE}
 
 
+@pytest.mark.slow
 def test_what_a_late_client_leaves_on_the_shards_is_bounded(tmp_path: Path) -> None:
     late = Late(tmp_path, "plain", 29)
     late.play.run()
@@ -175,6 +176,7 @@ def nothing_is_counted_twice(simulation: Simulation) -> None:
     assert charges == dict.fromkeys(clients, versions)
 
 
+@pytest.mark.slow
 def test_it_takes_a_sequence_that_nobody_knows(tmp_path: Path) -> None:
     """Killed between the first block on a shard and the receipt, under fresh ciphertexts."""
     simulation = small_federation(small_plan("bfv"), tmp_path)

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from secureps.messages.member_records import OwnAct
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER
@@ -52,6 +54,7 @@ def member(play: Simulation) -> Member:
     return machine
 
 
+@pytest.mark.slow
 def test_a_client_that_is_paused_rests_until_it_goes_on(tmp_path: Path) -> None:
     play = played(plan(versions=9), tmp_path)
     federation = play.coordinator.federation
@@ -121,6 +124,7 @@ def test_a_client_that_leaves_ends_and_one_that_is_started_again_joins_again(
     assert play.coordinator.federation.included[NAME] > before
 
 
+@pytest.mark.slow
 def test_a_lower_budget_holds_without_a_restart_and_after_one(tmp_path: Path) -> None:
     made = plan(versions=6, **OF_RECORDS)
     play = played(made, tmp_path)

@@ -49,6 +49,7 @@ def copies_agree(simulation: Simulation) -> None:
         assert first == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_two_copies_of_every_block_end_in_the_model_of_one(cipher: str, tmp_path: Path) -> None:
     simulation = small_federation(doubled(cipher), tmp_path)
@@ -73,6 +74,7 @@ def versions_from(simulation: Simulation) -> int:
     return events
 
 
+@pytest.mark.slow
 def test_without_a_shard_that_never_comes_back_the_run_goes_on(tmp_path: Path) -> None:
     """Whatever step it was at: nobody trains again, and nothing is applied twice."""
     expected, _ = unharmed("plain", clients=FEWER)

@@ -31,7 +31,6 @@ from tests.kits.federations import (
     Tensors,
     Walker,
     at_event,
-    events_of,
     finished,
     same,
     small_plan,
@@ -214,21 +213,18 @@ def test_a_status_has_the_newest_decisions_with_their_reasons(tmp_path: Path) ->
 
 def test_a_killed_coordinator_decides_nothing_twice(tmp_path: Path) -> None:
     plan = scaled_plan("fitted", least_deadline=0.25)
-    events = events_of(Loaded(plan, tmp_path / "whole", bandwidth=400.0).play)
-    for number, moment in enumerate(range(events // 4, events, events // 4)):
-        at = Loaded(plan, tmp_path / str(number), bandwidth=400.0)
-        at.play.run(at_event(moment))
-        if finished(at.play):
-            continue
-        before, known = at.decided, at.play.coordinator.federation.scaled
-        at.play.kill(COORDINATOR)
-        at.play.loop.call_later(1.0, partial(at.play.start, COORDINATOR))
-        at.play.run(lambda at=at: COORDINATOR in at.play.network._endpoints)  # type: ignore[misc]
-        at.play.run(at_event(3))
-        again = at.play.coordinator.federation.scaled
-        assert again == known, "what was decided is on record, and is not decided anew"
-        at.end()
-        assert at.decided[: len(before)] == before
+    at = Loaded(plan, tmp_path, bandwidth=400.0)
+    at.play.run(lambda: at.play.versions().get("all") == 6)
+    before, known = at.decided, at.play.coordinator.federation.scaled
+    assert before
+    at.play.kill(COORDINATOR)
+    at.play.loop.call_later(1.0, partial(at.play.start, COORDINATOR))
+    at.play.run(lambda: COORDINATOR in at.play.network._endpoints)
+    at.play.run(at_event(3))
+    again = at.play.coordinator.federation.scaled
+    assert again == known, "what was decided is on record, and is not decided anew"
+    at.end()
+    assert at.decided[: len(before)] == before
 
 
 def test_off_ends_it_at_once_and_on_begins_anew(tmp_path: Path) -> None:

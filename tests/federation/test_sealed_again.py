@@ -70,6 +70,7 @@ def fits(simulation: Simulation) -> list[int]:
     return [simulation._cast.trainers[name].fits for name in client_names(COUNT)]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_nobody_trains_again_for_a_cohort_that_was_burnt(tmp_path: Path) -> None:
     """Of ten, five of whom would send another update than before, which no holder would add."""
     simulation = federation(tmp_path, plan_for({}))
@@ -125,6 +126,7 @@ def test_if_one_has_its_update_no_more_and_no_set_is_without_it_the_run_ends(
     no_holder_could_refuse(simulation)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_was_burnt_is_no_other_models(tmp_path: Path) -> None:
     simulation = examined(evaluated_plan("rlwe"), tmp_path)
     found = simulation.coordinator.federation
@@ -148,6 +150,7 @@ def test_an_evaluation_that_was_burnt_is_no_other_models(tmp_path: Path) -> None
     assert simulation.loop.now() < 60.0
 
 
+@pytest.mark.slow
 def test_groups_that_move_together_go_on_together_when_one_is_burnt(tmp_path: Path) -> None:
     names = {"name": "body", "pattern": "body.*"}, {"name": "head", "pattern": "head.*"}
     models = []

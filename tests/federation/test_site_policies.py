@@ -225,6 +225,7 @@ def test_a_kill_and_another_run_change_nothing_about_the_rate(
     assert most_in_an_hour(ledgers[OWN]) == 3
 
 
+@pytest.mark.slow
 def test_runs_without_privacy_and_with_it_are_in_one_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,8 +22,8 @@ from secureps.service.lead import AWAY
 from secureps.store import journal_rows
 from secureps.store.backup import begin_from_copy, has_copy
 from secureps.store.journal import MemoryJournal, SqliteJournal
-from tests.kits.federations import same, small_federation, small_plan, unharmed
-from tests.kits.standbys import command, ends, followed, follows, lose, reach, take_over, wait
+from tests.kits.federations import later, same, small_federation, small_plan, unharmed
+from tests.kits.standbys import command, ends, followed, follows, lose, reach, take_over
 
 
 def rows(simulation: Simulation, place: str) -> list[object]:
@@ -65,6 +65,7 @@ def run_of(simulation: Simulation) -> bytes:
 # --- following ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_standby_changes_nothing(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
     ends(simulation)
@@ -75,6 +76,7 @@ def test_a_standby_changes_nothing(tmp_path: Path) -> None:
     assert any(isinstance(record, StandbyFollows) and record.standby for record in copy)
 
 
+@pytest.mark.slow
 def test_the_coordinator_goes_on_without_a_standby_that_is_away(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
     reach(simulation, 1)
@@ -106,7 +108,7 @@ def test_while_nobody_follows_it_waits_for_every_shard_and_then_for_none(tmp_pat
     reach(simulation, 1)
     simulation.kill("shard-1")
     simulation.kill(STANDBY)
-    wait(simulation, 30)
+    later(simulation, 30)
     with pytest.raises(NotReady, match="waits for shard-1, 3 more key holders to obey it"):
         retire(simulation, COORDINATOR)
     simulation.start(STANDBY)
@@ -132,13 +134,13 @@ def test_a_coordinator_whose_journal_is_shorter_is_taken_for_silent(tmp_path: Pa
     before = list(journal_of(simulation, COORDINATOR).rows)
     reach(simulation, 2)
     simulation.kill(COORDINATOR)
-    wait(simulation, 1)
+    later(simulation, 1)
     had = list(rows(simulation, STANDBY))
     journal_of(simulation, COORDINATOR).rows[:] = before
     for shard in ("shard-0", "shard-1"):  # it does not hear from them how far they are
         simulation.kill(shard)
     simulation.start(COORDINATOR)
-    wait(simulation, 4 * AGAIN)
+    later(simulation, 4 * AGAIN)
     assert rows(simulation, STANDBY) == had, "nothing of it is followed back"
     assert not simulation.parties[STANDBY].halted.done()
     lose(simulation, COORDINATOR)
@@ -158,7 +160,7 @@ def test_nobody_takes_over_from_a_coordinator_that_is_lost_before_the_command(
     simulation = followed(tmp_path)
     reach(simulation, 1)
     simulation.kill(COORDINATOR)
-    wait(simulation, 300)
+    later(simulation, 300)
     assert simulation.ruler == COORDINATOR
     take_over(simulation)
     ends(simulation)
@@ -176,6 +178,7 @@ def test_it_takes_over_from_one_that_is_there_which_ends(tmp_path: Path) -> None
     assert same(simulation.model(), unharmed("plain")[0])
 
 
+@pytest.mark.slow
 def test_one_that_comes_back_changes_nothing_and_ends(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
     reach(simulation, 1)
@@ -213,13 +216,13 @@ def test_a_client_that_was_removed_while_it_was_away_stays_removed(tmp_path: Pat
         simulation.run(answer.done)
         if not isinstance(answer.exception(), NotReady | Unreachable):
             break
-        wait(simulation, 1)
+        later(simulation, 1)
     answer.result()
     simulation.start(STANDBY)
     simulation.run(lambda: follows(simulation))
     lose(simulation, COORDINATOR)
     take_over(simulation)
-    wait(simulation, 5)
+    later(simulation, 5)
     assert "client-05" in simulation.coordinator.federation.isolated
 
 
@@ -303,7 +306,7 @@ def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_p
     refusal(simulation, COORDINATOR)
     simulation.ruler = STANDBY
     versions = simulation.versions()
-    wait(simulation, 30)
+    later(simulation, 30)
     waits = "waits for shard-1, 3 more key holders to obey it, for another one could rule"
     with pytest.raises(NotReady, match=waits):
         retire(simulation, STANDBY)
@@ -314,7 +317,7 @@ def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_p
     (group,) = status.groups
     assert group.reason.startswith(f"{waits}; ")
     simulation.start("shard-1")
-    wait(simulation, 30)
+    later(simulation, 30)
     with pytest.raises(NotReady, match="waits for one more key holder to obey it"):
         retire(simulation, STANDBY)
     assert simulation.versions() == versions
@@ -331,9 +334,9 @@ def test_a_shard_that_is_lost_with_the_coordinator_comes_back_empty_and_all_go_o
     lose(simulation, "shard-1")
     lose(simulation, COORDINATOR)
     take_over(simulation)
-    wait(simulation, 1)
+    later(simulation, 1)
     versions = simulation.versions()
-    wait(simulation, 30)
+    later(simulation, 30)
     assert simulation.versions() == versions
     simulation.start("shard-1")
     ends(simulation)
@@ -357,7 +360,7 @@ def test_a_shard_whose_disk_is_lost_does_not_help_a_stale_standby(tmp_path: Path
     simulation.start("shard-0")
     simulation.start(STANDBY)
     take_over(simulation)
-    wait(simulation, 60)
+    later(simulation, 60)
     with pytest.raises(NotReady, match="waits for shard-1, shard-0 to obey it"):
         retire(simulation, STANDBY)
     simulation.start("shard-1")
@@ -400,6 +403,7 @@ def test_a_shard_that_left_the_run_is_not_waited_for(tmp_path: Path) -> None:
 # --- journals that are compacted ------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarted", [False, True])
 def test_both_compact_their_journals_and_the_end_is_the_same(
     restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ def by_number(simulation: Simulation) -> dict[int, Any]:
     }
 
 
+@pytest.mark.slow
 def test_who_stood_in_a_burnt_cohort_sits_out_until_the_next_version(tmp_path: Path) -> None:
     simulation = begun(tmp_path, BUFFERED, 9)
     spoils(simulation, "client-05", times=1)
@@ -53,6 +54,7 @@ def test_who_stood_in_a_burnt_cohort_sits_out_until_the_next_version(tmp_path: P
     assert set().union(*later) & out, "they are back after it"
 
 
+@pytest.mark.slow
 def test_a_steady_offender_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
     simulation = begun(tmp_path, BUFFERED, 12, versions=16)
     spoils(simulation, "client-05", times=99)
@@ -69,6 +71,7 @@ def test_a_steady_offender_is_left_out_and_the_run_goes_on(tmp_path: Path) -> No
     assert all(found.fates[id].outcome == "dropped" for id in waited if found.fates[id].version > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [BLOCKS, {**SSP, "minimum": 3}], ids=lambda rule: rule["name"])
 def test_a_row_block_that_cannot_go_on_is_given_up_and_the_others_go_on(
     rule: dict[str, Any], tmp_path: Path

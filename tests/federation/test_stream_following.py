@@ -81,6 +81,7 @@ def found(simulation: Simulation, versions: int = 12) -> None:
     holders_allow_all(simulation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "count"),
     [({**SSP, "minimum": 3}, 6), (LOCKSTEP, 6), (BUFFERED, 7), (PRIORITY, 7)],
@@ -104,6 +105,7 @@ def test_an_offender_among_few_is_found_and_the_stream_goes_on(
     assert all(each in [clients(cohort) for cohort in cohorts(simulation)] for each in sets)
 
 
+@pytest.mark.slow
 def test_an_offender_of_a_small_row_block_is_found_too(tmp_path: Path) -> None:
     """Six touch it, and all of them stand in every cohort."""
     tastes = [[0, 1], [0, 1], [0, 1], [0, 1], [0, 1], [0, 1, 2], [0, 2, 3], [2, 3]]
@@ -121,6 +123,7 @@ def test_an_offender_of_a_small_row_block_is_found_too(tmp_path: Path) -> None:
     holders_allow_all(simulation, 3, "table.1")
 
 
+@pytest.mark.slow
 def test_what_is_sealed_anew_is_the_same_update(tmp_path: Path) -> None:
     """A cohort that cannot be cut is tried whole: what it makes is what it would have made."""
     models = []
@@ -176,6 +179,7 @@ def given_up(simulation: Simulation) -> str:
     return str(journalled(simulation, coordinator_records.RoundGivenUp)[0].reason)
 
 
+@pytest.mark.slow
 def test_who_is_silent_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
     """It keeps its lease: after a deadline the set is given up, and another one asked."""
     simulation = begun(tmp_path, LOCKSTEP, 6)
@@ -192,6 +196,7 @@ def test_who_is_silent_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
     found(simulation)
 
 
+@pytest.mark.slow
 def test_others_have_a_deadline_to_follow_and_then_a_set_does(tmp_path: Path) -> None:
     """Three stood outside, as many as are needed; one of them is silent."""
     rule = {**BUFFERED, "deadline": 50.0}
@@ -230,6 +235,7 @@ def test_who_lost_its_update_is_in_no_set(older: bool, tmp_path: Path) -> None:
     holders_allow_all(simulation)
 
 
+@pytest.mark.slow
 def test_a_flaw_in_what_is_sealed_anew_gives_the_set_up(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     _, cheat = asked(simulation)
@@ -239,6 +245,7 @@ def test_a_flaw_in_what_is_sealed_anew_gives_the_set_up(tmp_path: Path) -> None:
     found(simulation)
 
 
+@pytest.mark.slow
 def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     group = stands(simulation, Phase.HOLDING)
@@ -256,6 +263,7 @@ def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
     found(simulation)
 
 
+@pytest.mark.slow
 def test_a_refusal_gives_the_set_up_for_once(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     _, victim = asked(simulation)
@@ -303,6 +311,7 @@ def test_only_the_same_update_is_taken_and_only_once(tmp_path: Path) -> None:
         sends(outside)
 
 
+@pytest.mark.slow
 def test_keys_are_kept_until_nobody_can_ask(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     worker: Any = simulation.parties["client-00"].worker

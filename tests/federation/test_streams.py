@@ -9,7 +9,7 @@ import pytest
 
 from secureps.messages import coordinator_records
 from secureps.run.simulate.simulation import Simulation
-from tests.kits.federations import same, small_federation, small_plan
+from tests.kits.federations import same, unharmed
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
 
@@ -18,36 +18,35 @@ def cohorts(simulation: Simulation) -> list[coordinator_records.CohortClosed]:
     return [r for _, r in journal.replay() if isinstance(r, coordinator_records.CohortClosed)]
 
 
-@pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY], ids=lambda rule: rule["name"])
-def test_the_same_model_under_every_cipher(rule: dict[str, Any], tmp_path: Path) -> None:
+HIDING = BUFFERED | {"buffer": 10, "power": 2.0}
+"""Some cohort is large enough for lighter members to hide in."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "clients", "versions"),
+    [(SSP, 9, 4), (HIDING, 14, 6), (PRIORITY, 9, 4)],
+    ids=["ssp", "buffered", "priority"],
+)
+def test_the_same_model_under_every_cipher(
+    rule: dict[str, Any], clients: int, versions: int, tmp_path: Path
+) -> None:
     models, weights = [], set()
     for cipher in ("plain", "bfv", "rlwe"):
-        simulation = stream(stream_plan(cipher, rule), tmp_path / cipher, 9)
+        plan = stream_plan(cipher, rule, versions=versions)
+        simulation = stream(plan, tmp_path / cipher, clients)
         simulation.run()
-        assert simulation.versions() == {"all": 4}
+        assert simulation.versions() == {"all": versions}
         models.append(simulation.model())
         closed = cohorts(simulation)
-        assert len(closed) == 4, "nothing was burnt"
+        assert len(closed) == versions, "nothing was burnt"
         stale = {c.cohort.version - 1 - m.version for c in closed for m in c.cohort.members}
         weights.add(tuple(sorted({m.weight for c in closed for m in c.cohort.members})))
     assert same(models[0], models[1])
     assert same(models[0], models[2])
     assert max(stale) > 0, "some members were behind"
     assert len(weights) == 1
-
-
-def test_weights_are_the_same_under_every_cipher(tmp_path: Path) -> None:
-    """Versions of some cohort that is large enough for lighter members to hide in."""
-    rule, models = BUFFERED | {"buffer": 10, "power": 2.0}, []
-    for cipher in ("plain", "bfv", "rlwe"):
-        simulation = stream(stream_plan(cipher, rule, versions=6), tmp_path / cipher, 14)
-        simulation.run()
-        assert simulation.versions() == {"all": 6}
-        models.append(simulation.model())
-        members = [m for closed in cohorts(simulation) for m in closed.cohort.members]
-        assert {member.weight for member in members} > {1}
-    assert same(models[0], models[1])
-    assert same(models[0], models[2])
+    assert rule is not HIDING or set(*weights) > {1}
 
 
 def test_every_push_is_a_version_of_the_classical_server(tmp_path: Path) -> None:
@@ -65,12 +64,9 @@ def test_every_push_is_a_version_of_the_classical_server(tmp_path: Path) -> None
     ],
     ids=["ssp with s = 0", "FedBuff of all"],
 )
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_without_staleness_it_is_the_synchronous_model(
-    rule: dict[str, Any], cipher: str, tmp_path: Path
+    rule: dict[str, Any], tmp_path: Path
 ) -> None:
-    plain = small_federation(small_plan("plain"), tmp_path / "sync")
-    plain.run()
-    simulation = stream(stream_plan(cipher, rule), tmp_path / "stream")
+    simulation = stream(stream_plan("plain", rule), tmp_path)
     simulation.run()
-    assert same(simulation.model(), plain.model())
+    assert same(simulation.model(), unharmed()[0])

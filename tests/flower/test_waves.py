@@ -69,6 +69,7 @@ def played(
     return grid
 
 
+@pytest.mark.slow
 def test_a_wave_of_the_next_round_does_not_go_with_this_ones_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +223,7 @@ def test_what_nodes_say_is_one_line_of_a_log() -> None:
     assert told == "one ?[2Jtwo" + "x" * 89 + " ... " + "x" * 387 + "KeyError"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["pause", "leave"])
 def test_a_node_hears_what_its_data_holder_wants(tmp_path: Path, what: str) -> None:
     state: list[Path] = []

@@ -50,10 +50,12 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     return targets(tmp_path_factory.mktemp("fuzz"))
 
 
+@pytest.mark.slow
 def test_all_targets_are_tried_here(known: dict[str, Target]) -> None:
     assert tuple(known) == NAMES
 
 
+@pytest.mark.slow
 def test_whatever_parses_is_tried_or_trusted_with_a_reason(known: dict[str, Target]) -> None:
     """A new decoder without a row fails here: name it in a target of tests/fuzz."""
     named = {each for target in known.values() for each in target.of}
@@ -127,6 +129,7 @@ def test_make_fuzz_tries_a_million(known: dict[str, Target]) -> None:
 # --- running servers ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 def test_running_servers_go_on(name: str, tmp_path: Path) -> None:
     found = besiege(name, tmp_path, 1, 400)
@@ -134,6 +137,7 @@ def test_running_servers_go_on(name: str, tmp_path: Path) -> None:
     assert found.inputs >= 400
 
 
+@pytest.mark.slow
 def test_what_a_server_prints_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fuzz import servers
 

@@ -44,7 +44,7 @@ def hang_at(point: str, version: int) -> None:
             stand_still()
         append(journal, at, records)
 
-    def reading(file: int) -> os.stat_result:
+    def reading(file: Any) -> os.stat_result:
         """Somebody opens a file; that of an update's block has its base version in its name."""
         kind, *name = Path(os.readlink(f"/proc/self/fd/{file}")).name.split("~")
         if kind == "update" and int(name[2]) + 1 == version:

@@ -11,7 +11,7 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
-from secureps.roles.machine import WORKER, Answered, Call, Halt, Step, WatchLost, Work
+from secureps.roles.machine import WORKER, Answered, Call, Halt, Step, WatchLost
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Contributed
@@ -125,10 +125,6 @@ class Client:
         update = self.sealed(version, sequence)
         self.contributed(update)
         return update
-
-
-def works(step: Step) -> list[Any]:
-    return [e.task for e in step.effects if isinstance(e, Work)]
 
 
 def asked(step: Step) -> list[tuple[str, int, int]]:

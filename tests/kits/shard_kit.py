@@ -15,7 +15,7 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
-from secureps.roles.machine import WORKER, Call, Step, Work
+from secureps.roles.machine import WORKER, Call, Step
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.tasks import StateReady, SumsReady
 from tests.kits.roles_kit import (
@@ -144,10 +144,6 @@ def called(step: Step) -> list[tuple[str, Any]]:
 
 def blocks(version: int) -> tuple[bytes, ...]:
     return tuple(model_blocks("all", version, 4)[b] for b in OWN)
-
-
-def works(step: Step) -> list[Any]:
-    return [e.task for e in step.effects if isinstance(e, Work)]
 
 
 def calls(step: Step) -> list[Any]:

@@ -10,7 +10,7 @@ from secureps.messages.following import TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.standby import Standby
 from secureps.run.simulate.simulation import Conditions, Simulation
-from tests.kits.federations import finished, small_federation, small_plan
+from tests.kits.federations import finished, later, small_federation, small_plan
 
 AGAIN = 1.0
 """Seconds after which an operator says a command once more."""
@@ -42,13 +42,6 @@ def lose(simulation: Simulation, place: str) -> None:
     simulation.lose(place)
 
 
-def wait(simulation: Simulation, seconds: float) -> None:
-    """Plays on for a while."""
-    until = simulation.loop.now() + seconds
-    simulation.loop.call_later(seconds, lambda: None)
-    simulation.run(lambda: simulation.loop.now() >= until)
-
-
 def command(simulation: Simulation) -> BaseException | None:
     """Says the command to the standby, once; what it refuses it with, or None."""
     answer = simulation.parties[STANDBY].request(COORDINATOR, TakeOver())
@@ -64,7 +57,7 @@ def take_over(simulation: Simulation) -> None:
             simulation.run(lambda: simulation.ruler == STANDBY)
             return
         assert isinstance(refused, Refused | Unreachable), refused
-        wait(simulation, AGAIN)
+        later(simulation, AGAIN)
     raise AssertionError(refused)
 
 

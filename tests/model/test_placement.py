@@ -23,6 +23,7 @@ def spread(nodes: dict[str, float]) -> list[str]:
     return [place(key, nodes) for key in KEYS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_a_node_that_comes_or_goes_moves_only_its_share(count: int) -> None:
     small = {f"shard-{i}": 1.0 for i in range(count)}

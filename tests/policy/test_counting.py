@@ -163,6 +163,7 @@ class Steady(Counted):
         return FitResult(moved, self.count, {}, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("adjacency", "alike"), [("add-or-remove", True), ("zero-out", False)])
 def test_nothing_that_is_told_or_opened_tells_of_one_record_more(
     adjacency: str, alike: bool, tmp_path: Path

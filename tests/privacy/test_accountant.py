@@ -70,6 +70,7 @@ def opacus_rdp() -> Any:
     return rdp
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"), [(1.1, 0.01, 1000), (0.8, 0.004, 5000), (4.0, 0.2, 50)]
 )
@@ -87,6 +88,7 @@ def test_rdp_agrees_with_opacus_and_pld_is_tighter(sigma: float, rate: float, st
     assert 0.5 * ours < epsilon([charge], DELTA, "pld") < ours
 
 
+@pytest.mark.slow
 def test_different_mechanisms_compose_as_in_opacus() -> None:
     orders = [1 + x / 10.0 for x in range(1, 100)] + list(range(11, 513))
     facts = [(1.0, 0.01, 300), (2.0, 0.05, 100), (1.0, 0.01, 200)]

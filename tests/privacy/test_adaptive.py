@@ -68,6 +68,7 @@ def test_no_vector_is_longer_than_what_is_accounted(
     assert clip.norm == pytest.approx(clip.clip * math.hypot(1, clip.weight / 2), rel=1e-6)
 
 
+@pytest.mark.slow
 @given(CLIPS, UPDATES, SCALES)
 def test_the_indicator_says_whether_the_update_passed_whole(
     clip: AdaptiveClip, update: NDArray[np.float32], scale: float
@@ -97,6 +98,7 @@ def test_an_update_of_exactly_the_clip_passed_whole(scale: float) -> None:
     assert clip.clipped(with_place(update), scale)[-1] == -clip.indicator
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(CLIPS, st.lists(UPDATES, min_size=2, max_size=5), SCALES, st.integers(0, 1 << 30))
 def test_a_member_replaced_by_zero_moves_the_sum_by_no_more_than_the_ledger_says(

@@ -164,6 +164,7 @@ def privatized(mechanism: ClientMechanism, x: NDArray[np.float32], seed: int) ->
     return privatize(mechanism, x, stream("round", seed).words, stream("noise", seed).words)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     case=st.sampled_from([LOCAL, DISTRIBUTED, AGGREGATOR]),

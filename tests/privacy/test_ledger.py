@@ -62,6 +62,7 @@ releases = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(charges | releases, max_size=40))
 def test_it_only_grows_holds_every_fact_once_and_mixes_none(made: list[Charge | Release]) -> None:
     ledger = Ledger()

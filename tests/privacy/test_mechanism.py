@@ -32,6 +32,7 @@ bounds = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(x=vectors, bound=bounds)
 def test_the_result_never_exceeds_the_bound(x: NDArray[np.float32], bound: float) -> None:

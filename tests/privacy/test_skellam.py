@@ -109,6 +109,7 @@ def test_beyond_the_table_the_law_goes_on(variance: float, depth: int) -> None:
     assert sampler(variance).sample(1, replay).tolist() == [size]
 
 
+@pytest.mark.slow
 def test_words_that_never_decide_are_not_random() -> None:
     with pytest.raises(InternalError, match="random bits did not decide"):
         sampler(0.7).sample(1, lambda count: np.full(count, 0xFFFFFFFF, dtype=np.uint32))

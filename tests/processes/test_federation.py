@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from contextlib import suppress
 from datetime import datetime, timedelta, tzinfo
 from fnmatch import fnmatch
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from zstandard import ZstdCompressor
 
 from secureps.crypto import tls
 from secureps.crypto.bfv import DEGREE
@@ -153,7 +155,7 @@ def test_the_aggregator_never_has_the_secret_key(tmp_path: Path) -> None:
     for needles in (secret, identity):
         assert [needles.found(each) for each in seen] == [set()] * len(seen)
 
-    # ... and the search finds what is there: the recording is whole.
+    # ... and the search finds what is there: the recording is whole, and so is the search.
     payload = next(data for key, data in sealed.items() if "update~" in key)
     words = Needles(payload)
     recorded = set[int]().union(*(words.found(stream) for stream in streams))
@@ -161,6 +163,15 @@ def test_the_aggregator_never_has_the_secret_key(tmp_path: Path) -> None:
     assert public.found(b"x" + (kit / "public/holders/holder-0.bfv.pub").read_bytes()) == {
         int(word) for word in public.words
     }
+    word = int(secret.words[1])
+    raw = word.to_bytes(8, "little")
+    for planted in (
+        raw,
+        ZstdCompressor().compress(bytes(1000) + raw + bytes(999)),
+        f'{{"key": "{raw.hex()}"}}'.encode(),
+        f'{{"key": "{b64encode(b"xy" + raw).decode()}"}}'.encode(),
+    ):
+        assert secret.found(payload[:999] + planted + payload[999:]) == {word}
 
 
 def test_sigterm_ends_processes_cleanly(tmp_path: Path) -> None:

@@ -153,9 +153,9 @@ class Pooling(Processes):
             *("--set", f"partition={number // 2}"),
         ]
 
-    def start(self, name: str, *faults: str) -> None:
+    def start(self, name: str) -> None:
         if name not in self.clients:
-            super().start(name, *faults)
+            super().start(name)
             return
         with (self.folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(

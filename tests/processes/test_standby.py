@@ -20,9 +20,6 @@ from tests.kits.command import invoked, said
 from tests.kits.federations import Walker, same, unharmed
 from tests.kits.processes import PLAN, Processes
 
-NOTICED = 45.0
-"""Seconds on a busy machine; gRPC alone would notice after a minute that nobody answers."""
-
 
 def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:

@@ -63,6 +63,7 @@ def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_dela
     assert (line.up, line.down) == (len(data), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").is_file(), reason="reads Linux's /proc")
 def test_pulls_by_tls_of_a_shard_with_little_memory_are_measured_beside_one_with_all(
     monkeypatch: pytest.MonkeyPatch,

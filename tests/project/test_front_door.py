@@ -65,6 +65,7 @@ def typed() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_every_public_name_is_what_type_checkers_are_told() -> None:
     names = typed()
     assert ps.__all__ == sorted(names, key=lambda n: (not n[0].isupper(), n))
@@ -134,6 +135,7 @@ def run_page(scope: dict[str, Any]) -> None:
             exec(compile(block, "docs/python.md", "exec"), scope)
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_it_stands_in_a_notebook(folder: Path, server: str) -> None:
     """Cells run inside an event loop, and what they print goes to no terminal or file."""
     scope: dict[str, Any] = {"__name__": "page", "server": server}
@@ -151,6 +153,7 @@ def test_the_page_runs_as_it_stands_in_a_notebook(folder: Path, server: str) -> 
     assert scope["checked"]._repr_html_().startswith("<pre>line: sound.")
 
 
+@pytest.mark.slow
 def test_a_simulation_runs_in_any_thread(folder: Path) -> None:
     with ThreadPoolExecutor(1) as beside:
         result = beside.submit(ps.simulate, "scenario.toml", quiet=True).result()

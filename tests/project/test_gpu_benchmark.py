@@ -58,6 +58,7 @@ def test_every_section_is_measured(found: dict[str, Any]) -> None:
     assert [row["bits"] for row in found["sections"]["clients on one device"]] == ["same", "same"]
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_drawn(
     found: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,14 +41,6 @@ def test_the_newest_changes_and_the_citation_are_of_this_version() -> None:
     assert f"| {minor} | yes |" in (ROOT / "SECURITY.md").read_text()
 
 
-def test_a_citation_has_what_its_format_asks_for() -> None:
-    citation = read("CITATION.cff")
-    assert {"cff-version", "message", "title", "authors"} <= set(citation)
-    assert citation["title"] == PROJECT["project"]["name"]
-    assert citation["license"] == PROJECT["project"]["license"]
-    assert " ".join(citation["abstract"].split()) == PROJECT["project"]["description"]
-
-
 def test_a_commit_is_checked_by_what_make_check_runs() -> None:
     (local,) = read(".pre-commit-config.yaml")["repos"]
     entries = [hook["entry"] for hook in local["hooks"]]

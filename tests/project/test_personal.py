@@ -74,6 +74,7 @@ def scenario(folder: Path, local: str = LOCAL, script: str = SCRIPT) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_personal_heads_train_and_each_holder_judges_its_own(tmp_path: Path) -> None:
     said: list[str] = []
     out = simulate(scenario(tmp_path), tmp_path / "out", said.append)
@@ -85,6 +86,7 @@ def test_personal_heads_train_and_each_holder_judges_its_own(tmp_path: Path) -> 
     assert not any(name.startswith("head.") for name in load_file(out / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_judges_and_trains_on_with_its_own_head(tmp_path: Path) -> None:
     """Killed while it trains, and again once a version is there that it has to judge."""
     path = scenario(tmp_path)
@@ -135,6 +137,7 @@ def make_evaluator(settings):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", ["", EVALUATOR])
 def test_counters_that_stay_are_no_hindrance(tmp_path: Path, own: str) -> None:
     path = scenario(tmp_path, 'local = ["*num_batches_tracked"]', SCRIPT + own)
@@ -146,6 +149,7 @@ def test_counters_that_stay_are_no_hindrance(tmp_path: Path, own: str) -> None:
         assert "no make_evaluator(settings)" in summary["notes"][0]
 
 
+@pytest.mark.slow
 def test_a_failing_evaluation_is_said_once_and_the_model_is_written(tmp_path: Path) -> None:
     said: list[str] = []
     out = simulate(scenario(tmp_path, "", SCRIPT + FAILING), tmp_path / "out", said.append)
@@ -155,12 +159,14 @@ def test_a_failing_evaluation_is_said_once_and_the_model_is_written(tmp_path: Pa
     assert (out / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_in_a_simulation_is_named(tmp_path: Path) -> None:
     broken = SCRIPT.replace("return self.head(self.body(x))", "return self.haed(self.body(x))")
     with pytest.raises(ScriptFailed, match=r"client-0\d: fit raised AttributeError.* in forward\)"):
         simulate(scenario(tmp_path, "", broken), tmp_path / "out", lambda text: None)
 
 
+@pytest.mark.slow
 def test_a_pattern_that_fits_no_tensor_is_refused_with_the_nearest(tmp_path: Path) -> None:
     path = scenario(tmp_path, 'local = ["haed.*"]')
     with pytest.raises(PlanRefused, match=r"local: no tensor matches 'haed\.\*'; .* 'head\."):

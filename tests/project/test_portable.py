@@ -85,7 +85,7 @@ def test_the_list_is_sorted_and_all_of_it_exists() -> None:
     assert all((ROOT / each).exists() for each in LISTED)
 
 
-@pytest.mark.parametrize("path", [*FILES, ROOT / "tests/kits/slow.py"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_listed_test_reads_text_in_one_encoding(path: Path) -> None:
     """Windows would read it in that of the user's language."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):

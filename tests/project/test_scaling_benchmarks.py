@@ -22,6 +22,7 @@ def test_costs_of_receipts_shards_and_versions_are_told_apart() -> None:
     assert vars(receipts.split(costs)) == pytest.approx(vars(control))
 
 
+@pytest.mark.slow
 def test_a_fitted_model_makes_a_tenth_more_of_changing_loads_than_thresholds() -> None:
     """Of scenarios that no number of either was chosen by."""
     gains = [

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from secureps.run.simulate.simulate import simulate
 from tests.kits.nursery import ROOT
 
@@ -27,6 +29,7 @@ seed = 3
 """
 
 
+@pytest.mark.slow
 def test_the_pages_trainer_comes_to_the_accuracy_it_names(tmp_path: Path) -> None:
     (tmp_path / "logistic.py").write_text(SCRIPT)
     (tmp_path / "logistic.toml").write_text(PLAN + IN_THE_CLEAR)

@@ -64,6 +64,7 @@ def installed(wheel: Path, folder: Path) -> Path:
     return commands
 
 
+@pytest.mark.slow
 def test_a_new_project_runs_from_an_installed_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

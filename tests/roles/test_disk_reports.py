@@ -454,6 +454,7 @@ def fill(folder: Path) -> Path:
     return big
 
 
+@pytest.mark.slow
 def test_ledgers_and_journals_on_a_real_full_disk_say_so_and_go_on(small_disk: Path) -> None:
     ledger = BudgetLedger(small_disk / "ledgers" / "a.db")
     run, spent = bytes(32), Charge("a", "all", 0, 1.0, 0.01, 1)

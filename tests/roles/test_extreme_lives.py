@@ -163,6 +163,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_what_was_said_in_a_run(plan: str) -> None:
     run = played(plan)
@@ -182,6 +183,7 @@ def test_what_was_answered_in_a_run(plan: str) -> None:
             tries(run, moment, moment.sender, events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_what_nobody_said_in_a_run(plan: str) -> None:
     run = played(plan)

@@ -69,6 +69,7 @@ def shard(explained: Explanation) -> MemoryUse:
     return explained.shard
 
 
+@pytest.mark.slow
 def test_the_place_of_an_indicator_counts_as_a_value(tmp_path: Path) -> None:
     private = """
 weighting = "uniform"
@@ -85,6 +86,7 @@ budget = 100.0
     assert any("the clip begins at 1 " in remark for remark in explained.remarks)
 
 
+@pytest.mark.slow
 def test_the_models_size_comes_from_the_option_the_file_or_the_script(tmp_path: Path) -> None:
     assert check(write(tmp_path), 1000).groups[0].values == 1000
     save_file({"a": np.zeros((3, 4), np.float32)}, tmp_path / "start.safetensors")
@@ -131,6 +133,7 @@ def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> Non
     assert "unknown: how large the model is" in page
 
 
+@pytest.mark.slow
 def test_a_flower_app_is_measured_and_has_no_record_privacy(tmp_path: Path) -> None:
     flower = ROOT / "policies" / "digits_numpy.toml"
     assert check(flower, permit=RUN).groups[0].values == 650
@@ -141,6 +144,7 @@ def test_a_flower_app_is_measured_and_has_no_record_privacy(tmp_path: Path) -> N
         check(path, permit=RUN)
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     explanation = check(ROOT / "policies" / "digits.toml", permit=RUN)
     page = printed(explanation, 400)
@@ -211,6 +215,7 @@ def test_the_page_of_a_committee(tmp_path: Path) -> None:
     assert shard(explanation).program > shard(bfv).program
 
 
+@pytest.mark.slow
 def test_every_preset_is_explained() -> None:
     """A plan with a script by itself, one without by the scenario that plays it."""
     played = {load_scenario(path).plan.section.name: path for path in SCENARIOS}
@@ -398,6 +403,7 @@ def test_next_to_no_privacy_is_no_note_but_a_warning(tmp_path: Path) -> None:
     assert "WARNING" not in page(write(tmp_path, sound), 1000)
 
 
+@pytest.mark.slow
 def test_a_narrow_page_keeps_every_digit() -> None:
     explanation = check(ROOT / "policies" / "digits.toml", permit=RUN)
     text = printed(explanation, 80)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from secureps.client.script import Script
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -40,6 +42,7 @@ class Joined(Processes):
         ]
 
 
+@pytest.mark.slow
 def test_flower_clients_killed_and_restarted_make_the_simulated_model(tmp_path: Path) -> None:
     path = project(tmp_path, "joined", SLOW)
     script, plan = Script(path), PLAN.replace('local = ["*.count"]\n', "")

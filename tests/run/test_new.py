@@ -32,6 +32,7 @@ def test_templates_are_those_of_the_kinds() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NEEDS)
 def test_a_project_is_whole_and_its_own_tests_pass(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

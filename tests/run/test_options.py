@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import typer
 from typer.main import get_command
 
@@ -112,6 +113,7 @@ def wrong(module: str, text: str, known: dict[str, set[str]]) -> set[str]:
     return named - (known["join"] | known["script"]) | named & OF_JOIN_ALONE
 
 
+@pytest.mark.slow
 def test_options_that_are_named_are_there() -> None:
     known = options()
     found = [

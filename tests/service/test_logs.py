@@ -60,6 +60,7 @@ def objects(last: str) -> tuple[int, list[dict[str, Any]]]:
     return code, [json.loads(line) for line in found]
 
 
+@pytest.mark.slow
 def test_an_object_a_line() -> None:
     code, (first, second) = objects("pass")
     assert code == 0
@@ -76,6 +77,7 @@ def test_an_object_a_line() -> None:
     assert (second["party"], second["event"], second["level"]) == ("shard-0", "Log", "WARNING")
 
 
+@pytest.mark.slow
 def test_an_error_is_a_line_with_whose_fault_it_is() -> None:
     code, found = objects("raise WrongVersion('too\\n  old')")
     assert code == 1
@@ -86,6 +88,7 @@ def test_an_error_is_a_line_with_whose_fault_it_is() -> None:
     assert "traceback" not in found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("last", "code"),
     [("1 / 0", 1), ("t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", 0)],

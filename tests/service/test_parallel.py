@@ -116,6 +116,7 @@ def test_no_two_threads_seal_one_block() -> None:
     assert [sum(m is not None for m in made[4 * b : 4 * b + 4]) for b in range(50)] == [1] * 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_a_run_is_the_same_with_any_threads(
     cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -123,6 +123,7 @@ print(len(codes))
 """
 
 
+@pytest.mark.slow
 def test_signals_at_any_line(tmp_path: Path) -> None:
     """SIGTERM and SIGINT at every line of the main thread before the wait, once or ever after."""
     played = play(EVERYWHERE, str(tmp_path))
@@ -140,6 +141,7 @@ print("the rest of it")
 """
 
 
+@pytest.mark.slow
 def test_a_work_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
     played = play(WORKING, str(tmp_path))
     assert played.stdout is not None
@@ -184,6 +186,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_after_a_halt_signals_mean_what_they_meant_before(tmp_path: Path) -> None:
     played = play(HALTING, str(tmp_path))
     assert played.stdout is not None

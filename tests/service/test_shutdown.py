@@ -51,6 +51,7 @@ def test_a_signal_that_another_thread_gets_wakes_the_main_thread(number: signal.
     sender.join()
 
 
+@pytest.mark.slow
 def test_signals_that_come_before_anybody_waits() -> None:
     with Shutdown() as bell:
         for _ in range(100_000):  # more than a pipe holds

@@ -96,6 +96,7 @@ def whole(spans: list[Span], run: bytes, version: int) -> None:
     assert all(a.end <= b.begin for a, b in pairwise(steps))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "rlwe", "bfv"])
 def test_a_version_is_one_trace_of_all_parties(cipher: str, tmp_path: Path) -> None:
     traced = Traced(tmp_path, lambda name: Kept(), cipher)
@@ -222,6 +223,7 @@ def test_a_coordinator_that_comes_back_knows_the_cohort_from_its_journal() -> No
 # --- OpenTelemetry ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_spans_are_opentelemetrys_with_these_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,7 @@ def test_an_app_of_the_same_user_is_refused_unless_it_is_a_test(folder: Path) ->
         assert asked(path, b"x") == b"X"
 
 
+@pytest.mark.slow
 @two_users
 def test_of_two_users_the_app_is_answered(folder: Path) -> None:
     room = folder / "run"
@@ -145,6 +146,7 @@ def test_of_two_users_the_app_is_answered(folder: Path) -> None:
         assert "runs as user 0" in as_user(0, 0, ask)
 
 
+@pytest.mark.slow
 @two_users
 def test_root_may_not_ask_a_key_holder_of_another_user(folder: Path) -> None:
     os.chown(folder, HOLDER, HOLDER)
@@ -170,6 +172,7 @@ def test_root_may_not_ask_a_key_holder_of_another_user(folder: Path) -> None:
         os.waitpid(child, 0)
 
 
+@pytest.mark.slow
 @two_users
 def test_a_search_as_another_user_finds_the_public_kit_and_as_root_every_secret(
     folder: Path,

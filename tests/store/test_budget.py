@@ -66,6 +66,7 @@ def cost(updates: int) -> float:
     return epsilon([spent(version) for version in range(updates)], OWN_DELTA)
 
 
+@pytest.mark.slow
 def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
     """The same client, the same records, another run with the same version numbers."""
     ledger = BudgetLedger(tmp_path / "ledgers" / "client-00.db", cost(4) * 1.0001)

@@ -117,6 +117,7 @@ ANY_PATH = settings(
 )
 
 
+@pytest.mark.slow
 @ANY_PATH
 @given(
     tensors=st.dictionaries(st.text("ab/", min_size=1, max_size=4), ARRAYS, max_size=4),
@@ -179,6 +180,7 @@ def test_what_has_no_place_in_a_state_file(tmp_path: Path, tensors: Any) -> None
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_any_flipped_byte_or_truncation_of_a_state_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     digest = write_state(path, state(1), {"a": "b"})
@@ -267,6 +269,7 @@ def test_other_things_in_the_root_are_ignored(tmp_path: Path) -> None:
     assert latest_good(tmp_path)[2] == ()
 
 
+@pytest.mark.slow
 def test_any_damage_to_any_file_falls_back_to_the_previous(tmp_path: Path) -> None:
     older = write_checkpoint(tmp_path, 1)
     write_checkpoint(tmp_path, 2)

@@ -177,6 +177,7 @@ class Torn:
         self.count += 1
 
 
+@pytest.mark.slow
 def test_killed_at_any_statement_it_is_as_before_or_as_after(twins: Twins, tmp_path: Path) -> None:
     twins.append(1.0, [told(1), untold(1)])
     twins.compacted.compact(fold(4))

@@ -124,6 +124,7 @@ def test_a_block_that_was_acknowledged_is_there_whole(tmp_path: Path) -> None:
     hold_twice(write, check, tmp_path, lambda disk: (disk.root / "state").mkdir(0o700))
 
 
+@pytest.mark.slow
 def test_a_row_that_was_journalled_is_there_and_the_journal_is_never_behind(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
         with closing(SqliteJournal(disk.root / "state" / "journal.db")) as journal:
@@ -146,6 +147,7 @@ def test_a_row_that_was_journalled_is_there_and_the_journal_is_never_behind(tmp_
     hold_twice(write, check, tmp_path, lambda disk: (disk.root / "state").mkdir(0o700))
 
 
+@pytest.mark.slow
 def test_a_run_that_a_holder_has_served_is_on_record_beside_its_key(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
         with (
@@ -170,6 +172,7 @@ def test_a_run_that_a_holder_has_served_is_on_record_beside_its_key(tmp_path: Pa
     hold_twice(write, check, tmp_path, before)
 
 
+@pytest.mark.slow
 def test_what_was_charged_is_in_the_ledger(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
         charge(BudgetLedger(disk.root / "ledgers" / "me.db"), RUN, CHARGE)
@@ -231,6 +234,7 @@ def test_a_checkpoint_with_a_manifest_is_whole(tmp_path: Path) -> None:
 # --- secret files -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["client", "holder"])
 def test_a_key_that_was_announced_is_on_the_disk(role: Role, tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
@@ -243,6 +247,7 @@ def test_a_key_that_was_announced_is_on_the_disk(role: Role, tmp_path: Path) -> 
     hold_twice(write, check, tmp_path, lambda disk: (disk.root / "kit").mkdir(0o700))
 
 
+@pytest.mark.slow
 def test_keys_that_replace_others_are_on_the_disk_and_the_old_ones_go_last(tmp_path: Path) -> None:
     def ask(disk: RecordedDisk) -> None:
         disk.say(rotate(disk.root / "kit", "me"))
@@ -280,6 +285,7 @@ def test_keys_that_replace_others_are_on_the_disk_and_the_old_ones_go_last(tmp_p
     hold_twice(put_in_place, placed, tmp_path / "place", certified)
 
 
+@pytest.mark.slow
 def test_an_envelope_key_is_on_the_disk_before_it_is_announced(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
         keys = EnvelopeKeyFiles(disk.root / "kit", "me").of(RUN)
@@ -406,6 +412,7 @@ def test_a_copy_of_a_damaged_journal_never_says_that_it_is_whole(tmp_path: Path)
     hold(disk, write, check, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["the journal", "the folder"])
 def test_a_party_starts_from_a_whole_restored_folder_or_not_at_all(
     lost: str, tmp_path: Path
@@ -474,6 +481,7 @@ def test_a_standby_that_went_on_from_a_copy_does_not_go_back_to_it(
     hold(disk, write, check, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_set_aside_is_never_lost(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
         if half_aside(disk.root / "state") or not is_numbered(disk.root / "state"):

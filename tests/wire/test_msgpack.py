@@ -110,6 +110,7 @@ def test_no_record_of_the_journal_is_sent() -> None:
     assert not own & set(msgpack.SENT)
 
 
+@pytest.mark.slow
 @given(messages())
 @settings(max_examples=400)
 def test_what_is_encoded_comes_back(message: Any) -> None:

@@ -126,6 +126,7 @@ def test_packets_are_cut_late_lost_and_held_up() -> None:
     assert done.stdout == "all as it should be\n", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("namespaces")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("seed", "faults"), [(0, HARMS), (1, CHANGES)])

@@ -93,6 +93,7 @@ def answer(app: Any, model: Tensors, number: int, context: Context) -> tuple[lis
     return trained, reply["fitres.num_examples"]["num_examples"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS.keys())
 def test_a_minimal_plan_is_within_a_point_of_float_averaging(app: Learning, tmp_path: Path) -> None:
     path = write(tmp_path, app.source)

@@ -76,6 +76,7 @@ def test_projects_keep_the_contract(tmp_path: Path) -> None:
     check_trainer(lambda: trainer(path, initial=initial), CONFIG)
 
 
+@pytest.mark.slow
 def test_torch_apps_draw_from_the_seed_too(tmp_path: Path) -> None:
     import torch
 
@@ -295,6 +296,7 @@ def played(folder: Path, path: Path, cipher: str, killer: Killer) -> Tensors:
     return simulation.model()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["numpy", "messages"])
 def test_plain_and_bfv_and_killed_clients_give_the_same_model_bit_for_bit(
     kind: str, tmp_path: Path
@@ -308,6 +310,7 @@ def test_plain_and_bfv_and_killed_clients_give_the_same_model_bit_for_bit(
     assert len(killer.fits) == 6 * 4 + 3, "three fits were done twice"
 
 
+@pytest.mark.slow
 def test_apps_evaluate_inside_the_federation(tmp_path: Path) -> None:
     path = write(tmp_path, CLIENT_APP)
     evaluation = {"every": 1, "metrics": {"loss": 8.0, "accuracy": 1.0}}

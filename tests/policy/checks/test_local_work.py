@@ -16,8 +16,8 @@ from secureps.policy.plan import Plan
 from secureps.roles.machine import Answered
 from secureps.roles.member.schedule import REMEMBERED, Timing
 from secureps.roles.member.tasks import Contribute
-from tests.kits.member_kit import Client, works
-from tests.kits.roles_kit import make_plan
+from tests.kits.member_kit import Client
+from tests.kits.roles_kit import make_plan, works
 
 
 def plan(**work: Any) -> Plan:

@@ -30,6 +30,7 @@ def played(cipher: str, rules: tuple[Any, Any], folder: Path) -> Simulation:
     return simulation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",
     [(BUFFERED, SYNC), (ROUNDS, SYNC), (LOCKSTEP, SSP)],
@@ -58,6 +59,7 @@ def test_every_push_of_a_row_block_is_a_version_beside_a_tower_in_rounds(tmp_pat
     assert [len(cohort.members) for cohort in cohorts(simulation, "tower")] == [8] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_what_too_few_touch_is_never_opened_and_never_changes(cipher: str, tmp_path: Path) -> None:
     simulation = played(cipher, (BUFFERED, SYNC), tmp_path)
@@ -111,6 +113,7 @@ def test_a_client_pushes_and_pulls_what_it_touches_and_no_block_twice(tmp_path: 
             assert by_block[own].any(axis=1).all()
 
 
+@pytest.mark.slow
 def test_a_latecomer_who_touches_it_sets_a_row_block_going(tmp_path: Path) -> None:
     tastes = [*TASTES[:7], [0, 3]]
     simulation, _ = shopping(

@@ -136,6 +136,7 @@ def test_who_sees_the_access_pattern() -> None:
     assert not any("row-blocks" in sight.sees for sight in sights(dense))
 
 
+@pytest.mark.slow
 def test_many_row_blocks_fit_a_page() -> None:
     explanation = check(POLICIES.parent / "simulations" / "ctr.toml")
     assert [rule.group for rule in explanation.rules] == ["embedding", "tower"]

@@ -193,6 +193,7 @@ def rounds(draw: st.DrawFn) -> tuple[Sync, RuleState, list[str]]:
     return made, state, here[: draw(st.integers(0, len(here)))]
 
 
+@pytest.mark.slow
 @given(rounds(), st.floats(0.0, 5.0), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_never_below_the_minimum_never_above_most_whatever_the_order(
     made: tuple[Sync, RuleState, list[str]],

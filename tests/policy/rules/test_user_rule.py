@@ -345,6 +345,7 @@ def test_a_rule_that_fails_ends_the_run_in_order(
     assert not federation.groups["all"].streaming
 
 
+@pytest.mark.slow
 def test_a_rule_that_closes_too_few_ends_the_run_in_order(
     modules: Callable[[str, str], None], tmp_path: Path
 ) -> None:

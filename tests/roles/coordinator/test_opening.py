@@ -133,6 +133,7 @@ class Round:
                 self.tx = dataclasses.replace(tx, now=tx.now + chance.choice((0.5, 4.0)))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_what_is_kept_decides_as_looking_through_everything_does(seed: int) -> None:

@@ -70,6 +70,7 @@ def only_sets_of_the_tree(simulation: Simulation, minimum: int = MINIMUM) -> Non
     assert journalled(simulation, OpenRefused) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "offender"), [(10, "client-05"), (13, "client-00")])
 def test_an_offender_is_found_and_left_out_and_the_run_goes_on(
     count: int, offender: str, tmp_path: Path
@@ -106,6 +107,7 @@ def burnt(simulation: Simulation, times: int) -> None:
     simulation.run(lambda: len(journalled(simulation, coordinator_records.CohortBurnt)) >= times)
 
 
+@pytest.mark.slow
 def test_it_is_named_and_told_why(tmp_path: Path) -> None:
     simulation = spoilt(tmp_path)
     simulation.run(lambda: bool(simulation.coordinator.federation.isolated))
@@ -172,6 +174,7 @@ def test_who_stays_away_does_not_hold_up_the_other_half(first: bool, tmp_path: P
     only_sets_of_the_tree(simulation)
 
 
+@pytest.mark.slow
 def test_holders_that_lie_have_nobody_left_out(tmp_path: Path) -> None:
     """With three answers of four holders nothing shows that they are right."""
     simulation = federation(tmp_path, plan_for(10, versions=3), 10)
@@ -187,6 +190,7 @@ def test_holders_that_lie_have_nobody_left_out(tmp_path: Path) -> None:
     only_sets_of_the_tree(simulation)
 
 
+@pytest.mark.slow
 def test_too_many_offenders_end_the_run_in_order(tmp_path: Path) -> None:
     """One in each half: no set of the ten may make this version."""
     simulation = spoilt(tmp_path)
@@ -206,6 +210,7 @@ def test_too_many_offenders_end_the_run_in_order(tmp_path: Path) -> None:
 # --- flaws that are found late ----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_flaw_that_is_found_before_holders_are_asked_is_found_in_time(tmp_path: Path) -> None:
     simulation = federation(tmp_path, plan_for(10, versions=3), 10)
     simulation.run(lambda: simulation.versions() == {"all": 1})
@@ -275,6 +280,7 @@ def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Pat
 # --- rounds -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_flaw_in_an_exact_round_gives_it_up_at_once(tmp_path: Path) -> None:
     simulation = spoilt(tmp_path)
     burnt(simulation, 1)
@@ -307,6 +313,7 @@ def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
     assert tx.federation.ending == left
 
 
+@pytest.mark.slow
 def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
     tmp_path: Path,
 ) -> None:

@@ -263,6 +263,7 @@ def test_groups_end_together_and_an_open_round_comes_to_its_end() -> None:
     assert len(endings) == 1
 
 
+@pytest.mark.slow
 def test_real_clients_are_sent_home_with_the_same_model_under_every_cipher(tmp_path: Path) -> None:
     whole = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
     group = small_plan().section.group[0].model_dump() | {"weighting": "uniform", "range": None}
@@ -283,6 +284,7 @@ def test_real_clients_are_sent_home_with_the_same_model_under_every_cipher(tmp_p
     assert same(plain.model(), bfv.model())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])
 def test_an_evaluation_under_way_is_paid_for_before_the_next_version(
     every: int, tmp_path: Path

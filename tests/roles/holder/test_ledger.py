@@ -475,6 +475,7 @@ def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:
         yield asks.cohort(clients, version, bases, own), asked
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 2**32),

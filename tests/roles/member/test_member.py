@@ -43,7 +43,7 @@ from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
 from secureps.roles.member.terms import Terms
 from secureps.roles.pinned_run import Pinned
-from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, leaves, puts, said, works
+from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, leaves, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     OTHER_ROSTER,
@@ -54,6 +54,7 @@ from tests.kits.roles_kit import (
     make_plan,
     model_blocks,
     private_plan,
+    works,
 )
 
 # --- joining ----------------------------------------------------------------------

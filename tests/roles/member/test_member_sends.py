@@ -38,7 +38,7 @@ from secureps.roles.machine import (
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, BlockSealed, Contributed, Offer, Reseal, SealOn
 from secureps.roles.member.terms import Terms
-from tests.kits.member_kit import Client, halts, leaves, puts, said, works
+from tests.kits.member_kit import Client, halts, leaves, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     KEYED_ROSTER,
@@ -50,6 +50,7 @@ from tests.kits.roles_kit import (
     make_placement,
     make_plan,
     private_plan,
+    works,
 )
 
 # --- what the data holder is told -------------------------------------------------

@@ -27,7 +27,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member.outbox import MOST_SEALINGS
 from secureps.roles.member.tasks import Aim, Contribute, Reseal
-from tests.kits.member_kit import RULE, Client, halts, leaves, puts, said, works
+from tests.kits.member_kit import RULE, Client, halts, leaves, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     PRIVACY,
@@ -37,6 +37,7 @@ from tests.kits.roles_kit import (
     make_plan,
     sign,
     update_name,
+    works,
 )
 
 SSP: dict[str, Any] = {"name": "ssp", "slack": 2, "minimum": 2}

@@ -15,8 +15,8 @@ from secureps.policy.base import Base
 from secureps.roles.machine import Failed
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.tasks import Reseal, kept_key
-from tests.kits.member_kit import Client, works
-from tests.kits.roles_kit import make_header, make_plan, make_receipt
+from tests.kits.member_kit import Client
+from tests.kits.roles_kit import make_header, make_plan, make_receipt, works
 
 PLAN = make_plan()
 RUN = bytes(32)

@@ -19,8 +19,8 @@ from secureps.roles.machine import Call, Halt, Say, Step
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import Evaluate, in_own_order
 from secureps.roles.pinned_run import Pinned
-from tests.kits.member_kit import Client, works
-from tests.kits.roles_kit import ADDRESSES, SHARDS, make_plan, make_run, model_blocks
+from tests.kits.member_kit import Client
+from tests.kits.roles_kit import ADDRESSES, SHARDS, make_plan, make_run, model_blocks, works
 
 looked = 0
 

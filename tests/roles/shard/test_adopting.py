@@ -49,6 +49,7 @@ def test_it_goes_on_from_its_part_of_a_checkpoint(
     assert (adopted.version, adopted.cohort) == (3, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", ["client-02", "coordinator", "holder-0"])
 @pytest.mark.parametrize("phase", [Phase.OPENING, Phase.PREPARING])
 def test_blocks_of_an_opened_cohort_come_again_whoever_is_away_meanwhile(
@@ -68,6 +69,7 @@ def test_blocks_of_an_opened_cohort_come_again_whoever_is_away_meanwhile(
     assert [each.cohort.number for each in released] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_is_lost_after_it_said_that_it_was_prepared_is_prepared_again(tmp_path: Path) -> None:
     ward = Ward(tmp_path, "rlwe", checkpoint_every=1)
     to_part(ward, 2)
@@ -103,6 +105,7 @@ def test_no_version_is_committed_while_a_shard_that_was_prepared_is_away(
     ward.nothing_was_burnt()
 
 
+@pytest.mark.slow
 def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
     tmp_path: Path,
 ) -> None:
@@ -156,6 +159,7 @@ def test_without_any_part_it_says_where_it_looked(tmp_path: Path) -> None:
         ward.play.run()
 
 
+@pytest.mark.slow
 def test_a_state_file_that_cannot_be_read_is_missed_before_the_sum_is_opened(
     tmp_path: Path,
 ) -> None:

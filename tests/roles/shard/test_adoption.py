@@ -14,8 +14,8 @@ from secureps.messages.shard_records import BlocksAdopted
 from secureps.roles.machine import WORKER, Answered, Failed, Prune, Step, WorkFailed
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.tasks import AdoptState, WritePart
-from tests.kits.roles_kit import SHARDS, configure, make_cohort, make_placement, model_blocks
-from tests.kits.shard_kit import Desk, called, refused, works
+from tests.kits.roles_kit import SHARDS, configure, make_cohort, make_placement, model_blocks, works
+from tests.kits.shard_kit import Desk, called, refused
 
 OWN, PEER = SHARDS
 NEW_FILE = digest("new state")

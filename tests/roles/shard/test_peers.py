@@ -14,8 +14,8 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING
 from secureps.roles.machine import WORKER, Answer, Answered, CallOff, Defer, Failed, Say, Step
 from secureps.roles.shard.tasks import SumCohort
-from tests.kits.roles_kit import SHARDS, block_digest, configure, make_cohort, model_blocks
-from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, called, doubled, shelved, works
+from tests.kits.roles_kit import SHARDS, block_digest, configure, make_cohort, model_blocks, works
+from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, called, doubled, shelved
 
 OWN, PEER = SHARDS
 ALL = (0, 1, 2, 3)

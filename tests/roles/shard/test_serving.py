@@ -10,8 +10,8 @@ from secureps.errors import Malformed, NotReady, UnknownParty, WrongVersion
 from secureps.messages import orders, requests
 from secureps.roles.machine import Answer
 from secureps.roles.shard.keys import model_key, state_key
-from tests.kits.roles_kit import SHARDS, configure, model_blocks
-from tests.kits.shard_kit import STATE, Desk, works
+from tests.kits.roles_kit import SHARDS, configure, model_blocks, works
+from tests.kits.shard_kit import STATE, Desk
 
 PEER = SHARDS[1]
 

@@ -57,6 +57,7 @@ from tests.kits.roles_kit import (
     make_run,
     opened_header,
     sign,
+    works,
 )
 from tests.kits.shard_kit import (
     FOUND_ID,
@@ -69,7 +70,6 @@ from tests.kits.shard_kit import (
     calls,
     refused,
     shelved,
-    works,
 )
 
 # --- greeting ---------------------------------------------------------------------

@@ -44,6 +44,7 @@ from tests.kits.roles_kit import (
     make_cohort,
     make_receipt,
     opened_header,
+    works,
 )
 from tests.kits.shard_kit import (
     FOUND_ID,
@@ -56,7 +57,6 @@ from tests.kits.shard_kit import (
     blocks,
     calls,
     refused,
-    works,
 )
 
 # --- orders -----------------------------------------------------------------------

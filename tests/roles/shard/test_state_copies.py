@@ -10,8 +10,8 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import WORKER, Answered, Halt, Step, Work, WorkFailed
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.tasks import AdoptState, WritePart
-from tests.kits.roles_kit import SHARDS, configure, model_blocks
-from tests.kits.shard_kit import STATE, Desk, called, doubled, works
+from tests.kits.roles_kit import SHARDS, configure, model_blocks, works
+from tests.kits.shard_kit import STATE, Desk, called, doubled
 
 PEER = SHARDS[1]
 ALL = (0, 1, 2, 3)

@@ -58,6 +58,7 @@ def news(supervisor: Supervisor, kind: type[Finished | Died]) -> list[Finished |
     return found
 
 
+@pytest.mark.slow
 def test_who_is_killed_is_started_again(tmp_path: Path) -> None:
     """By the kernel, or somebody: that its last words were the same says nothing."""
     with Supervisor(tmp_path) as supervisor:
@@ -73,6 +74,7 @@ def test_who_is_killed_is_started_again(tmp_path: Path) -> None:
         assert (tmp_path / "server.log").read_text() == 3 * "up\n"
 
 
+@pytest.mark.slow
 def test_after_three_restarts_it_gives_up_and_says_why(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         code = "import os; print('no data', os.getpid()); raise SystemExit(3)"
@@ -92,6 +94,7 @@ def test_after_three_restarts_it_gives_up_and_says_why(tmp_path: Path) -> None:
         assert supervisor.running() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "how"),
     [
@@ -113,6 +116,7 @@ def test_who_fails_twice_in_the_same_way_is_not_started_again(
         assert supervisor.running() == ()
 
 
+@pytest.mark.slow
 def test_the_line_of_a_native_crash_is_told(tmp_path: Path) -> None:
     script = tmp_path / "holder.py"
     script.write_text(
@@ -189,6 +193,7 @@ def test_what_is_not_known_yet_does_not_run(tmp_path: Path) -> None:
     assert mark.exists()
 
 
+@pytest.mark.slow
 def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
     code = "print('error: no such key'); raise SystemExit(78)"
     with Supervisor(tmp_path) as supervisor:
@@ -200,6 +205,7 @@ def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
             until(lambda: bool(supervisor.poll()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
@@ -244,6 +250,7 @@ sys.exit(1)"""
         assert supervisor.running() == ("server",)
 
 
+@pytest.mark.slow
 def test_who_may_finish_finishes_and_others_may_not(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start(program("client", "print('done')", may_finish=True))
@@ -266,6 +273,7 @@ def test_who_says_that_it_is_done_has_not_died(code: str, finished: bool, tmp_pa
         assert (supervisor.running() == ()) is finished
 
 
+@pytest.mark.slow
 def test_all_are_stopped_the_deaf_and_grandchildren_too(tmp_path: Path) -> None:
     names = {"good": SLEEP, "deaf": DEAF, "parent": PARENT}
     with Supervisor(tmp_path, grace=0.3) as supervisor:
@@ -281,6 +289,7 @@ def test_all_are_stopped_the_deaf_and_grandchildren_too(tmp_path: Path) -> None:
     until(lambda: all(gone(pid) for pid in everyone))
 
 
+@pytest.mark.slow
 def test_what_a_dead_process_had_started_ends_with_it(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start(program("parent", PARENT))
@@ -293,6 +302,7 @@ def test_what_a_dead_process_had_started_ends_with_it(tmp_path: Path) -> None:
         until(lambda: gone(child))
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_the_grace_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +374,7 @@ def test_a_signal_between_a_fork_and_its_place_on_the_list(
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.slow
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -441,6 +452,7 @@ def test_a_signal_at_any_line_leaves_nothing_over(tmp_path: Path) -> None:
     assert [line for line in asleep if line and f"600.{mark}" in line[-1]] == []
 
 
+@pytest.mark.slow
 def test_each_has_a_session_of_its_own(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start(program("server", SLEEP))
@@ -464,6 +476,7 @@ def test_the_tail_of_a_long_log(tmp_path: Path) -> None:
         assert supervisor.tail("nobody") == ()
 
 
+@pytest.mark.slow
 def test_what_a_process_said_before_its_last_start_is_told_once(tmp_path: Path) -> None:
     said = "import time; print(f'end {time.monotonic_ns()}'); raise SystemExit(1)"
     with Supervisor(tmp_path, restarts=2) as supervisor:

@@ -72,6 +72,7 @@ def labels(axes: Any) -> list[str]:
     return [text.get_text() for text in legend.get_texts()] if legend else []
 
 
+@pytest.mark.slow
 def test_both_files_are_pictures_with_a_title(tmp_path: Path) -> None:
     draw([waiting(1, ada=3.0)], UNSAFE, tmp_path)
     for name in ("curves.png", "waiting.png"):
@@ -181,6 +182,7 @@ def test_what_the_script_measures_is_drawn(
     assert texts == ([] if scores else ["nobody could judge this model"])
 
 
+@pytest.mark.slow
 def test_a_score_that_is_not_there_yet_is_no_point(drawn: Any) -> None:
     lines = [LINES[0], dataclasses.replace(LINES[1], scores={}), LINES[2]]
     found = panels(drawn(draw_curves, lines, SHEET))

@@ -17,6 +17,8 @@ from secureps.run.script.scoring import Score
 from tests.kits.federations import Tensors, small_plan
 from tests.kits.nursery import supervise_children
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os
 import numpy as np

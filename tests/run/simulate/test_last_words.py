@@ -112,6 +112,7 @@ def test_nothing_is_said_of_one_that_ends_by_itself(tmp_path: Path) -> None:
     assert "ended the simulation's process" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_it_listens_no_longer_than_it_lasts() -> None:
     with last_words(), blamed("fit", "client-01"):
         pass

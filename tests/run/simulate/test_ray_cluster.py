@@ -153,6 +153,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
+@pytest.mark.slow
 def test_the_same_bits_and_as_many_at_once_as_train_at_once(
     tmp_path: Path, cluster: Cluster
 ) -> None:
@@ -164,6 +165,7 @@ def test_the_same_bits_and_as_many_at_once_as_train_at_once(
     assert set(cluster.made.values()) == {1}, "nothing is done twice, drop-outs and all"
 
 
+@pytest.mark.slow
 def test_what_a_script_says_elsewhere_is_what_it_says_here(
     tmp_path: Path, cluster: Cluster
 ) -> None:

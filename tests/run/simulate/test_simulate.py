@@ -108,6 +108,7 @@ def test_clients_count_by_the_numbers_of_the_plans_federation(tmp_path: Path) ->
         load_scenario(path)
 
 
+@pytest.mark.slow
 def test_the_same_file_gives_the_same_report_bit_for_bit(tmp_path: Path) -> None:
     path, said = scenario(tmp_path), list[str]()
     first = simulate(path, tmp_path / "first", said.append)
@@ -144,6 +145,7 @@ def test_the_same_file_gives_the_same_report_bit_for_bit(tmp_path: Path) -> None
     assert (other / "metrics.jsonl").read_bytes() != metrics
 
 
+@pytest.mark.slow
 def test_what_secret_noise_would_have_spent_is_told(tmp_path: Path) -> None:
     path, said = scenario(tmp_path), list[str]()
     private = PLAN.replace("range = 0.5", 'weighting = "uniform"').replace(
@@ -163,6 +165,7 @@ def test_what_secret_noise_would_have_spent_is_told(tmp_path: Path) -> None:
     assert "privacy: unsafe seed: no privacy\n" in str(result)
 
 
+@pytest.mark.slow
 def test_clients_come_late_and_leave_for_good(tmp_path: Path) -> None:
     path = scenario(tmp_path)
     stays = "[[stay]]\nfirst = 8\ncount = 2\ncomes = 35.0\n[[stay]]\nfirst = 0\nleaves = 40.0\n"
@@ -180,6 +183,7 @@ def test_clients_come_late_and_leave_for_good(tmp_path: Path) -> None:
     assert lines[-1]["gone"] == 1
 
 
+@pytest.mark.slow
 def test_parts_of_the_work_give_the_same_model_encrypted_or_not(tmp_path: Path) -> None:
     path, models = scenario(tmp_path), dict[str, bytes]()
     parts = "[work]\ntarget_seconds = 5.0\n"
@@ -217,6 +221,7 @@ def check_summary(summary: dict[str, Any], lines: list[dict[str, Any]]) -> None:
     assert not any("training_seconds" in line for line in lines), "no two runs would be the same"
 
 
+@pytest.mark.slow
 def test_the_extras_have_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extras_kit.install(monkeypatch)
     extras = Extras(tmp_path / "tb", str(tmp_path / "ml"))

@@ -40,6 +40,7 @@ def play(plan: Plan, folder: Path, conditions: Conditions | None = None) -> Tens
     return simulation.model()
 
 
+@pytest.mark.slow
 def test_what_never_happens_is_not_waited_for_after_the_end(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("plain"), tmp_path)
     simulation.run()
@@ -48,6 +49,7 @@ def test_what_never_happens_is_not_waited_for_after_the_end(tmp_path: Path) -> N
         simulation.run(lambda: False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe-alone", "rlwe"])
 def test_every_cipher_gives_the_same_model_bit_for_bit(cipher: str, tmp_path: Path) -> None:
     model = play(small_plan(cipher), tmp_path)
@@ -55,6 +57,7 @@ def test_every_cipher_gives_the_same_model_bit_for_bit(cipher: str, tmp_path: Pa
     assert "body.count" not in model
 
 
+@pytest.mark.slow
 def test_the_conservative_ring_gives_the_same_model(tmp_path: Path) -> None:
     section = small_plan("rlwe").section.model_dump()
     section["cipher"] |= {"security": "conservative"}
@@ -122,6 +125,7 @@ def test_the_model_is_what_the_formulas_say(tmp_path: Path) -> None:
     assert np.abs(model["body.weight"].astype(np.float64) - expected).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "yogi"])
 def test_server_optimizers_run_under_encryption(name: str, tmp_path: Path) -> None:
     rule = {"quorum": 6, "deadline": 10.0}
@@ -133,6 +137,7 @@ def test_server_optimizers_run_under_encryption(name: str, tmp_path: Path) -> No
         assert same(play(small_plan(sealed, group=[group]), tmp_path / sealed), plain)
 
 
+@pytest.mark.slow
 def test_two_groups_live_beside_each_other(tmp_path: Path) -> None:
     rule = {"quorum": 6, "deadline": 10.0}
     groups = [
@@ -249,6 +254,7 @@ def test_lost_repeated_and_late_orders_change_nothing(
     survive(order, fault, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +282,7 @@ def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
 # --- kills ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
 @pytest.mark.parametrize("damage", ["newest", "all"])
 def test_a_shard_whose_state_files_are_damaged_makes_them_again(
@@ -298,6 +305,7 @@ def test_a_shard_whose_state_files_are_damaged_makes_them_again(
 # --- checkpoints ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_the_model_and_the_last_good_one_is_taken(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("bfv"), tmp_path)
     simulation.run()
@@ -328,6 +336,7 @@ def test_a_secret_seed_is_not_marked(tmp_path: Path) -> None:
     assert latest_good(simulation.checkpoints)[1].unsafe == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
 def test_stores_do_not_grow_with_versions(cipher: str, tmp_path: Path) -> None:
     """Spools and outboxes forget what is durable."""

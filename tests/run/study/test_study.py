@@ -42,6 +42,8 @@ from secureps.run.study.trial import (
 from tests.kits.flower_apps import SERVER, project
 from tests.kits.nursery import ROOT
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = ROOT / "clients" / "breast_cancer.py"
 PLAN = """
 name = "few"

@@ -107,6 +107,7 @@ def test_a_party_that_is_none_names_those_that_there_are(folder: RunFolder) -> N
         list(log(folder.root, "shard-0"))
 
 
+@pytest.mark.slow
 def test_the_command(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def root(tmp_path: Path) -> Path:
     return folder.root
 
 
+@pytest.mark.slow
 def test_whoever_plays_it_ends_and_is_waited_for(root: Path) -> None:
     with played(root) as process:
         assert player(root) == process.pid
@@ -82,6 +83,7 @@ def test_versions_without_a_report_are_told_apart_from_missing_ones(
     assert stop(root) == f"nobody plays {root} now: {told}"
 
 
+@pytest.mark.slow
 def test_who_does_not_end_is_named(root: Path) -> None:
     with played(root, "deaf") as process:
         text = f"{root}: process {process.pid} was told to stop, and still plays this run after 0 s"
@@ -90,6 +92,7 @@ def test_who_does_not_end_is_named(root: Path) -> None:
         assert process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_number_that_another_process_has_now_is_nobodys(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +110,7 @@ def test_a_number_that_another_process_has_now_is_nobodys(
     assert player(root) is None
 
 
+@pytest.mark.slow
 def test_another_users_play_is_not_ended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(process: int, number: int) -> None:
         raise PermissionError

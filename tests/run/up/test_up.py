@@ -169,6 +169,7 @@ def check_told(told: str, out: Path) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,6 +228,7 @@ def test_a_flower_app_joins_and_its_holders_judge(
     assert "alembic" not in (tmp_path / "run" / "logs" / "client-00.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
     initial = tmp_path / "initial.safetensors"
     write_state(initial, {"arr_0": np.zeros(3, np.float32)}, {})
@@ -561,6 +563,7 @@ def test_what_cannot_be_played_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,6 +575,7 @@ def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
     assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
 
 
+@pytest.mark.slow
 def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.toml")
     with pytest.raises(ConfigError, match="is not empty"):

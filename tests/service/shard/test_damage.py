@@ -177,6 +177,7 @@ def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
     )
 
 
+@pytest.mark.slow
 def test_a_block_that_cannot_be_read_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_block_that_cannot_be_read_is_sent_again(
 # --- held sums --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @harms
 def test_a_sum_that_is_damaged_before_the_holder_fetches_it_is_made_again(
     harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -291,6 +293,7 @@ def test_an_opened_sum_that_is_damaged_is_opened_again(
     assert seen(ward.play.network, "coordinator", "holder-0", "Open") >= 5
 
 
+@pytest.mark.slow
 def test_opened_sums_damaged_on_every_shard(tmp_path: Path) -> None:
     ward = Ward(tmp_path, "bfv", disks=("shard-0", "shard-1"))
     ward.until(Phase.PREPARING, 1)
@@ -428,6 +431,7 @@ def test_without_the_sums_the_shard_says_which_it_lacks(tmp_path: Path) -> None:
 # --- at any event -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["spool", "states"])
 @pytest.mark.parametrize("cipher", CIPHERS)
 def test_a_folder_lost_at_any_event_costs_a_round_at_most(

@@ -97,6 +97,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
+@pytest.mark.slow
 def test_a_push_through_a_link_that_is_cut_again_and_again(
     link: Link, server: EchoServer, taken: list[int]
 ) -> None:
@@ -141,6 +142,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return collected
 
 
+@pytest.mark.slow
 def test_a_pull_through_a_link_that_is_cut_again_and_again(
     link: Link, collected: list[int]
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_pull_through_a_link_that_is_cut_again_and_again(
         assert sum(collected) == SIZE, "no byte is taken in twice"
 
 
+@pytest.mark.slow
 def test_a_push_that_was_given_up_goes_on_in_another_process(
     link: Link, server: EchoServer, taken: list[int]
 ) -> None:
@@ -178,6 +181,7 @@ def test_a_block_that_a_slow_line_takes_seconds_for_goes_on_in_another_process(l
     assert second.up < size - (64 << 10), f"{first.up} had gone, and {second.up} went"
 
 
+@pytest.mark.slow
 def test_what_moves_may_take_longer_than_the_timeout(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:

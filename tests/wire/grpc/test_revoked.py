@@ -31,6 +31,8 @@ from tests.kits.handshakes import hasten, kit_of_two, secured
 from tests.kits.transport_kit import PATIENCE, EchoServer
 from tests.wire.grpc.test_tls import tls_of
 
+pytestmark = pytest.mark.slow
+
 IDLE, AGE = 1.0, 3.0
 """Seconds here: a minute and ten where nobody tests."""
 
