@@ -296,7 +296,14 @@ def test_without_numba_it_is_said_once_and_nothing_is_compiled(
 ) -> None:
     monkeypatch.setattr(compiled, "missing", "No module named 'numba'")
     monkeypatch.setattr(compiled._KEPT, "told", False)
-    kind = fall_back_to(lambda: "numpy")(lambda: "numba")
+
+    def numpy() -> str:
+        return "numpy"
+
+    @fall_back_to(numpy)
+    def kind() -> str:
+        return "numba"
+
     for _ in range(2):
         assert kind() == "numpy"
     (said,) = [record.getMessage() for record in caplog.records]

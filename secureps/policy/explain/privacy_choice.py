@@ -89,7 +89,11 @@ def choose(
             )
         made = with_noise(found)
         noise = found / HUNDREDTHS
-        lines = ("[privacy]", f"noise_multiplier = {noise:g}", f"budget = {epsilon:g}")
+        lines: tuple[str, ...] = (
+            "[privacy]",
+            f"noise_multiplier = {noise:g}",
+            f"budget = {epsilon:g}",
+        )
         return made, _told(made, epsilon, spends(made), lines, "")
     privacy = plan.section.privacy
     assert privacy is not None
@@ -111,7 +115,7 @@ def choose(
             f"{epsilon:g}, of {adjacency(plan)}{louder and f'; {louder}'}"
         )
     made = _changed(plan, epsilon, noise, versions)
-    lines: tuple[str, ...] = (f"versions = {versions}", "[privacy]", f"budget = {epsilon:g}")
+    lines = (f"versions = {versions}", "[privacy]", f"budget = {epsilon:g}")
     evaluation = plan.section.evaluation
     if evaluation is not None and evaluation.every > versions:
         lines += ("[evaluation]", f"every = {versions}")
