@@ -108,19 +108,25 @@ class GroupPlacement:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """Which other shards hold the blocks: the second of every block, then the third, and so on."""
+
+    groups: tuple[GroupPlacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Which shards hold which block, in one journalled epoch.
 
     Args:
         groups: of every block its primary, which takes it in and passes it on.
-        replicas: who else holds it: of all groups the second shard of every block, "" for nobody,
-            then the third, and so on.
+        replicas: who else holds it, "" for nobody; None if nobody holds any.
     """
 
     epoch: int
     shards: tuple[str, ...]
     groups: tuple[GroupPlacement, ...]
-    replicas: tuple[GroupPlacement, ...] = ()
+    replicas: Replicas | None = None
 
     def __hash__(self) -> int:
         """Of a few fields: what follows from a placement is looked up for every block."""
@@ -149,8 +155,8 @@ class Placement:
                 owners = tuple(each[rank] if rank < len(each) else "" for each in blocks)
                 ranks += [[]] if rank == len(ranks) else []
                 ranks[rank].append(GroupPlacement(group, owners))
-        more = (placed for rank in ranks[1:] for placed in rank)
-        return cls(epoch, tuple(shards), tuple(ranks[0]), tuple(more))
+        more = tuple(placed for rank in ranks[1:] for placed in rank)
+        return cls(epoch, tuple(shards), tuple(ranks[0]), Replicas(more) if more else None)
 
     @property
     def held(self) -> dict[str, list[tuple[str, ...]]]:
@@ -204,8 +210,9 @@ class _View(NamedTuple):
 @lru_cache(maxsize=16)
 def _views(placement: Placement) -> Mapping[str, _View]:
     """By group; asked for with every block."""
+    more = () if placement.replicas is None else placement.replicas.groups
     ranks = defaultdict[str, list[GroupPlacement]](list)
-    for placed in (*placement.groups, *placement.replicas):
+    for placed in (*placement.groups, *more):
         ranks[placed.group].append(placed)
     return {group: _view(tuple(of)) for group, of in ranks.items()}
 

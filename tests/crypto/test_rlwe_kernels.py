@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -134,7 +134,7 @@ SECRETIVE = {
     "_binomial": rlwe_kernels._binomial,
     "_transform_small": rlwe_kernels._transform_small,
     "_seal_elements": rlwe_kernels._seal_elements,
-    "pack_words": inspect.unwrap(pack_words),
+    "pack_words": cast(Any, pack_words).__wrapped__,
 }
 """Kernels that work on secrets, or on ciphertexts on their way out."""
 

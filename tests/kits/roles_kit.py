@@ -18,7 +18,7 @@ from secureps.messages import orders, records, requests
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.requests import Submit
-from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
+from secureps.messages.run import GroupPlacement, Placement, Replicas, RunInfo, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import (
     FOUNDING,
@@ -162,7 +162,7 @@ def make_placement(plan: Plan) -> Placement:
         tuple(GroupPlacement(name, tuple(SHARDS[b % 2 - k] for b in of)) for name, of in sizes)
         for k in range(2)
     )
-    return Placement(1, SHARDS, first, second if plan.section.replicas > 1 else ())
+    return Placement(1, SHARDS, first, Replicas(second) if plan.section.replicas > 1 else None)
 
 
 def configure(plan: Plan, /, incarnation: int = 1, **changes: Any) -> orders.Configure:

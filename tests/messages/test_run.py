@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.messages.run import GroupPlacement, Placement, _views
+from secureps.messages.run import GroupPlacement, Placement, Replicas, _views
 
 GROUPS = (GroupPlacement("a", ("x", "y", "x")), GroupPlacement("b", ("y",)))
 COPIES = (GroupPlacement("a", ("y", "", "z")), GroupPlacement("b", ("z",)))
-PLACEMENT = Placement(1, ("x", "y", "z"), GROUPS, COPIES)
+PLACEMENT = Placement(1, ("x", "y", "z"), GROUPS, Replicas(COPIES))
 
 
 def test_holders_of_a_block_are_its_primary_and_then_its_replicas() -> None:
@@ -55,7 +55,7 @@ def test_what_follows_from_a_placement_is_made_once_for_all_blocks() -> None:
 
 def test_equal_placements_are_one_and_others_are_not() -> None:
     """Although little of them is hashed."""
-    again = Placement(1, ("x", "y", "z"), GROUPS, COPIES)
+    again = Placement(1, ("x", "y", "z"), GROUPS, Replicas(COPIES))
     other = Placement(1, ("x", "y", "z"), GROUPS)
     assert {PLACEMENT, again} == {PLACEMENT}
     assert len({PLACEMENT, other}) == 2

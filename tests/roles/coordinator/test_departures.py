@@ -8,7 +8,7 @@ import pytest
 
 from secureps.errors import UnknownParty
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.run import GroupPlacement, Placement
+from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.submission import Held
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer, Order, Say, Step, Tick, Unwatched
@@ -157,7 +157,7 @@ def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
 def test_a_placement_without_a_shard() -> None:
     first = (GroupPlacement("g", ("a", "b", "c")), GroupPlacement("h", ("b",)))
     more = (GroupPlacement("g", ("b", "c", "a")), GroupPlacement("h", ("c",)))
-    placement = Placement(1, ("a", "b", "c"), first, more)
+    placement = Placement(1, ("a", "b", "c"), first, Replicas(more))
     after = placement.without("b")
     assert (after.epoch, after.shards) == (2, ("a", "c"))
     assert [after.holders("g", block) for block in range(3)] == [("a",), ("c",), ("c", "a")]

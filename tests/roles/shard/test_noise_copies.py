@@ -12,7 +12,7 @@ from secureps.messages import requests
 from secureps.messages.orders import Discard, Hold
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Prepared
-from secureps.messages.run import GroupPlacement, Placement
+from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
 from secureps.roles.machine import WORKER, Answer, Call, Prune, Say, Step, Work
@@ -241,11 +241,12 @@ def test_a_replica_that_knows_another_primary_is_asked_again() -> None:
     """A third shard has left, and one of the other two has not heard of it."""
     made = noise()
     pinned = made.state.pinned
-    first = (*pinned.placement.groups, *pinned.placement.replicas)
+    assert pinned.placement.replicas is not None
+    first = (*pinned.placement.groups, *pinned.placement.replicas.groups)
     gone = tuple(
         GroupPlacement(g.group, ("gone",) * len(g.owners)) for g in pinned.placement.groups
     )
-    before = Placement(1, ("gone", *SHARDS), gone, first)
+    before = Placement(1, ("gone", *SHARDS), gone, Replicas(first))
     stale = ShardState(OWN)
     stale.apply(RunPinned(pinned.run, before, ADDRESSES))
     with pytest.raises(NotReady, match="by the placement that it knows gone draws it"):
