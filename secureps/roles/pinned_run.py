@@ -142,7 +142,7 @@ def check_placement(layout: Layout, placement: Placement, roster: Roster, copies
     """
     shards = roster.names("shard")
     blocks = {group.name: group.blocks for group in layout.all_groups}
-    more = () if placement.replicas is None else placement.replicas
+    more = () if placement.replicas is None else placement.replicas.groups
     placed = [(each.group, len(each.owners)) for each in placement.groups]
     copied = [(each.group, len(each.owners)) for each in more]
     fits = sorted(placed) == sorted(blocks.items()) and set(copied) <= set(placed)
