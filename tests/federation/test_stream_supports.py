@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.messages import coordinator_records, member_records
+from secureps.messages import member_records
+from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.submission import Outcome
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import block_code
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Simulation
+from tests.kits.cheats import journalled
 from tests.kits.federations import Tensors, same
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, stream, stream_plan
 
@@ -39,26 +41,20 @@ def nearly_alike(name: str, task: object) -> float:
     return alike(name, task) * (1.0 + int(name[-2:]) / 100) if name.startswith("client") else 0.0
 
 
-def closed(simulation: Simulation) -> list[coordinator_records.CohortClosed]:
-    journal = simulation._stores["coordinator"].journal
-    return [r for _, r in journal.replay() if isinstance(r, coordinator_records.CohortClosed)]
-
-
 def dropped(simulation: Simulation) -> int:
-    records = (
-        record
-        for name, stores in simulation._stores.items()
-        if name.startswith("client")
-        for _, record in stores.journal.replay()
-    )
     return sum(
-        isinstance(r, member_records.SubmissionSettled) and r.outcome == Outcome.DROPPED
-        for r in records
+        record.outcome == Outcome.DROPPED
+        for name in simulation._stores
+        if name.startswith("client")
+        for record in journalled(simulation, member_records.SubmissionSettled, name)
     )
 
 
 def supports(simulation: Simulation) -> list[set[int]]:
-    return [{m.version // EVERY for m in each.cohort.members} for each in closed(simulation)]
+    return [
+        {m.version // EVERY for m in each.cohort.members}
+        for each in journalled(simulation, CohortClosed)
+    ]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
@@ -75,7 +71,9 @@ def test_the_same_model_in_the_clear_and_sealed_and_one_support_a_cohort(
         assert all(len(each) == 1 for each in own)
         assert {min(each) for each in own} >= {0, 1, 2}
         older = [
-            c for c, s in zip(closed(simulation), own) if (c.cohort.version - 1) // EVERY not in s
+            c
+            for c, s in zip(journalled(simulation, CohortClosed), own)
+            if (c.cohort.version - 1) // EVERY not in s
         ]
         assert older or dropped(simulation), "borders were met"
     assert same(models[0], models[1])
@@ -87,7 +85,7 @@ def test_every_update_is_a_version_of_the_classical_server_whatever_its_support(
     simulation = stream(plan("plain", ASYNC, versions=20), tmp_path)
     simulation.run()
     assert simulation.versions() == {"all": 20}
-    assert [len(c.cohort.members) for c in closed(simulation)] == [1] * 20
+    assert [len(c.cohort.members) for c in journalled(simulation, CohortClosed)] == [1] * 20
     assert dropped(simulation) <= 6  # those that were being made when the run ended
 
 
@@ -125,7 +123,11 @@ def test_a_version_changes_the_values_that_its_members_sent(tmp_path: Path) -> N
     assert len(models) == 10
     behind = 0
     for before, after, each, support in zip(
-        models[:-1], models[1:], closed(simulation), supports(simulation), strict=True
+        models[:-1],
+        models[1:],
+        journalled(simulation, CohortClosed),
+        supports(simulation),
+        strict=True,
     ):
         (number,) = support
         behind += number < (each.cohort.version - 1) // EVERY

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from secureps.messages import coordinator_records
-from secureps.run.simulate.simulation import Simulation
+from secureps.messages.coordinator_records import CohortClosed
+from tests.kits.cheats import journalled
 from tests.kits.federations import same, unharmed
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
-
-
-def cohorts(simulation: Simulation) -> list[coordinator_records.CohortClosed]:
-    journal = simulation._stores["coordinator"].journal
-    return [r for _, r in journal.replay() if isinstance(r, coordinator_records.CohortClosed)]
-
 
 HIDING = BUFFERED | {"buffer": 10, "power": 2.0}
 """Some cohort is large enough for lighter members to hide in."""
@@ -38,7 +32,7 @@ def test_the_same_model_under_every_cipher(
         simulation.run()
         assert simulation.versions() == {"all": versions}
         models.append(simulation.model())
-        closed = cohorts(simulation)
+        closed = journalled(simulation, CohortClosed)
         assert len(closed) == versions, "nothing was burnt"
         stale = {c.cohort.version - 1 - m.version for c in closed for m in c.cohort.members}
         weights.add(tuple(sorted({m.weight for c in closed for m in c.cohort.members})))
@@ -52,7 +46,7 @@ def test_the_same_model_under_every_cipher(
 def test_every_push_is_a_version_of_the_classical_server(tmp_path: Path) -> None:
     simulation = stream(stream_plan("plain", ASYNC, versions=20), tmp_path)
     simulation.run()
-    closed = cohorts(simulation)
+    closed = journalled(simulation, CohortClosed)
     assert [len(c.cohort.members) for c in closed] == [1] * 20
 
 
