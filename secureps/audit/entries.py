@@ -170,7 +170,6 @@ NOT_TOLD: frozenset[type] = frozenset(
         shard.BlockSpooled,
         shard.SumsMade,
         shard.StateCommitted,
-        shard.BlocksAdopted,
         shard.Discarded,
         shard.OpenedForgotten,
     }

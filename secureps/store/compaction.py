@@ -81,7 +81,6 @@ UNTOLD: frozenset[type] = frozenset(
         EnvelopeKeyAnnounced,
         KeySumTaken,
         shard.BlockSpooled,
-        shard.BlocksAdopted,
         shard.Discarded,
         shard.OpenedForgotten,
         shard.StateCommitted,

@@ -59,7 +59,7 @@ class Stopped(World):
         moved = [each for each in rows if isinstance(each, PlacementMoved | ShardLeft)]
         if not moved or [each.shard for each in of_kind(rows, ShardLeft)] != left:
             return None
-        return moved[-1].target is not None if isinstance(moved[-1], PlacementMoved) else None
+        return not moved[-1].in_force if isinstance(moved[-1], PlacementMoved) else None
 
     def _once(self, condition: Callable[[], bool], act: Callable[[], None]) -> None:
         if condition():

@@ -116,22 +116,35 @@ def parts_due(tx: Transaction) -> tuple[str, ...]:
 
 def _stays(tx: Transaction) -> tuple[str, ...]:
     """The shards that hold blocks once a move, if there is one, is over."""
-    return (tx.federation.moving.target or tx.federation.placement).shards
+    return _next(tx).shards
+
+
+def _next(tx: Transaction) -> Placement:
+    """Where blocks lie once a move, if there is one, is over."""
+    return tx.federation.coming or tx.federation.placement
 
 
 def manifest_again(tx: Transaction) -> None:
     """When all parts of a checkpoint have arrived, its manifest makes it complete."""
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is not None and not last.complete and not parts_due(tx):
-        placement = tx.federation.placement
         parts = tuple(last.parts[shard] for shard in sorted(_stays(tx)))
         tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
-        known = (placement, parts, tallies, unsafe, tx.federation.evaluations.newest)
+        known = (_next(tx), parts, tallies, unsafe, tx.federation.evaluations.newest)
         tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *known)))
 
 
-def complete(tx: Transaction, number: int) -> None:
-    """What was included is durable: outboxes and spools may forget it."""
-    ids = tx.federation.covered(number)
-    tx.write(CheckpointComplete(number))
+def written(tx: Transaction, event: ManifestWritten) -> bool:
+    """A manifest is durable; whether the newest checkpoint is whole by it.
+
+    Then what it includes is durable: outboxes and spools may forget it. That of an older placement
+    comes to nothing: it is asked for anew.
+    """
+    tx.sessions.kept, last = event.kept or tx.sessions.kept, tx.federation.checkpoints[-1:]
+    made = (event.number, event.epoch, False)
+    if not last or made != (last[0].number, _next(tx).epoch, last[0].complete):
+        return False
+    ids = tx.federation.covered(event.number)
+    tx.write(CheckpointComplete(event.number))
     tx.settle(ids)
+    return True

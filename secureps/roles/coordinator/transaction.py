@@ -58,8 +58,9 @@ class Sessions:
     """Since when shards of the run are not here."""
     reached: dict[str, frozenset[str]] = field(default_factory=dict)
     """Of which groups shards have what is committed, as they said since they last came up."""
-    adopted: set[tuple[int, str, str]] = field(default_factory=set)
-    """Of which groups shards have all blocks of a placement's epoch: (epoch, group, shard)."""
+    prepared: set[tuple[int, str, str]] = field(default_factory=set)
+    """Of which groups shards said, since they last came, that they have all blocks of the coming
+    placement of an epoch: (epoch, group, shard)."""
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
@@ -108,9 +109,9 @@ class Sessions:
         """A shard has the next version of a group."""
         self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
 
-    def forget_adopted(self, shard: str) -> None:
+    def forget_prepared(self, shard: str) -> None:
         """A shard has come anew, perhaps without what it had."""
-        self.adopted = {each for each in self.adopted if each[2] != shard}
+        self.prepared = {each for each in self.prepared if each[2] != shard}
 
     def renew(self, client: str, until: float) -> None:
         """A client was heard of: its lease runs until then."""
@@ -250,8 +251,7 @@ class Transaction:
 
     def spare(self, party: str) -> bool:
         """Whether a shard has been here that holds no blocks of the run, and is part of it."""
-        federation = self.federation
-        placed = () if federation.pinned is None else federation.placement.shards
+        federation, placed = self.federation, self.federation.placed
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
 
@@ -314,7 +314,7 @@ class Transaction:
 
     def discard(self, ids: tuple[SubmissionId, ...]) -> None:
         """Tells every shard that nobody needs the blocks of these any more."""
-        for shard in self.federation.placement.shards:
+        for shard in self.federation.placed:
             self.order(shard, Discard(self.federation.incarnation, ids))
 
     def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:

@@ -32,7 +32,7 @@ def serve(name: str, state: ShardState, sender: str, asked: GetBlock | GetSum, s
             raise NotReady(f"cohort {asked.cohort} of {asked.group} is not held here")
         key = sum_key(asked.group, asked.cohort, asked.block)
         return Step(effects=[Answer(Payload(made.sums[place]), attach=key)])
-    if asked.state and sender not in state.pinned.placement.holders(asked.group, asked.block):
+    if asked.state and sender not in state.pinned.takers(asked.group, asked.block):
         if not shard:
             raise UnknownParty(f"{sender} does not hold {what}")
         raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
@@ -56,7 +56,7 @@ def _refuse_elsewhere(
     """A block is not here: there is none, it is on its way here, or it is with another shard."""
     if not 0 <= asked.block < state.pinned.layout.group(asked.group).blocks:
         raise Malformed(f"{what} is not placed on {name}: there is none")
-    if asked.block in state.placed(asked.group):
+    if asked.block in state.coming(asked.group):
         raise NotReady(f"{what} is on its way to {name}", LATER)
     if isinstance(asked, GetBlock) and not asked.state:
         raise WrongVersion(f"{what} is with another shard: pull it where it is placed now")
