@@ -19,7 +19,7 @@ from secureps.errors import ConfigError
 
 FORMAT: Final = 5
 
-FINGERPRINT: Final = "c950816e79c75981"
+FINGERPRINT: Final = "cde28cc12d57eef9"
 """Of all that is sent, journalled and kept in files, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

@@ -7,7 +7,6 @@ from typing import Any
 
 from secureps.errors import DamagedStore, NotReady, WrongVersion
 from secureps.messages import orders, requests
-from secureps.messages.encoding import digest
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.roles.machine import (
@@ -23,12 +22,11 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.shard.keys import state_key
-from secureps.roles.shard.tasks import GatherState, StateGathered, WritePart
+from secureps.roles.shard.tasks import GatherState, WritePart
 from tests.kits.roles_kit import SHARDS, configure, make_placement, model_blocks
-from tests.kits.shard_kit import STATE, Desk, called, doubled, refused, works
+from tests.kits.shard_kit import NEW_FILE, STATE, Desk, called, doubled, refused, works
 
 OWN, PEER = SHARDS
-NEW_FILE = digest("new state")
 ALL = (0, 1, 2, 3)
 MORE = (0, 1, 2)
 """Its blocks by the coming placement, in which it gains block 1."""
@@ -67,18 +65,11 @@ def fetched(desk: Desk, order: orders.Commit) -> list[GatherState]:
     return [task for task in works(step) if isinstance(task, GatherState)]
 
 
-def gathered(desk: Desk, task: GatherState) -> Step:
-    order = task.order
-    blocks, state = order.blocks or model_blocks("all", order.version, 4), order.state or NEW_FILE
-    made = Prepared(OWN, "all", order.version, blocks, state, epoch=task.epoch)
-    return desk.give(WORKER, StateGathered(task, made))
-
-
 def ready(desk: Desk) -> Prepared:
     """It has its blocks of the coming placement."""
     told(desk, coming(desk))
     (task,) = fetched(desk, commit())
-    (record,) = gathered(desk, task).records
+    (record,) = desk.gathered(task).records
     assert isinstance(record, Prepared)
     return record
 
@@ -88,7 +79,7 @@ def test_what_moves_here_is_fetched_and_counts_once_the_placement_is_in_force() 
     told(desk, coming(desk))
     (task,) = fetched(desk, commit())
     assert (task.blocks, task.epoch, task.copies) == (MORE, 2, (state_key("all", 0, 1),))
-    step = gathered(desk, task)
+    step = desk.gathered(task)
     made = Prepared(OWN, "all", 0, commit().blocks, NEW_FILE, epoch=2)
     assert step.records == [made]
     assert called(step) == [(COORDINATOR, made)]
@@ -109,7 +100,7 @@ def test_who_loses_a_block_makes_its_file_before_the_placement_is_in_force() -> 
     order = commit(blocks=model_blocks("all", 0, 4)[:1])
     (task,) = works(desk.order(order))
     assert task == GatherState(order, (0,), (), 2)
-    gathered(desk, task)
+    desk.gathered(task)
     step = told(desk, None, less)
     assert Prune((), "all", 0, 0) in works(step)
     assert desk.shard.state.group("all").states.keys() == {0}
@@ -130,7 +121,8 @@ def test_what_was_sent_before_is_passed_on_too_but_not_what_its_holder_keeps() -
         desk.put(desk.header(block=block))
     told(desk, target(desk, (PEER,), (PEER,), (OWN,), (PEER,)))
     step = desk.give(PEER, Missing.of_placement(PEER, "all", 2))
-    assert [each.message.header.block for each in step.effects if isinstance(each, Call)] == [0]
+    (lost,) = (each.attach for each in step.effects if isinstance(each, Call))
+    assert lost == desk.header(block=0).key
 
 
 def test_a_file_of_a_placement_that_is_given_up_is_not_used() -> None:
@@ -138,7 +130,7 @@ def test_a_file_of_a_placement_that_is_given_up_is_not_used() -> None:
     told(desk, coming(desk))
     (task,) = fetched(desk, commit())
     told(desk, None, dataclasses.replace(make_placement(desk.plan), epoch=3))
-    step = gathered(desk, task)
+    step = desk.gathered(task)
     assert (step.records, works(step)) == ([], [Prune(task.copies, "all", 0, 0)])
     assert desk.shard.state.own("all") == (0, 2)
 
@@ -189,7 +181,7 @@ def test_no_part_of_a_checkpoint_is_written_before_and_it_is_ordered_again() -> 
     desk.give(PEER, Answered(Missing.of_placement(OWN, "all", 2), Noted()))
     step = desk.give(PEER, Answered(GetBlock(desk.run, "all", 0, 1, state=True), Payload(b"")))
     (task,) = works(step)
-    gathered(desk, task)
+    desk.gathered(task)
     assert works(desk.order(part)) == [WritePart(0, part.versions)]
 
 
@@ -240,7 +232,7 @@ def test_a_state_that_no_checkpoint_has_is_fetched() -> None:
         done += works(made.give(PEER, Answered(ask, Payload(b"d" * 32), 9)))
     keys = tuple(state_key("all", 4, block) for block in ALL)
     assert done == [GatherState(newest(), ALL, keys)]
-    step = gathered(made, done[0])
+    step = made.gathered(done[0])
     assert made.shard.state.group("all").committed == 4
     assert any(keys == task.keys for task in works(step) if hasattr(task, "keys"))
     assert (COORDINATOR, requests.Register) in [(to, type(m)) for to, m in called(step)]
@@ -276,6 +268,6 @@ def test_an_older_version_of_a_checkpoint_is_fetched_too() -> None:
 def test_the_part_is_written_once_its_versions_are_here() -> None:
     made = doubled()
     (task,) = works(made.order(newest()))
-    gathered(made, task)
+    made.gathered(task)
     order = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
     assert made.order(order).effects == [Work(WritePart(4, order.versions))]
