@@ -77,7 +77,7 @@ class Stopped(World):
         self.loop.call_later(NOTICED, gone)
         remove = Act(ShardDeed.REMOVE, STILL, "chaos")
         self.loop.call_later(NOTICED + 0.5, partial(self.operator.demand, remove))
-        self._freeze(NOTICED + 1.0)
+        self._freeze(NOTICED + 0.5)
 
     def _freeze(self, seconds: float = 2 * SOON) -> None:
         """For so long, and then again, until it is to go on."""
