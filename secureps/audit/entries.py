@@ -153,7 +153,6 @@ NOT_TOLD: frozenset[type] = frozenset(
         shard.KeySumTaken,
         shard.SumsMade,
         shard.StateCommitted,
-        shard.BlocksAdopted,
         shard.Discarded,
         shard.OpenedForgotten,
     }

@@ -42,14 +42,10 @@ class ShardLeft:
 
 @dataclass(frozen=True, slots=True)
 class PlacementMoved:
-    """Blocks are placed so from now on.
-
-    `target` is where a move of blocks leads, while they lie at their old shards and at new ones
-    too; None: it is over, or was given up.
-    """
+    """Blocks begin to move to this placement; written again once it is `in_force`."""
 
     placement: Placement
-    target: Placement | None = None
+    in_force: bool = False
 
 
 @dataclass(frozen=True, slots=True)

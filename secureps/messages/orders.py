@@ -21,12 +21,16 @@ MESSAGE_LIMIT = 20 << 20
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The run is founded, and this is where its shards are; said anew whenever one has moved."""
+    """The run is founded, and this is where its shards are; said anew whenever one has moved.
+
+    While blocks move, shards get ready for the `coming` placement, and go by `placement`.
+    """
 
     incarnation: int
     run: RunInfo
     placement: Placement
     shards: tuple[ShardAddress, ...]
+    coming: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +117,7 @@ class Commit:
 
     Said again, with the digests of the shard's own blocks and of its state file: from them a shard
     that lost its journal knows its part of a checkpoint again. Without a file's digest these blocks
-    are the shard's by a new placement: what it has of them is made one file, and all else is
-    fetched from others; `anew`: it was no part of the run before, and nothing it has counts.
+    are the shard's by the coming placement, for which it makes a file of them.
     """
 
     incarnation: int
@@ -123,7 +126,6 @@ class Commit:
     keep: int
     blocks: tuple[bytes, ...] = ()
     state: bytes = b""
-    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,12 @@ class RequestsRefused:
 
 @dataclass(frozen=True, slots=True)
 class RunPinned:
-    """The run this party takes part in, for good."""
+    """The run this party takes part in, for good; at a shard, the `coming` placement too."""
 
     run: RunInfo
     placement: Placement
     shards: tuple[ShardAddress, ...]
+    coming: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)

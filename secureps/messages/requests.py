@@ -232,7 +232,7 @@ class Missing:
 
     @classmethod
     def of_placement(cls, shard: str, group: str, epoch: int) -> Missing:
-        """All that was taken in of blocks that are the shard's by the placement of this epoch."""
+        """All that was taken in of blocks that the shard gains by the placement of this epoch."""
         return cls(shard, group, -1, (), epoch)
 
     @classmethod
@@ -314,7 +314,8 @@ class Prepared:
 
     `scale` comes from the shard that holds the group's last block, under adaptive clipping.
     `mean` are the metrics' opened means, sorted by name, in units of their largest magnitudes.
-    `epoch`: the version is committed, and these are the blocks of this placement; 0 else.
+    `epoch`: the version is committed, and these are the shard's blocks by the coming placement of
+    this epoch; 0 else.
     `cohort` is what it came of; -1 for version 0, and for a version that came of a checkpoint.
     """
 

@@ -175,25 +175,6 @@ class Placement:
         shards = (name for name in self.shards if name != shard)
         return Placement.by_block(self.epoch + 1, shards, held)
 
-    def moved(
-        self, shards: Iterable[str], held: Mapping[str, Sequence[tuple[str, ...]]]
-    ) -> tuple[Placement, Placement]:
-        """The next two epochs, after which blocks lie as `held` says on these shards.
-
-        By the first, whoever gets a block holds it besides, last.
-        """
-        target = Placement.by_block(self.epoch + 2, shards, held)
-        wanted = target.held
-        both = {
-            group: [
-                (*holders, *(s for s in wanted[group][block] if s not in holders))
-                for block, holders in enumerate(blocks)
-            ]
-            for group, blocks in self.held.items()
-        }
-        known = (*self.shards, *(s for s in target.shards if s not in self.shards))
-        return Placement.by_block(self.epoch + 1, known, both), target
-
     def blocks_of(self, group: str, shard: str) -> tuple[int, ...]:
         """The blocks of a group that a shard holds, as primary or as replica, ascending."""
         return _views(self)[group].blocks.get(shard, ())
@@ -225,6 +206,12 @@ def _view(ranks: tuple[GroupPlacement, ...]) -> _View:
         for shard in dict.fromkeys(shards):
             blocks[shard].append(block)
     return _View(ranks, holders, {shard: tuple(held) for shard, held in blocks.items()})
+
+
+def all_shards(placement: Placement, coming: Placement | None) -> tuple[str, ...]:
+    """The shards that hold blocks, then those that get their first ones by the coming placement."""
+    gains = () if coming is None else coming.shards
+    return tuple(dict.fromkeys((*placement.shards, *gains)))
 
 
 def other_run(party: str, run: bytes, ours: bytes) -> str:

@@ -36,21 +36,6 @@ class StateCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksAdopted:
-    """Own blocks of a group are those of another placement: the state file of a version has them.
-
-    Nothing else is kept of the group. The file's name has the epoch; digests as `Prepared`.
-    `version` is -1 where the shard has no blocks of the group any more.
-    """
-
-    group: str
-    version: int
-    epoch: int
-    blocks: tuple[bytes, ...]
-    state: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Discarded:
     """These submissions' blocks may go."""
 
@@ -67,6 +52,6 @@ class OpenedForgotten:
 
 
 ShardRecord = (Incarnated | RunPinned | BlockHeader | SumsMade | KeySumTaken | Prepared) | (
-    StateCommitted | BlocksAdopted | Discarded | OpenedForgotten | RosterFollowed
+    StateCommitted | Discarded | OpenedForgotten | RosterFollowed
 )
 """What a shard writes."""

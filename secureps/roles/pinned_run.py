@@ -13,7 +13,7 @@ from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.roster import Roster
 from secureps.errors import NotReady, PlanRefused, WrongRun
 from secureps.messages.records import RunPinned
-from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
@@ -55,36 +55,59 @@ class Pinned:
     placement: Placement
     plan: Plan
     layout: Layout
+    coming: Placement | None = None
 
     @classmethod
     def of(cls, record: RunPinned, threshold: int | None = None) -> Pinned:
         """Raises PlanRefused or ConfigError, as `Plan.from_text` and `check_threshold` do."""
-        plan = Plan.from_text(record.run.plan)
+        plan, run, placement = Plan.from_text(record.run.plan), record.run, record.placement
         check_threshold(plan, threshold)
-        return cls(record, record.run, record.placement, plan, plan.layout(record.run.schema))
+        return cls(record, run, placement, plan, plan.layout(run.schema), record.coming)
 
-    def moved(self, placement: Placement, roster: Roster) -> Pinned:
-        """The same run by a placement of a later epoch, unless that has to wait.
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The shards that hold blocks, then those that get their first ones by a move."""
+        return all_shards(self.placement, self.coming)
+
+    @property
+    def epoch(self) -> int:
+        """The newest placement's, whether it is in force or coming."""
+        return (self.coming or self.placement).epoch
+
+    def takers(self, group: str, block: int) -> tuple[str, ...]:
+        """The shards that hold a block, its primary first, then those that it moves to."""
+        held = self.placement.holders(group, block)
+        gains = () if self.coming is None else self.coming.holders(group, block)
+        return (*held, *(shard for shard in gains if shard not in held))
+
+    def moved(
+        self, placement: Placement, roster: Roster, coming: Placement | None = None
+    ) -> Pinned:
+        """The same run by newer placements, unless these have to wait.
 
         Raises WrongRun as `check_placement`.
         """
-        if placement.epoch <= self.placement.epoch or self.waits(placement, roster):
+        if not self._is_newer(placement, coming) or self.waits(placement, roster, coming):
             return self
-        check_placement(self.layout, placement, roster, self.plan.section.replicas)
-        return replace(self, placement=placement)
+        for each in filter(None, (placement, coming)):
+            check_placement(self.layout, each, roster, self.plan.section.replicas)
+        return replace(self, placement=placement, coming=coming)
 
-    def waits(self, placement: Placement, roster: Roster) -> bool:
-        """Whether a placement of a later epoch has shards that are not on this party's roster.
+    def waits(self, placement: Placement, roster: Roster, coming: Placement | None = None) -> bool:
+        """Whether newer placements have shards that are not on this party's roster.
 
         A party that was away has yet to hear of the roster that they are on.
         """
-        shards = roster.names("shard")
-        return placement.epoch > self.placement.epoch and not shards.issuperset(placement.shards)
+        newer, shards = self._is_newer(placement, coming), roster.names("shard")
+        return newer and not shards.issuperset(all_shards(placement, coming))
+
+    def _is_newer(self, placement: Placement, coming: Placement | None) -> bool:
+        known = (self.placement.epoch, 0 if self.coming is None else self.coming.epoch)
+        return (placement.epoch, 0 if coming is None else coming.epoch) > known
 
     def left(self, before: Pinned) -> list[CallOff]:
         """Calls off what was asked of shards that were placed before, and are not now."""
-        placed = self.placement.shards
-        return [CallOff(shard) for shard in before.placement.shards if shard not in placed]
+        return [CallOff(shard) for shard in before.shards if shard not in self.shards]
 
     def located(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
         if run.id != self.run.id:
@@ -148,8 +171,7 @@ def check_placement(layout: Layout, placement: Placement, roster: Roster, copies
     fits = sorted(placed) == sorted(blocks.items()) and set(copied) <= set(placed)
     owners = {owner for each in placement.groups for owner in each.owners}
     others = {owner for each in more for owner in each.owners if owner}
-    most = 2 * copies - 1  # while blocks move, they lie at their old shards and at new ones
-    if not fits or len(copied) > most * len(placed) or not owners | others <= shards:
+    if not fits or len(copied) > (copies - 1) * len(placed) or not owners | others <= shards:
         raise WrongRun(
             "the coordinator's is no placement of this run's blocks on shards of the roster: "
             "nothing was sent; get the current kit from the CA, for a shard may have come since, "

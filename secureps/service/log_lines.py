@@ -13,12 +13,20 @@ from secureps.messages import coordinator_records, holder_records, records, shar
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import TO_GO_ON
-from secureps.messages.requests import FAILED, Examined, OpenRefused, Retire, Submit, Withdraw
+from secureps.messages.requests import (
+    FAILED,
+    Examined,
+    OpenRefused,
+    Prepared,
+    Retire,
+    Submit,
+    Withdraw,
+)
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Record
-from secureps.wording import named
+from secureps.wording import counted, named
 
 KNOWN = ("group", "version", "round", "number", "extensions", "client")
 """Fields of records that are logged beside the line, for programs."""
@@ -64,14 +72,14 @@ class LogLines:
                 return f"{shard.name} is at {shard.advertise}{mark}"
             case coordinator_records.ShardLeft(shard_name, reason):
                 return f"{shard_name} has left the run: {reason}"
-            case coordinator_records.PlacementMoved(placement, target):
+            case coordinator_records.PlacementMoved(placement, in_force):
                 where = f"placement {placement.epoch}, on {named(placement.shards)}"
-                return f"blocks begin to move: {where}" if target else f"blocks lie by {where}"
+                return f"blocks lie by {where}" if in_force else f"blocks begin to move: {where}"
             case ScalingDecided(reason=reason):
                 return f"scaling: {reason}"
-            case shard_records.BlocksAdopted(group, version, blocks=blocks):
-                count = f"{len(blocks)} blocks are its own now" if blocks else "no block is its own"
-                return self._of(group, f"version {version}: {count}" if blocks else count)
+            case Prepared(group=group, version=version, blocks=blocks, epoch=epoch) if epoch:
+                where = f"{counted(len(blocks), 'block')} of placement {epoch}"
+                return self._of(group, f"version {version}: {where}")
             case coordinator_records.MemberJoined(client):
                 return f"{client} joined"
             case (

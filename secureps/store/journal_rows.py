@@ -221,7 +221,6 @@ UNTOLD: frozenset[type] = frozenset(
         Held,
         EnvelopeKeyAnnounced,
         BlockHeader,
-        shard_records.BlocksAdopted,
         shard_records.Discarded,
         shard_records.KeySumTaken,
         shard_records.OpenedForgotten,

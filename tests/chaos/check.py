@@ -270,15 +270,16 @@ def by_receipts(known: Known, journal: list[Any]) -> tuple[list[NDArray[np.float
 
 def _prepared(journal: list[Any], placement: Placement) -> dict[tuple[int, str], dict[int, bytes]]:
     """By version and shard: of each of its blocks what the shard said, as they were placed then."""
-    found = dict[tuple[int, str], dict[int, bytes]]()
+    found, coming = dict[tuple[int, str], dict[int, bytes]](), placement
     for record in journal:
         match record:
             case records.PlacementMoved():
-                placement = record.placement
+                coming = record.placement
+                placement = coming if record.in_force else placement
             case records.ShardLeft(shard):
                 placement = placement.without(shard)
             case Prepared() if record.group == GROUP:
-                blocks = placement.blocks_of(GROUP, record.shard)
+                blocks = (coming if record.epoch else placement).blocks_of(GROUP, record.shard)
                 known = found.setdefault((record.version, record.shard), {})
                 known |= dict(zip(blocks, record.blocks, strict=True))
     return found

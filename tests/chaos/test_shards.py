@@ -59,7 +59,7 @@ class Stopped(World):
         moved = [each for each in rows if isinstance(each, PlacementMoved | ShardLeft)]
         if not moved or [each.shard for each in of_kind(rows, ShardLeft)] != left:
             return None
-        return moved[-1].target is not None if isinstance(moved[-1], PlacementMoved) else None
+        return not moved[-1].in_force if isinstance(moved[-1], PlacementMoved) else None
 
     def _once(self, condition: Callable[[], bool], act: Callable[[], None]) -> None:
         if condition():
@@ -77,7 +77,7 @@ class Stopped(World):
         self.loop.call_later(NOTICED, gone)
         remove = Act(ShardDeed.REMOVE, STILL, "chaos")
         self.loop.call_later(NOTICED + 0.5, partial(self.operator.demand, remove))
-        self._freeze(NOTICED + 1.0)
+        self._freeze(NOTICED + 0.5)
 
     def _freeze(self, seconds: float = 2 * SOON) -> None:
         """For so long, and then again, until it is to go on."""

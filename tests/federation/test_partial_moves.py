@@ -48,11 +48,11 @@ from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 
 
 def made_in_moves(play: Simulation) -> list[CohortClosed | VersionCommitted]:
-    """Cohorts and versions of any group on record between the two placements of a move."""
+    """Cohorts and versions of any group on record between the two records of a move."""
     found, moves, between = list[CohortClosed | VersionCommitted](), 0, False
     for record in journalled(play, object):
         if isinstance(record, PlacementMoved):
-            between = record.target is not None
+            between = not record.in_force
             moves += between
         elif between and isinstance(record, CohortClosed | VersionCommitted):
             found.append(record)
@@ -76,8 +76,7 @@ def test_killed_while_some_row_blocks_move(party: str, tmp_path: Path) -> None:
     for number, after in enumerate((0, 3, 25)):
         play = shopped(tmp_path / str(after))
         acted(play, ShardDeed.ADD, NEW, events * (2 + number) // 10)
-        moving = play.coordinator.federation.moving
-        play.run(lambda: moving.target is not None)  # noqa: B023
+        play.run(lambda: play.coordinator.federation.coming is not None)  # noqa: B023
         play.run(at_event(after))
         play.kill(party)
         play.loop.call_later(4.0, lambda: back(play, party))  # noqa: B023
@@ -143,16 +142,16 @@ def test_a_pause_in_mid_move_costs_nobody_its_round(tmp_path: Path) -> None:
 
     plan = small_plan(versions=4, group=two_groups(RULE, RULE), shards=3)
     play = small_federation(plan, tmp_path, Conditions(delay=delay))
-    moving = play.coordinator.federation.moving
+    known = play.coordinator.federation
     play.run(lambda: min(play.versions().values()) >= 1)
     slow.append(46.0)
     say(play, ShardDeed.DRAIN, "shard-2")
-    play.run(lambda: moving.target is not None)
+    play.run(lambda: known.coming is not None)
     before = waited(play)
     say(play, Deed.PAUSE)
     later(play, 10.0)
     say(play, Deed.GO_ON)
-    play.run(lambda: moving.target is None)
+    play.run(lambda: known.coming is None)
     assert waited(play) == before, "neither the pause nor the move counts, and none twice"
     slow.clear()
     play_out(play)

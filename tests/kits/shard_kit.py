@@ -17,7 +17,7 @@ from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
 from secureps.roles.machine import WORKER, Call, Step
 from secureps.roles.shard.shard import Shard
-from secureps.roles.shard.tasks import StateReady, SumsReady
+from secureps.roles.shard.tasks import GatherState, StateGathered, StateReady, SumsReady
 from tests.kits.roles_kit import (
     HOLDER,
     ROSTER,
@@ -43,6 +43,7 @@ ID = SubmissionId("c0", "all", 1)
 FOUND_ID = SubmissionId("c0", "all", 0)
 OWN = (0, 2)
 STATE = digest("state")
+NEW_FILE = digest("new state")
 SUMS = (digest("sum", b"0"), digest("sum", b"2"))
 OPENED = tuple(block_digest(HOLDER, "all", 0, b) for b in OWN)
 
@@ -85,6 +86,13 @@ class Desk:
             for block in OWN:
                 header = self.header(id, block, **changes)
                 self.give(header.author, requests.PutBlock(header))
+
+    def gathered(self, task: GatherState) -> Step:
+        """A state file is made of what others have."""
+        order = task.order
+        blocks = order.blocks or model_blocks("all", order.version, 4)
+        made = (self.name, "all", order.version, blocks, order.state or NEW_FILE)
+        return self.give(WORKER, StateGathered(task, Prepared(*made, epoch=task.epoch)))
 
     # --- orders, answered by rote -------------------------------------------------
 

@@ -142,7 +142,7 @@ def prepared(tx: Transaction, event: Prepared) -> None:
     """
     group = tx.federation.groups.get(event.group)
     if group is not None and event.epoch:
-        resharding.adopted(tx, group, event)
+        resharding.prepared(tx, group, event)
         return
     if group is None or event.version != group.version + 1:
         return

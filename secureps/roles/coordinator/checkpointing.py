@@ -112,22 +112,35 @@ def parts_due(tx: Transaction) -> tuple[str, ...]:
 
 def _stays(tx: Transaction) -> tuple[str, ...]:
     """The shards that hold blocks once the move under way, if there is one, is finished."""
-    return (tx.federation.moving.target or tx.federation.placement).shards
+    return _next(tx).shards
+
+
+def _next(tx: Transaction) -> Placement:
+    """Where blocks lie once the move under way, if there is one, is finished."""
+    return tx.federation.coming or tx.federation.placement
 
 
 def manifest_again(tx: Transaction) -> None:
     """Has the manifest written when all parts of a checkpoint have arrived."""
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is not None and not last.complete and not parts_due(tx):
-        placement = tx.federation.placement
         parts = tuple(last.parts[shard] for shard in sorted(_stays(tx)))
         tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
-        known = (placement, parts, tallies, unsafe, tx.federation.evaluations.newest)
+        known = (_next(tx), parts, tallies, unsafe, tx.federation.evaluations.newest)
         tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *known)))
 
 
-def complete(tx: Transaction, number: int) -> None:
-    """Records that what was included is durable: outboxes and spools may forget it."""
-    ids = tx.federation.covered(number)
-    tx.write(CheckpointComplete(number))
+def written(tx: Transaction, event: ManifestWritten) -> bool:
+    """A manifest is durable; returns whether it makes the newest checkpoint complete.
+
+    Then what it includes is durable: outboxes and spools may forget it. A manifest of an older
+    placement does not count: another one is asked for.
+    """
+    tx.sessions.kept, last = event.kept or tx.sessions.kept, tx.federation.checkpoints[-1:]
+    made = (event.number, event.epoch, False)
+    if not last or made != (last[0].number, _next(tx).epoch, last[0].complete):
+        return False
+    ids = tx.federation.covered(event.number)
+    tx.write(CheckpointComplete(event.number))
     tx.settle(ids)
+    return True

@@ -283,14 +283,19 @@ def make_commit(tx: Transaction, group: GroupState) -> orders.Commit:
 def make_known(
     tx: Transaction, group: GroupState, shard: str, blocks: tuple[int, ...]
 ) -> orders.Commit:
-    """Commits with all that a shard with these blocks needs to have the version anew.
-
-    While blocks move to the shard, it says whether they are there, whatever it said before.
-    """
-    known, states = make_commit(tx, group), group.states
+    """Commits with all that a shard with these blocks needs to have the version anew."""
     own = tuple(group.blocks[block] for block in blocks)
-    state = b"" if tx.federation.moving.gains(group.name, shard) else states.get(shard, b"")
-    return replace(known, blocks=own, state=state, anew=shard not in states)
+    return replace(make_commit(tx, group), blocks=own, state=group.states[shard])
+
+
+def make_coming(tx: Transaction, group: GroupState, shard: str) -> orders.Commit | None:
+    """To a shard that holds other blocks by the coming placement; None to all others."""
+    before, coming = tx.federation.placement, tx.federation.coming
+    blocks = () if coming is None else coming.blocks_of(group.name, shard)
+    if not blocks or blocks == before.blocks_of(group.name, shard):
+        return None
+    own = tuple(group.blocks[block] for block in blocks)
+    return replace(make_commit(tx, group), blocks=own)
 
 
 def make_published(tx: Transaction, group: GroupState) -> orders.Published:

@@ -26,6 +26,7 @@ from secureps.roles.coordinator import (
     membership,
     opening,
     reign,
+    resharding,
     resubscribe,
     scaling,
     scheduler,
@@ -366,7 +367,7 @@ class Coordinator(Seat):
             if claimed != sender:
                 raise UnknownParty(f"{sender} speaks as {claimed}; everyone speaks for themselves")
         of_blocks = isinstance(event, OF_BLOCKS) and role == "shard"
-        if of_blocks and sender not in tx.federation.placement.shards:
+        if of_blocks and sender not in tx.federation.placed:
             raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
         if isinstance(event, OF_A_COMMITTEE) and not opening.wanted(self._plan):
             raise Malformed(f"{sender} speaks for a committee, and this run has none")
@@ -392,7 +393,7 @@ class Coordinator(Seat):
             self._say_of_server(tx, party, "is here again")
         self._sessions.watchers.add(party)
         self._sessions.away.pop(party, None)
-        self._sessions.forget_adopted(party)
+        self._sessions.forget_prepared(party)
         self._sessions.told.add(party)
         membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
 
@@ -413,11 +414,8 @@ class Coordinator(Seat):
 
     def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
         tx = self._tx(now)
-        self._sessions.kept = event.kept or self._sessions.kept
-        newest = event.epoch == tx.federation.placement.epoch  # else it is asked for anew
-        for last in tx.federation.checkpoints[-1:]:
-            if newest and last.number == event.number and not last.complete:
-                checkpointing.complete(tx, event.number)
+        if checkpointing.written(tx, event):
+            resharding.finish(tx)
         return self._close_turn(tx)
 
     # --- the roster ---------------------------------------------------------------

@@ -116,7 +116,8 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
 
 def make_configure(tx: Transaction) -> Configure:
     known = tx.federation
-    return Configure(known.incarnation, known.run, known.placement, known.addresses)
+    placed = (known.placement, known.addresses, known.coming)
+    return Configure(known.incarnation, known.run, *placed)
 
 
 def tell_moved(tx: Transaction) -> None:
@@ -124,7 +125,8 @@ def tell_moved(tx: Transaction) -> None:
     if (pinned := tx.federation.pinned) is None:
         return
     configure = make_configure(tx)
-    peers = pinned.placement.shards if pinned.placement.replicas is not None else ()
+    alone = pinned.placement.replicas is None and pinned.coming is None
+    peers = () if alone else tx.federation.placed
     for party in (*tx.federation.members, *tx.holders, *peers):
         tx.order(party, configure)
 
@@ -269,16 +271,16 @@ def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
 
 def _newer(tx: Transaction, event: Register) -> Iterator[str]:
     """What a shard has that the journal here lacks or contradicts, in words."""
-    groups, epoch = tx.federation.groups, tx.federation.placement.epoch
+    groups, placement = tx.federation.groups, tx.federation.coming or tx.federation.placement
     for at in event.reached:
         if at.group in groups and at.version > groups[at.group].version:
             yield (
                 f"the coordinator's journal ends at version {groups[at.group].version} of "
                 f"{at.group}, and {event.party} has committed {at.version}"
             )
-    if event.epoch > epoch:
+    if event.epoch > placement.epoch:
         yield (
-            f"the coordinator's journal ends at placement {epoch} of the blocks, "
+            f"the coordinator's journal ends at placement {placement.epoch} of the blocks, "
             f"and {event.party} goes by placement {event.epoch}"
         )
     for held in event.held:

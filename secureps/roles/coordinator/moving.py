@@ -1,7 +1,6 @@
-"""Where blocks are placed, and on their way to: folded from the journal.
+"""Which shards have left, and which blocks move: folded from the journal.
 
-Blocks move in two placements. By the first they lie at their old shards and at the new ones too,
-which are filled meanwhile; by the second, the target, at the new ones.
+A move is one record of the placement that is coming, and a second one when it is in force.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ class Moving:
         left: shards that are part of the run no more, and why; removed: those by an operator.
         what: the `ShardDeed` that is not done yet, or BALANCE; empty if there is none; shard: whom
             it is of; assigned: the blocks that move between shards, of BALANCE.
-        before: while blocks move, the placement that they had, in which each is whole where it is;
-            target: the one that they get; since: when that began.
-        kept: a checkpoint was begun since, of which whoever gains blocks has its part.
+        since: when blocks began to move.
+        files: digests of the state files that shards made for the coming placement, by group.
     """
 
     left: dict[str, str] = field(default_factory=dict)
@@ -44,33 +42,12 @@ class Moving:
     what: str = ""
     shard: str = ""
     assigned: tuple[BlockAssigned, ...] = ()
-    before: Placement | None = None
-    target: Placement | None = None
     since: float = 0.0
-    kept: bool = False
+    files: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
     def dismissed(self, shard: str) -> bool:
         """Whether an operator has removed a shard: it is told so, and ends in order."""
         return shard in self.removed
-
-    def gains(self, group: str, shard: str) -> tuple[int, ...]:
-        """The blocks of a group that move to a shard now, ascending."""
-        if self.target is None or self.before is None:
-            return ()
-        had = set(self.before.blocks_of(group, shard))
-        return tuple(b for b in self.target.blocks_of(group, shard) if b not in had)
-
-    @property
-    def single(self) -> bool:
-        """Whether a shard gains a block that no other has when the move is over."""
-        if self.target is None or self.before is None:
-            return False
-        had = self.before.held
-        return any(
-            len(shards) == 1 and shards[0] not in had[group][block]
-            for group, blocks in self.target.held.items()
-            for block, shards in enumerate(blocks)
-        )
 
     def apply(
         self,
@@ -80,33 +57,50 @@ class Moving:
         groups: Collection[GroupState],
         evaluations: Evaluations,
     ) -> RunPinned:
-        """Folds one record; returns the run by the placement that follows."""
-        old, new, moved = pinned.placement, pinned.placement, self.target is not None
+        """Folds one record; returns the run by the placements that follow."""
+        old, coming = pinned.placement, pinned.coming
         match record:
             case Act():
                 self._act(record, old)
+                return pinned
             case ShardLeft(shard, reason, removed):
-                new = old.without(shard)
                 self._leave(shard, reason, removed)
-                self.before = self.target = None
                 if self.shard == shard or self.what == BALANCE:
                     self._settle()
                 for group in groups:
                     group.states.pop(shard, None)
+                epoch = (coming or old).epoch + 1  # what was made for the coming one counts no more
+                now = replace(
+                    pinned, placement=replace(old.without(shard), epoch=epoch), coming=None
+                )
             case ScalingDecided(blocks=blocks):
                 if blocks:
                     self.what, self.assigned = BALANCE, blocks
-            case PlacementMoved(new, target):
-                if new == self.target:
-                    self._end()
-                else:
-                    self.before, self.target = None if target is None else old, target
-                    self.since, self.kept = at, False
+                return pinned
+            case PlacementMoved(placement, in_force) if in_force:
                 for group in groups:
-                    _files(group, old, new)
-        if moved and self.target is None:
+                    self._take_over(group, old, placement)
+                if self.what == ShardDeed.REMOVE:
+                    self._leave(self.shard)
+                self._settle()
+                now = replace(pinned, placement=placement, coming=None)
+            case PlacementMoved(placement):
+                self.since = at
+                return replace(pinned, coming=placement)
+        if coming is not None:
+            self.files = {}
             stand_still(self.since, at, groups, evaluations)
-        return replace(pinned, placement=new)
+        return now
+
+    def _take_over(self, group: GroupState, old: Placement, now: Placement) -> None:
+        """Shards whose blocks are others from now on have the files that they made of them."""
+        made = self.files.get(group.name, {})
+        for shard in {*old.shards, *now.shards}:
+            blocks = now.blocks_of(group.name, shard)
+            if not blocks:
+                group.states.pop(shard, None)
+            elif blocks != old.blocks_of(group.name, shard):
+                group.states[shard] = made[shard]
 
     def stand_still(self, since: float, until: float) -> None:
         """Counts no time of a pause for a move that has begun."""
@@ -130,23 +124,7 @@ class Moving:
         if removed:
             self.removed.add(shard)
 
-    def _end(self) -> None:
-        if self.what == ShardDeed.REMOVE:
-            self._leave(self.shard)
-        self.before = self.target = None
-        self._settle()
-
     def _settle(self) -> None:
         """Nothing is to move."""
         self.what = self.shard = ""
         self.assigned = ()
-
-
-def _files(group: GroupState, old: Placement, new: Placement) -> None:
-    """Of whose state files digests are known: not of those that have other blocks from now on."""
-    for shard in {*old.shards, *new.shards}:
-        blocks = new.blocks_of(group.name, shard)
-        if not blocks:
-            group.states.pop(shard, None)
-        elif blocks != old.blocks_of(group.name, shard) and shard in group.states:
-            group.states[shard] = b""

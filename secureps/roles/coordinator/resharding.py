@@ -1,30 +1,34 @@
 """Blocks move while a run trains: because a shard comes or goes, or a copy was lost with one.
 
 From when a move is due until it is finished no cohort closes, and no checkpoint begins but the
-move's own: blocks move between two versions of every group. Clients train and send meanwhile. A
-move takes two placements, and the coordinator journals each before any party hears of it. By the
-first, blocks lie on their new shards besides: these ask the old shards for what they took in, and
-for the committed version. When all new shards have said that they have it, the second placement is
-in force: clients send to the new shards, and the old ones delete what is theirs no more. Before
-that a checkpoint is made where a new shard alone would have a block: a run without copies goes on
-from the newest checkpoint and the outboxes, whichever disk is lost.
+move's own: blocks move between two versions of every group. Clients train and send meanwhile. The
+coordinator journals the coming placement before any party hears of it. Each shard whose blocks
+will be others asks the shards that hold them for what they took in and for the committed version,
+and makes a file of its blocks. When all have said that they have it, a checkpoint is made: a run
+without copies goes on from the newest checkpoint and the outboxes, whichever disk is lost. Then the
+placement is in force: clients send by it, and shards delete what is theirs no more.
+
+A shard that is away for good leaves the run, which goes on with the copies of its blocks: when it
+was away for the plan's `shards_wait`, and each of its blocks lies on another shard that is here and
+has what is committed. A move is given up then, and begins anew by the placement without that shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from secureps.crypto.cipher import Opening
 from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.coordinator_records import PlacementMoved
+from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
 from secureps.messages.orders import Finish
 from secureps.messages.requests import BALANCE, Move, Prepared
 from secureps.messages.run import Placement
 from secureps.messages.scaling import BlockAssigned
 from secureps.model.placement import move_copies
-from secureps.roles.coordinator import checkpointing, departures
+from secureps.roles.coordinator import checkpointing, commit
 from secureps.roles.coordinator.founding import make_configure
-from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.moving import REMOVED
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import check_digests
@@ -45,7 +49,7 @@ def act(tx: Transaction, act: Act) -> None:
         Refused: another move is not over, there is no version yet, or blocks would have no shard.
     """
     moving, name = tx.federation.moving, act.party
-    placed, what = _placement(tx).shards, ShardDeed(act.what)
+    placed, what = tx.federation.placed, ShardDeed(act.what)
     if (moving.what, moving.shard) == (act.what, name):
         return
     if name not in tx.federation.shards:
@@ -57,7 +61,7 @@ def act(tx: Transaction, act: Act) -> None:
         raise Refused("nothing can move yet: version 0 is not made; say it again when it is")
     if what is ShardDeed.REMOVE and moving.what == ShardDeed.ADD and moving.shard == name:
         if name in placed:
-            departures.depart(tx, name, f"{REMOVED} before it was added{_why(act)}", True)
+            depart(tx, name, f"{REMOVED} before it was added{_why(act)}", True)
         else:
             tx.write(act)
         dismiss(tx, name)
@@ -67,12 +71,12 @@ def act(tx: Transaction, act: Act) -> None:
             tx.write(act)
             dismiss(tx, name)
         return
-    if moving.what or moving.target is not None:
+    if moving.what or tx.federation.coming is not None:
         raise Refused(f"one move at a time: {told(tx)}; say it again when that is over")
     if what is not ShardDeed.ADD:
         _demand_others(tx, what, name, placed)
         if name not in tx.watchers:  # what it has, others have
-            departures.depart(tx, name, f"{REMOVED}, while it was away{_why(act)}", True)
+            depart(tx, name, f"{REMOVED}, while it was away{_why(act)}", True)
             return
     tx.write(act)
 
@@ -93,9 +97,9 @@ def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[st
         return
     if what is ShardDeed.DRAIN:
         raise Refused(f"{name} is away: start it, and it hands its blocks over; or remove it")
-    if alone := departures.alone(tx, name):
-        blocks = ", ".join(f"block {block} of {group}" for group, block in alone[:SHOWN])
-        more = f", and {len(alone) - SHOWN} more" if len(alone) > SHOWN else ""
+    if only := alone(tx, name):
+        blocks = ", ".join(f"block {block} of {group}" for group, block in only[:SHOWN])
+        more = f", and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
         raise Refused(
             f"{name} is away, and nobody else who is here has {blocks}{more}: they would be lost; "
             "start it again, and it hands them over"
@@ -107,7 +111,7 @@ def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[st
 
 def due(tx: Transaction) -> str:
     """Why no checkpoint begins now, and cohorts do not close; empty where nothing is to move."""
-    if tx.federation.moving.target is None and _wanted(tx) is None:
+    if tx.federation.coming is None and _wanted(tx) is None:
         return ""
     return told(tx)
 
@@ -130,43 +134,68 @@ def told(tx: Transaction) -> str:
 
 def _waits(tx: Transaction) -> str:
     """What a move waits for besides the copying; empty for nothing."""
-    moving = tx.federation.moving
-    if moving.target is not None:
-        away = [s for s in _placement(tx).shards if s not in tx.watchers]
-        if not away and moving.kept:
+    federation = tx.federation
+    if federation.coming is not None:
+        away = [s for s in federation.placed if s not in tx.watchers]
+        if not away and not _checkpointed(tx):
             return "waits for the checkpoint that is being made of it"
     elif (shards := _wanted(tx)) is not None:
-        away = [s for s in {*shards, *_placement(tx).shards} if s not in tx.watchers]
+        away = [s for s in {*shards, *federation.placed} if s not in tx.watchers]
         if not away and not _between(tx):
             return "waits for the cohorts and the checkpoint that are being made"
     else:
-        return f"waits for {moving.shard} to come"
+        return f"waits for {federation.moving.shard} to come"
     return f"waits for {named(sorted(away))}" if away else ""
 
 
 def advance(tx: Transaction) -> None:
-    """Begins a move that is due as soon as nothing is between two versions; so it ends it."""
-    federation, moving = tx.federation, tx.federation.moving
-    assert federation.pinned is not None
-    if moving.target is None:
-        shards, placement = _wanted(tx), federation.pinned.placement
+    """Begins a move that is due as soon as nothing is between two versions; and its checkpoint."""
+    federation = tx.federation
+    if federation.coming is None:
+        shards, placement = _wanted(tx), federation.placement
         here = shards is not None and tx.watchers.issuperset({*shards, *placement.shards})
         if shards is None or not here or not _between(tx):
             return
-        tx.write(PlacementMoved(*placement.moved(shards, _held(tx, shards))))
-        departures.go_on(tx)
-    if moving.target is not None and not _lacking(tx) and _kept(tx):
-        leaving = moving.shard if moving.what == ShardDeed.REMOVE else ""
-        gone = [s for s in _placement(tx).shards if s not in moving.target.shards]
-        tx.write(PlacementMoved(moving.target))
-        departures.go_on(tx, gone)
-        if leaving:
-            dismiss(tx, leaving)
+        coming = Placement.by_block(placement.epoch + 1, shards, _held(tx, shards))
+        tx.write(PlacementMoved(coming))
+        _tell_coming(tx)
+    if _checkpointed(tx) and not _lacking(tx):
+        checkpointing.begin(tx)
+
+
+def _tell_coming(tx: Transaction) -> None:
+    """Tells shards of the coming placement, and of their blocks by it."""
+    configure = make_configure(tx)
+    for shard in tx.federation.placed:
+        tx.order(shard, configure)
+    for group in tx.federation.groups.values():
+        for shard in _changing(tx).get(group.name, ()):
+            if (order := commit.make_coming(tx, group, shard)) is not None:
+                tx.order(shard, order)
+
+
+def finish(tx: Transaction) -> None:
+    """A checkpoint is whole: the coming placement is in force, if all shards have their blocks.
+
+    Else one came back since, perhaps with an empty disk: another checkpoint is made with it.
+    """
+    coming, moving, before = tx.federation.coming, tx.federation.moving, tx.federation.placed
+    if coming is None or _lacking(tx):
+        return
+    leaving = moving.shard if moving.what == ShardDeed.REMOVE else ""
+    changing = _changing(tx)
+    tx.write(PlacementMoved(coming, in_force=True))
+    go_on(tx, [shard for shard in before if shard not in coming.shards])
+    for name, shards in changing.items():
+        for shard in shards:
+            tx.sessions.holds(shard, name)
+    if leaving:
+        dismiss(tx, leaving)
 
 
 def _wanted(tx: Transaction) -> tuple[str, ...] | None:
     """The shards that are to hold the blocks, if they are others, or blocks have too few copies."""
-    moving, placement = tx.federation.moving, _placement(tx)
+    moving, placement = tx.federation.moving, tx.federation.placement
     match moving.what:
         case ShardDeed.ADD:
             here = moving.shard in tx.watchers and moving.shard in tx.federation.shards
@@ -184,7 +213,7 @@ def _held(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str,
     """Where blocks are to lie on these shards."""
     moving = tx.federation.moving
     if moving.what == BALANCE:
-        return balanced(_placement(tx).held, moving.assigned)
+        return balanced(tx.federation.placement.held, moving.assigned)
     return spread(tx, shards, moving.shard if moving.what == ShardDeed.ADD else "")
 
 
@@ -193,7 +222,7 @@ def spread(
 ) -> dict[str, list[tuple[str, ...]]]:
     """Where blocks would lie on these shards, of which one `joins`: as few move as can."""
     weights = {name: tx.federation.shards[name].weight for name in shards}
-    return move_copies(_placement(tx).held, weights, tx.plan.section.replicas, joins)
+    return move_copies(tx.federation.placement.held, weights, tx.plan.section.replicas, joins)
 
 
 def balanced(
@@ -214,30 +243,39 @@ def _least(placement: Placement) -> int:
 
 def _between(tx: Transaction) -> bool:
     """Whether no version and no checkpoint is in the making."""
-    groups, checkpoints = tx.federation.groups.values(), tx.federation.checkpoints
+    groups = tx.federation.groups.values()
     idle = all(group.making is None and group.version >= 0 for group in groups)
-    return idle and (not checkpoints or checkpoints[-1].complete)
+    return idle and _checkpointed(tx)
+
+
+def _checkpointed(tx: Transaction) -> bool:
+    """Whether no checkpoint is in the making."""
+    return all(each.complete for each in tx.federation.checkpoints[-1:])
+
+
+def _changing(tx: Transaction) -> Mapping[str, Sequence[str]]:
+    """By group, the shards that hold other blocks by the coming placement than now."""
+    now, coming = tx.federation.placement, tx.federation.coming
+    if coming is None:
+        return {}
+
+    def differs(group: str, shard: str) -> bool:
+        blocks = coming.blocks_of(group, shard)
+        return bool(blocks) and blocks != now.blocks_of(group, shard)
+
+    def changing() -> dict[str, list[str]]:
+        groups = tx.federation.groups
+        return {name: [s for s in coming.shards if differs(name, s)] for name in groups}
+
+    return tx.cache.of("changing", coming.epoch, changing)
 
 
 def _lacking(tx: Transaction) -> list[tuple[str, str]]:
     """Shards, and groups of which they have not said since they last came that all is there."""
-    moving, placement, groups = tx.federation.moving, _placement(tx), tx.federation.groups
-    gaining = tx.cache.of(
-        "gaining",
-        placement.epoch,
-        lambda: [(s, g) for s in placement.shards for g in groups if moving.gains(g, s)],
-    )
-    here, epoch = tx.sessions.adopted, placement.epoch
-    return [(s, g) for s, g in gaining if s not in tx.watchers or (epoch, g, s) not in here]
-
-
-def _kept(tx: Transaction) -> bool:
-    """Whether what moved survives any one disk; begins the checkpoint that it needs for that."""
-    federation, moving = tx.federation, tx.federation.moving
-    single = tx.cache.of("single", _placement(tx).epoch, lambda: moving.single)
-    if single and not moving.kept:
-        checkpointing.begin(tx)
-    return not single or federation.checkpoints[-1].complete
+    coming, here = tx.federation.coming, tx.sessions.prepared
+    epoch = 0 if coming is None else coming.epoch
+    owed = ((s, group) for group, shards in _changing(tx).items() for s in shards)
+    return [(s, g) for s, g in owed if s not in tx.watchers or (epoch, g, s) not in here]
 
 
 def dismiss(tx: Transaction, shard: str) -> None:
@@ -249,24 +287,27 @@ def dismiss(tx: Transaction, shard: str) -> None:
 # --- what shards say --------------------------------------------------------------
 
 
-def adopted(tx: Transaction, group: GroupState, event: Prepared) -> None:
-    """A shard has its blocks of a new placement, of the committed version, and what was sent.
+def prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
+    """A shard has its blocks of the coming placement, of the committed version, and what was sent.
 
     Raises:
         Malformed: they are not its blocks of that version.
     """
-    if event.epoch != _placement(tx).epoch or event.version != group.version:
+    coming, shard = tx.federation.coming, event.shard
+    if coming is None or (event.epoch, event.version) != (coming.epoch, group.version):
         return  # what it says of is past
     if event.scale is not None or event.mean:  # a shard fills no journal with what nobody checks
-        raise Malformed(f"{event.shard}: moved blocks come without a scale, and without metrics")
-    owned = tx.federation.owners(group.name).get(event.shard, ())
-    check_digests(event.shard, group.name, owned, event.blocks)
-    if event.blocks != tuple(group.blocks[block] for block in owned):
+        raise Malformed(f"{shard}: moved blocks come without a scale, and without metrics")
+    owned = coming.blocks_of(group.name, shard)
+    check_digests(shard, group.name, owned, event.blocks)
+    same = event.blocks == tuple(group.blocks[block] for block in owned)
+    if not same or shard not in _changing(tx)[group.name]:
         return
-    if group.states.get(event.shard) != event.state:
+    if tx.federation.moving.files.get(group.name, {}).get(shard) != event.state:
         tx.write(event)
-    tx.sessions.adopted.add((event.epoch, group.name, event.shard))
-    tx.sessions.holds(event.shard, group.name)
+    tx.sessions.prepared.add((event.epoch, group.name, shard))
+    if shard in checkpointing.parts_due(tx):  # it writes none while blocks are on their way to it
+        checkpointing.order_part(tx, shard)
 
 
 def seen(tx: Transaction) -> Move | None:
@@ -277,8 +318,8 @@ def seen(tx: Transaction) -> Move | None:
     moved = blocks = moved_bytes = bytes = 0
     lacking = set(_lacking(tx))
     for group in tx.layout.all_groups if tx.layout is not None else ():
-        for shard in _placement(tx).shards:
-            for block in moving.gains(group.name, shard):
+        for shard in tx.federation.placed:
+            for block in _gains(tx, group.name, shard):
                 start, stop = group.span(block)
                 whole = (shard, group.name) not in lacking
                 blocks, bytes = blocks + 1, bytes + 4 * (stop - start)
@@ -286,6 +327,79 @@ def seen(tx: Transaction) -> Move | None:
     return Move(moving.what, moving.shard, moved, blocks, moved_bytes, bytes, _waits(tx))
 
 
-def _placement(tx: Transaction) -> Placement:
-    assert tx.federation.pinned is not None
-    return tx.federation.pinned.placement
+def _gains(tx: Transaction, group: str, shard: str) -> set[int]:
+    """The blocks of a group that move to a shard now."""
+    now, coming = tx.federation.placement, tx.federation.coming
+    if coming is None:
+        return set()
+    return set(coming.blocks_of(group, shard)).difference(now.blocks_of(group, shard))
+
+
+# --- shards that leave --------------------------------------------------------------
+
+
+def leave(tx: Transaction) -> float | None:
+    """Leaves out who was away for long enough; returns when time alone might do so, if ever."""
+    until = list[float]()
+    if tx.plan.section.replicas == 1:
+        return None
+    for shard in tx.federation.placed:
+        if shard in tx.watchers:
+            continue
+        at = tx.sessions.away.setdefault(shard, tx.now) + tx.plan.section.shards_wait
+        if tx.now < at:
+            until.append(at)
+        elif not alone(tx, shard):
+            away = f"away for {tx.plan.section.shards_wait:g} seconds; others hold its blocks"
+            depart(tx, shard, away)
+            return tx.now  # another one may be, by what is left
+    return min(until, default=None)
+
+
+def alone(tx: Transaction, shard: str) -> list[tuple[str, int]]:
+    """Groups and blocks that no other shard has which is here, and whole."""
+    federation, placement = tx.federation, tx.federation.placement
+    found = list[tuple[str, int]]()
+    for group in federation.groups.values():
+        reached = tx.sessions.reached.items()
+        whole = {s for s, groups in reached if group.name in groups and s in tx.watchers} - {shard}
+        own = placement.blocks_of(group.name, shard)
+        found += (
+            (group.name, block)
+            for block in own
+            if group.version < 0 or whole.isdisjoint(placement.holders(group.name, block))
+        )
+    return found
+
+
+def depart(tx: Transaction, shard: str, reason: str, removed: bool = False) -> None:
+    """A shard leaves, and everybody goes on without it; blocks that move are where they were."""
+    tx.write(ShardLeft(shard, reason, removed))
+    go_on(tx)
+    for due in checkpointing.parts_due(tx):  # by a move that is given up it owed none, perhaps
+        checkpointing.order_part(tx, due)
+
+
+def go_on(tx: Transaction, gone: Iterable[str] = ()) -> None:
+    """Everybody hears of the placement, and says again what a group waited for that shard with.
+
+    `gone`: who held blocks, and hears that it holds none any more.
+    """
+    configure = make_configure(tx)
+    # shards first: they take in what others send
+    for party in (*tx.federation.placed, *gone, *tx.holders, *tx.federation.members):
+        tx.order(party, configure)
+    for group in tx.federation.groups.values():
+        _say_again(tx, group)
+    checkpointing.manifest_again(tx)
+
+
+def _say_again(tx: Transaction, group: GroupState) -> None:
+    if group.phase is Phase.HOLDING:
+        commit.hold_again(tx, group)
+    elif group.phase is Phase.OPENING and tx.plan.opening is Opening.NOTHING:
+        commit.opened(tx, group, ())
+    elif group.phase is Phase.OPENING:
+        commit.open_again(tx, group)
+    elif group.phase is Phase.PREPARING:
+        tx.tell_shards(group.name, lambda blocks: commit.make_prepare(tx, group, blocks))

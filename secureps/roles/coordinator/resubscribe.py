@@ -41,9 +41,9 @@ def repeat(
         resharding.dismiss(tx, party)
         return
     spare = tx.spare(party)  # it hears which run it is part of, and no more
-    if spare or party in pinned.placement.shards or party in tx.holders:
+    if spare or party in federation.placed or party in tx.holders:
         tx.order(party, make_configure(tx))
-    if party in pinned.placement.shards:
+    if party in federation.placed:
         for group in federation.groups.values():
             _repeat_to_shard(tx, group, party)
         past = tuple(id for id in unsettled if federation.past(id))
@@ -80,6 +80,8 @@ def repeat(
 
 
 def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
+    if coming := commit.make_coming(tx, group, shard):
+        tx.order(shard, coming)
     blocks = tx.federation.owners(group.name).get(shard)
     if blocks is None:
         return

@@ -23,6 +23,7 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import CohortSteps, Submit, Telemetry
+from secureps.messages.run import Placement
 from secureps.messages.scaling import (
     BlockAssigned,
     ScalingDecided,
@@ -415,8 +416,7 @@ def _too_little(
 ) -> str:
     """Which shard could not work with the blocks that it would have, and why; empty if none.
 
-    Such a shard would end, and the run with it. While blocks move, a shard that gives some and
-    takes others has both.
+    Such a shard would end, and the run with it.
 
     Args:
         memory: bytes, of the shards that have a limit and have said so. Each is taken to step one
@@ -424,11 +424,11 @@ def _too_little(
         held: where blocks are to lie: of every block of a group its shards.
     """
     assert tx.layout is not None
-    groups, now = tx.layout.all_groups, tx.federation.placement
-    both, _ = now.moved(now.shards, held)
+    groups = tx.layout.all_groups
     shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
+    then = Placement.by_block(0, sorted(shards), held)
     for shard in sorted(memory.keys() & shards):
-        own = {group.name: both.blocks_of(group.name, shard) for group in groups}
+        own = {group.name: then.blocks_of(group.name, shard) for group in groups}
         try:
             room_to_make(tx.plan, groups, own, int(memory[shard]), threads=1)
         except ConfigError as error:

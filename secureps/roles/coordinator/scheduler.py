@@ -16,7 +16,6 @@ from secureps.roles.coordinator import (
     asynchronous,
     checkpointing,
     commit,
-    departures,
     envelopes,
     evaluation,
     founding,
@@ -34,7 +33,7 @@ def advance(tx: Transaction) -> float | None:
     """Moves every group on; returns when time alone could move one (None: never)."""
     if tx.federation.pinned is None or tx.federation.finished:
         return None
-    leaves = departures.leave(tx)
+    leaves = resharding.leave(tx)
     resharding.advance(tx)
     founding.choose_founder(tx)
     if evaluation.unkept(tx) and not resharding.due(tx):
@@ -45,7 +44,7 @@ def advance(tx: Transaction) -> float | None:
     if not resharding.due(tx):
         checkpointing.order(tx)
     envelopes.release(tx)
-    if tx.federation.moving.target is None:
+    if tx.federation.coming is None:
         termination.finish(tx)
     untils.append(look(tx))
     return min((until for until in untils if until is not None), default=None)

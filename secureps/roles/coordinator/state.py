@@ -32,7 +32,7 @@ from secureps.messages.evaluation import (
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import CohortSteps, Examined, KeyShare, OpenRefused, Prepared
-from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId, receipt_digest
 from secureps.policy.scaling.policies import KEPT
@@ -447,10 +447,19 @@ class CoordinatorState:
         return self.pinned.placement
 
     @property
+    def coming(self) -> Placement | None:
+        """Where its blocks move to; None where none do."""
+        return None if self.pinned is None else self.pinned.coming
+
+    @property
+    def placed(self) -> tuple[str, ...]:
+        """The shards that hold blocks, or get some by a move; none before the run is founded."""
+        return () if self.pinned is None else all_shards(self.placement, self.coming)
+
+    @property
     def addresses(self) -> tuple[ShardAddress, ...]:
         """Where the shards of the run are; empty before it is founded."""
-        placed = () if self.pinned is None else self.pinned.placement.shards
-        return tuple(self.shards[name] for name in placed)
+        return tuple(self.shards[name] for name in self.placed)
 
     def base(self, group: GroupState) -> bytes:
         """The digest that a contribution to the open round must be bound to."""
@@ -554,7 +563,7 @@ class CoordinatorState:
             case records.CheckpointOrdered(number, versions):
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
-                self.wants_checkpoint, self.moving.kept = False, True
+                self.wants_checkpoint = False
             case requests.Checkpointed(number=number):
                 self.checkpoint(number).parts[record.shard] = record
             case records.CheckpointComplete(number):
@@ -739,8 +748,8 @@ class CoordinatorState:
             case requests.Withdraw(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
-            case Prepared(version=version) if version == group.version:
-                group.states[record.shard] = record.state  # of other blocks than before
+            case Prepared(shard, epoch=epoch, state=state) if epoch:
+                self.moving.files.setdefault(group.name, {})[shard] = state
             case Prepared(shard):
                 group.coming[shard] = record
             case records.VersionCommitted(version=version):

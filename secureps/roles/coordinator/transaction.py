@@ -56,8 +56,9 @@ class Sessions:
     """Since when shards of the run are not here."""
     reached: dict[str, frozenset[str]] = field(default_factory=dict)
     """Of which groups shards have what is committed, as they said since they last came up."""
-    adopted: set[tuple[int, str, str]] = field(default_factory=set)
-    """Of which groups shards have all blocks of a placement's epoch: (epoch, group, shard)."""
+    prepared: set[tuple[int, str, str]] = field(default_factory=set)
+    """Of which groups shards said, since they last came, that they have all blocks of the coming
+    placement of an epoch: (epoch, group, shard)."""
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
@@ -105,9 +106,9 @@ class Sessions:
     def holds(self, shard: str, group: str) -> None:
         self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
 
-    def forget_adopted(self, shard: str) -> None:
-        """Forgets what a shard said: it may have come anew without it."""
-        self.adopted = {each for each in self.adopted if each[2] != shard}
+    def forget_prepared(self, shard: str) -> None:
+        """Forgets what a shard has prepared: it may have come anew without it."""
+        self.prepared = {each for each in self.prepared if each[2] != shard}
 
     def renew(self, client: str, until: float) -> None:
         """Renews the lease of a client that was heard of."""
@@ -243,8 +244,7 @@ class Transaction:
 
     def spare(self, party: str) -> bool:
         """Whether a shard is here that is part of the run and holds none of its blocks."""
-        federation = self.federation
-        placed = () if federation.pinned is None else federation.placement.shards
+        federation, placed = self.federation, self.federation.placed
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
 
@@ -302,7 +302,7 @@ class Transaction:
 
     def discard(self, ids: tuple[SubmissionId, ...]) -> None:
         """Tells every shard that nobody needs the blocks of these any more."""
-        for shard in self.federation.placement.shards:
+        for shard in self.federation.placed:
             self.order(shard, Discard(self.federation.incarnation, ids))
 
     def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:

@@ -1,7 +1,8 @@
 """Blocks that go from one shard to another that holds them too.
 
-A primary passes on what it takes in: its author hears that a block is stored when all who hold it
-have stored it, and sends it once. A shard that lost blocks is given them by whoever has them. A
+A primary passes on what it takes in: its author hears that a block is stored when all who hold it,
+or get it by a move, have stored it, and sends it once. A shard that lost blocks is given them by
+whoever has them, and so is a shard that gets blocks by a move, of what was sent for them before. A
 header is signed by its author, so that a shard which passes it on can change nothing.
 """
 
@@ -12,10 +13,9 @@ from dataclasses import dataclass, field
 
 from secureps.errors import DamagedStore, NotReady, SecurepsError
 from secureps.messages.requests import Missing, Noted, PutBlock, Reply, Stored
-from secureps.messages.run import Placement
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Answer, Call, Defer, Effect, Step
-from secureps.roles.pinned_run import LATER
+from secureps.roles.pinned_run import LATER, Pinned
 from secureps.roles.shard.keys import name_under
 
 Copy = tuple[str, str]
@@ -66,14 +66,14 @@ class Forwarding:
         """Another shard has stored it, or need not, as it is settled."""
         return Step(effects=self._arrived((sender, header.key)))
 
-    def placed(self, own: str, placement: Placement) -> list[Effect]:
+    def placed(self, own: str, now: Pinned) -> list[Effect]:
         """Blocks are placed anew: nobody waits for copies on their way to who holds them no more.
 
         Whoever brings a block here that is another shard's by now is told so, and brings it there.
         """
         effects: list[Effect] = []
         for copy in list(self._moving):
-            holders = placement.holders(*_place(copy[1]))
+            holders = now.takers(*_place(copy[1]))
             if copy[1] in self._waiting and own not in holders:
                 moved = NotReady(f"{own} does not hold this block any more", LATER)
                 effects.append(Answer(moved, ticket=copy[1]))

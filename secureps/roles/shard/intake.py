@@ -43,16 +43,19 @@ def known(state: ShardState, header: BlockHeader) -> bool:
 
 
 def holders(state: ShardState, header: BlockHeader) -> tuple[str, ...]:
-    """The shards that hold a block; empty for one that does not exist. Malformed: no such group."""
+    """The shards that take a block in, its primary first; empty for one that does not exist.
+
+    Malformed: no such group.
+    """
     state.group(header.group)
     there = 0 <= header.block < state.pinned.layout.group(header.group).blocks
-    return state.pinned.placement.holders(header.group, header.block) if there else ()
+    return state.pinned.takers(header.group, header.block) if there else ()
 
 
 def check_sender(
     own: str, sender: str, role: str, header: BlockHeader, holders: tuple[str, ...]
 ) -> None:
-    """Who may bring a block here: its author to the primary, and shards that hold it.
+    """Who may bring a block here: its author to the primary, and shards that take it in.
 
     Raises:
         NotReady: it is sent by a placement of another epoch: passed on to a shard that does not

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.errors import ConfigError
 from secureps.messages.records import RunPinned
@@ -34,7 +34,9 @@ class Limit:
         if self.memory is None:
             return []
         try:
-            self.room(name, Pinned.of(record))
+            known = Pinned.of(record)
+            for placement in filter(None, (record.placement, record.coming)):
+                self.room(name, replace(known, placement=placement))
         except ConfigError as error:
             return [Halt(f"{name}: {error}", ConfigError)]
         return []

@@ -98,21 +98,21 @@ class Peers:
 
         Raises:
             UnknownParty: it speaks for another.
-            NotReady: it goes by a newer placement, and has blocks by it of which more comes here.
+            NotReady: it goes by a newer placement: what is taken in here would not reach it.
         """
         if missing.party != sender:
             text = f"{sender} speaks as {missing.party}; everyone speaks for themselves"
             raise UnknownParty(text)
         self.state.group(missing.group)  # there is one of that name
-        placement = self.state.pinned.placement
-        if missing.epoch > placement.epoch:
+        if missing.epoch > self.state.epoch:
             raise NotReady(f"{self.name} has yet to hear of placement {missing.epoch}")
-        theirs = set(placement.blocks_of(missing.group, sender))
-        theirs &= set(
-            self.state.placed(missing.group)
-        )  # what is no more its own it may not pass on
+        pinned, moves = self.state.pinned, missing.epoch > 0
+        theirs = set(pinned.placement.blocks_of(missing.group, sender))
+        if moves:
+            gains = () if pinned.coming is None else pinned.coming.blocks_of(missing.group, sender)
+            theirs = set(gains) - theirs
+        theirs &= set(self.state.own(missing.group))
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
-        moves = missing.epoch > 0
         # What versions were made of nobody needs who gets blocks of one.
         past = self.state.made(missing.group) if moves else frozenset[SubmissionId]()
         for name, header in self.state.spooled.items():

@@ -6,6 +6,8 @@ for this run, and obeys the coordinator's orders, each of which may come twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import NoReturn, assert_never
 
 from secureps.crypto.roster import Roster
@@ -52,24 +54,24 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.pinned_run import LATER, Pinned, behind, check_run
+from secureps.roles.pinned_run import LATER, behind, check_run
 from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.shard import intake
-from secureps.roles.shard.adoption import Adoption
+from secureps.roles.shard.fetcher import Fetcher
 from secureps.roles.shard.forwarding import Forwarding
 from secureps.roles.shard.keys import model_key, name_under, state_key, submission_of, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.state import ShardFold, ShardState
-from secureps.roles.shard.state_copies import StateCopies
 from secureps.roles.shard.tasks import (
-    AdoptState,
     Damaged,
+    GatherState,
     MakeState,
     NoiseDrawn,
     PartWritten,
     ShardResult,
+    StateGathered,
     StateReady,
     StepState,
     SumCohort,
@@ -78,10 +80,6 @@ from secureps.roles.shard.tasks import (
     WritePart,
 )
 from secureps.roles.validation import check_divisor, check_key_sum
-
-ALL = 1 << 62
-"""Older than every version."""
-
 
 IDLE = "holds nothing of this run"
 """What the log of a shard says last that the coordinator had end; then its exit status is 0."""
@@ -124,7 +122,7 @@ def serve(
             raise NotReady(f"cohort {asked.cohort} of {asked.group} is not held here")
         key = sum_key(asked.group, asked.cohort, asked.block)
         return Step(effects=[Answer(requests.Payload(made.sums[place]), attach=key)])
-    if asked.state and sender not in state.pinned.placement.holders(asked.group, asked.block):
+    if asked.state and sender not in state.pinned.takers(asked.group, asked.block):
         if not shard:
             raise UnknownParty(f"{sender} does not hold {what}")
         raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
@@ -148,7 +146,7 @@ def _refuse_elsewhere(
     """A block is not here: there is none, it is on its way, or it is with another shard."""
     if not 0 <= asked.block < state.pinned.layout.group(asked.group).blocks:
         raise Malformed(f"{what} is not placed on {name}: there is none")
-    if asked.block in state.placed(asked.group):
+    if asked.block in state.coming(asked.group):
         raise NotReady(f"{what} is on its way to {name}", LATER)
     if isinstance(asked, requests.GetBlock) and not asked.state:
         raise WrongVersion(f"{what} is with another shard: pull it where it is placed now")
@@ -172,8 +170,7 @@ class Shard:
         self._forwarding = Forwarding()
         self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
-        self._states = StateCopies(self.state)
-        self._adoption = Adoption(address.name, self.state)
+        self._fetcher = Fetcher(address.name, self.state)
         self._tried: dict[tuple[str, int], list[bytes]] = {}  # sums of keys: in work, and newest
 
     def apply(self, at: float, record: Record) -> None:
@@ -266,17 +263,13 @@ class Shard:
             ) if sender != COORDINATOR:
                 step = Step()
                 if missing.epoch:
-                    self._adoption.heard(step, sender, missing)
+                    self._fetcher.heard(step, sender, missing)
                     return step
                 return self._try_again(step, sender, missing)
             case Answered(requests.GetBlock() as ask):
-                step = Step()
-                if self._adoption.wants(ask):
-                    self._adoption.fetched(step, ask)
-                return self._states.fetched(step, ask)
-            case Failed(requests.GetBlock() as ask) if not (
-                self._adoption.wants(ask) or self._states.wants(ask)
-            ):
+                self._fetcher.fetched(step := Step(), ask)
+                return step
+            case Failed(requests.GetBlock() as ask) if not self._fetcher.wants(ask):
                 return Step()
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
                 step, refusal = Step(), event.error if isinstance(event, Failed) else None
@@ -357,15 +350,13 @@ class Shard:
             case orders.Commit(group=group, version=version):
                 known = version in self.state.group(group).states
                 if order.blocks and not order.state:
-                    self._adoption.begin(step, order)
+                    self._fetcher.gain(step, order)
                 elif order.state and not known:  # it lost its journal
-                    self._begin(step, ("adopt", group, version), AdoptState(order))
+                    self._fetcher.recover(step, order)
                 else:
                     self._commit(step, order)
             case orders.WriteCheckpoint(number=number, versions=versions, kept=kept):
-                if self._adoption.busy:  # what it writes is on record after that
-                    self._adoption.postponed = True
-                elif not self._states.bring(step, order, self._busy):
+                if not self._fetcher.bring(step, order):  # else it is ordered again
                     self._begin(step, ("part", "", number), WritePart(number, versions, kept))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
@@ -377,35 +368,37 @@ class Shard:
             check_run(order.run, order.placement, self._roster)
         elif self.state.pinned.run.id != order.run.id:
             raise WrongRun(other_run(self._name, self.state.run, order.run.id))
-        pins = RunPinned(order.run, order.placement, order.shards)
+        pins = RunPinned(order.run, order.placement, order.shards, order.coming)
         if halts := self._limit.refuses(self._name, pins):
             step.effects += halts
             return
         if not self.state.founded:
-            self._write(step, pins)
-        known = self.state.pinned
-        if known.waits(order.placement, self._roster):  # by another roster it is told again
-            step.effects.append(behind(self._name, order.placement))
-        if known.moved(order.placement, self._roster) is not known:
-            self._write(step, pins)
-            self._replaced(step, known)
-        if order.placement.replicas is not None:
+            self._write(step, replace(pins, coming=None))
+        known, placements = self.state.pinned, (order.placement, self._roster, order.coming)
+        if known.waits(*placements):  # by another roster it is told again
+            step.effects.append(behind(self._name, order.coming or order.placement))
+        if known.moved(*placements) is not known:
+            self._replace(step, pins)
+        if order.placement.replicas is not None or order.coming is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)
             step.effects += self.state.pinned.located(order.run, peers)
 
-    def _replaced(self, step: Step, before: Pinned) -> None:
-        """Gives up what this shard and others waited for by the placement before."""
-        placement, gone = self.state.pinned.placement, self.state.pinned.left(before)
+    def _replace(self, step: Step, pins: RunPinned) -> None:
+        """Goes by newer placements: what others and this shard waited for may come to nothing."""
+        before, groups = self.state.pinned, self.state.pinned.plan.all_groups
+        held = {group: self.state.group(group) for group in groups}
+        coming = {group: each.coming for group, each in held.items()}
+        step.effects.append(Work(Prune(self._write_over(step, pins, groups))))
+        for group, now in ((group, self.state.group(group)) for group in groups):
+            if now is not held[group] or now.coming is not coming[group]:  # files go, too
+                step.effects.append(Work(Prune((), group, now.committed, now.keep)))
+        gone = self.state.pinned.left(before)
         step.effects += gone
-        step.effects += self._forwarding.placed(self._name, placement)
+        step.effects += self._forwarding.placed(self._name, self.state.pinned)
         self._noise.left()
-        self._adoption.left()
+        self._fetcher.left()
         for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
             self._try_again(step, shard, missing)
-        for group in self.state.pinned.plan.all_groups:
-            if not self.state.placed(group) and self.state.holds(group):
-                nothing = records.BlocksAdopted(group, -1, placement.epoch, (), b"")
-                self._forget(step, nothing, ALL)
 
     def _followed(self, step: Step, newer: bool) -> Step:
         """Subscribes anew, so that the coordinator hears which roster it goes by."""
@@ -430,16 +423,13 @@ class Shard:
         self._check_cohort(cohort)
         if [member.id for member in order.members] != [member.id for member in cohort.members]:
             raise Refused(f"cohort {cohort.number} of {cohort.group}: blocks of other updates")
-        if self.state.moves(cohort.group):
-            self._adoption.postponed = True
-            return
         if self._is_another(step, cohort):
             return
         if cohort.number in sums:
             self._tell_held(step, sums[cohort.number])
             return
         if cohort.version - 1 not in self.state.group(cohort.group).states:
-            return  # nothing may be opened that cannot be stepped from; once adopted, it greets
+            return  # nothing may be opened that cannot be stepped from; once it is here, it greets
         keys = [self.state.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
@@ -516,20 +506,21 @@ class Shard:
             return
         if (version, keep) == (held.committed, held.keep):
             return
-        self._forget(step, records.StateCommitted(group, version, keep), keep)
+        gone = self._write_over(step, records.StateCommitted(group, version, keep), (group,))
+        self._noise.over(group, version)
+        step.effects.append(Work(Prune(gone, group, version, keep)))
 
-    def _forget(
-        self, step: Step, record: records.StateCommitted | records.BlocksAdopted, keep: int
-    ) -> None:
-        """What nobody needs any more by a record, and states older than `keep`."""
-        group, before = record.group, dict(self.state.spooled)
-        sums, own = dict(self.state.group(group).sums), self.state.own(group)
+    def _write_over(
+        self, step: Step, record: records.StateCommitted | RunPinned, groups: Iterable[str]
+    ) -> tuple[str, ...]:
+        """Writes a record; returns the keys of payloads that nobody needs any more by it."""
+        state, before = self.state, dict(self.state.spooled)
+        sums = [(name, each, state.own(name)) for name in groups for each in state.group(name).sums]
         self._write(step, record)
-        self._noise.over(group, record.version)
-        gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
-        past = [number for number in sums if number not in self.state.group(group).sums]
-        gone += tuple(sum_key(group, number, block) for number in past for block in own)
-        step.effects.append(Work(Prune(gone, group, record.version, keep)))
+        gone = [header.key for name, header in before.items() if name not in state.spooled]
+        past = (sum for sum in sums if sum[1] not in state.group(sum[0]).sums)
+        gone += [sum_key(name, number, block) for name, number, own in past for block in own]
+        return tuple(gone)
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
         if not ids:  # as after almost every block, while very many lie here
@@ -572,27 +563,26 @@ class Shard:
                     self._tried[group, cohort.number] = [newest]
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
-            case AdoptState(order, copies) if event.epoch:
-                if not self._adoption.current(event):
-                    step.effects.append(self._adoption.past(event))
-                else:
-                    self._forget(step, self._adoption.made(event), order.version)
-                    step.effects.append(Work(Prune(copies)))
-                    if self._adoption.done(step, order.group):
-                        step.effects += self._greet().effects
-            case AdoptState(at, copies):
-                self._busy.discard(("adopt", at.group, at.version))
-                self._write(step, Prepared(self._name, at.group, at.version, at.blocks, at.state))
-                step.effects += [Work(Prune(copies))] if copies else []
-                self._commit(step, at)
-                if not any(kind == "adopt" for kind, _, _ in self._busy):
-                    step.effects += self._greet().effects  # orders that had to wait come again
+            case StateGathered(task, made):
+                self._gathered(step, task, made)
             case PartWritten(part):
                 self._busy.discard(("part", "", part.number))
                 step.tell(part)
             case _:
                 assert_never(event)
         return step
+
+    def _gathered(self, step: Step, task: GatherState, made: Prepared) -> None:
+        """Puts a version that was lost, or that moves here, on record."""
+        if self._fetcher.done(task):
+            self._write(step, made)
+            if made.epoch:
+                step.tell(made)
+            else:
+                self._commit(step, task.order)
+                if not self._fetcher.recovers:
+                    step.effects += self._greet().effects  # orders that had to wait come again
+        step.effects.append(self._fetcher.tidied(task))
 
     def _ask_again(
         self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
@@ -636,8 +626,7 @@ class Shard:
         A version that no checkpoint here has may be on other shards.
         """
         step = Step()
-        adopts = event.task if isinstance(event.task, AdoptState) else None
-        if adopts is not None and self._adopts_again(step, adopts):
+        if isinstance(event.task, GatherState) and self._fetcher.failed(step, event.task):
             return step
         mendable = isinstance(event.error, ClientError | Refused)
         if not (isinstance(event.task, StepState) and mendable):
@@ -646,13 +635,6 @@ class Shard:
         self._busy.discard(("state", cohort.group, cohort.version))
         step.tell(requests.Spoilt(self._name, cohort.group, cohort.number, str(event.error)))
         return step
-
-    def _adopts_again(self, step: Step, task: AdoptState) -> bool:
-        """Whether it does not matter, or others are asked for what is not here."""
-        if task.epoch and not self._adoption.current(task):
-            step.effects.append(self._adoption.past(task))
-            return True
-        return not task.epoch and not task.copies and self._states.fetch(step, task.order)
 
     def _begin(self, step: Step, name: tuple[str, str, int], task: Task) -> None:
         """Hands out a work, once at a time; an order that comes twice changes nothing."""

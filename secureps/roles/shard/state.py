@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from secureps.crypto.cipher import Opening
 from secureps.errors import InternalError, Malformed
@@ -38,10 +38,9 @@ UNSETTLED = 8
 class ShardGroup:
     """What a shard holds of one group: sums and sums of keys by cohort, states by version.
 
-    Args:
-        own: the blocks that they are of; None: those that are placed here now.
-        shrunk: it had all these by the placement before.
-        adopted: the version whose state file was made for a placement's `epoch`; 0: no such file.
+    They are of the blocks that are placed here since the placement of this `epoch`, after which
+    files of its versions are named; 0: since the shard came. `coming` is the committed version of
+    the blocks that the coming placement gives it.
     """
 
     committed: int = -1
@@ -49,10 +48,14 @@ class ShardGroup:
     sums: dict[int, records.SumsMade] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
     states: dict[int, Prepared] = field(default_factory=dict)
-    own: tuple[int, ...] | None = None
-    shrunk: bool = False
-    adopted: int = -1
     epoch: int = 0
+    coming: Prepared | None = None
+
+    @classmethod
+    def moved(cls, made: Prepared) -> ShardGroup:
+        """Of other blocks than before: nothing is here but this version of them."""
+        states = {made.version: replace(made, epoch=0)}
+        return cls(made.version, made.version, states=states, epoch=made.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,12 @@ class ShardState:
                 self._groups[cohort.group].sums[cohort.number] = record
             case records.KeySumTaken():
                 self._groups[record.group].keys[record.number] = record.key
-            case Prepared(_, group, version):
+            case Prepared(group=group, epoch=epoch) if epoch:
+                self._groups[group].coming = record
+            case Prepared(group=group, version=version):
                 self._groups[group].states[version] = record
             case records.StateCommitted():
                 self._commit(record)
-            case records.BlocksAdopted():
-                self._adopt(record)
             case records.Discarded(ids):
                 gone = set(ids)
                 self._drop([n for n in self.spooled if submission_of(n) in gone])
@@ -115,29 +118,30 @@ class ShardState:
         self._groups, self._sequences = known.groups, known.sequences
 
     def _place(self, record: RunPinned) -> None:
-        """The run, or again by a placement of a later epoch: what is here keeps its blocks."""
-        before = 0 if self._pinned is None else self._pinned.placement.epoch
-        own = {name: self.own(name) for name, held in self._groups.items() if held.states}
-        self._pinned = Pinned.of(record)
+        """The run, or again by newer placements: what is of other blocks than now goes."""
+        before, self._pinned = self._pinned, Pinned.of(record)
+        taken, moved = dict[str, set[int]](), set[str]()
         for name in self._pinned.plan.all_groups:
-            held, placed = self._groups.setdefault(name, ShardGroup()), self.placed(name)
-            moves = name in own and own[name] != placed
-            settled = held.own is None and record.placement.epoch == before + 1
-            held.shrunk = moves and settled and set(placed) <= set(own[name])
-            held.own = own[name] if moves else None
+            self._groups.setdefault(name, ShardGroup())
+            taken[name] = {*self.own(name), *self.coming(name)}
+            if before is not None and self._move(name, before):
+                moved.add(name)
+        past = [at for at in self.spooled if at[4] not in taken[at[2]]]
+        past += [at for at in self.spooled if at[2] in moved and at[0] != UPDATE]
+        self._drop(list(dict.fromkeys(past)))
 
-    def _adopt(self, record: records.BlocksAdopted) -> None:
-        """All that was of other blocks goes; of what was sent, what is placed here stays."""
-        group, version = record.group, record.version
-        held = ShardGroup(version, max(0, version), adopted=version, epoch=record.epoch)
-        if version >= 0:
-            known = (record.blocks, record.state)
-            held.states[version] = Prepared(self._name, group, version, *known)
-        self._groups[group] = held
-        self._drop([name for name in self.spooled if name[2] == group and self._past(name)])
-
-    def _past(self, name: BlockName) -> bool:
-        return name[0] != UPDATE or name[4] not in self.placed(name[2])
+    def _move(self, group: str, before: Pinned) -> bool:
+        """Follows newer placements; whether the group's blocks here are others now."""
+        made, own = self._groups[group].coming, self.own(group)
+        moved = before.placement.blocks_of(group, self._name) != own
+        ready = before.coming is not None and before.coming.blocks_of(group, self._name) == own
+        if moved and made is not None and ready:
+            self._groups[group] = ShardGroup.moved(made)
+        elif moved:  # it holds none, or its disk lost them: then the coordinator tells it of them
+            self._groups[group] = ShardGroup(epoch=self.pinned.placement.epoch)
+        elif made is not None and made.epoch != self.epoch:
+            self._groups[group].coming = None
+        return moved
 
     def _put(self, header: BlockHeader) -> None:
         name = block_name(header)
@@ -193,7 +197,7 @@ class ShardState:
     @property
     def apart(self) -> bool:
         """Whether it knows its run, and is none of the shards that blocks are placed on."""
-        return self._pinned is not None and self._name not in self._pinned.placement.shards
+        return self._pinned is not None and self._name not in self._pinned.shards
 
     @property
     def reached(self) -> tuple[GroupVersion, ...]:
@@ -203,8 +207,8 @@ class ShardState:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the placement that it goes by; 0 before the run is known."""
-        return 0 if self._pinned is None else self._pinned.placement.epoch
+        """The epoch of the newest placement that it knows; 0 before the run is known."""
+        return 0 if self._pinned is None else self._pinned.epoch
 
     @property
     def held(self) -> tuple[CohortName, ...]:
@@ -243,27 +247,18 @@ class ShardState:
         later = (*tuple(held.sums), *(made.cohort for made in tuple(held.states.values())))
         return cohort <= max(later, default=-1)
 
-    def placed(self, group: str) -> tuple[int, ...]:
+    def own(self, group: str) -> tuple[int, ...]:
         """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
         self.group(group)
         return self.pinned.placement.blocks_of(group, self._name)
 
-    def own(self, group: str) -> tuple[int, ...]:
-        """The blocks that sums and states here are of, until those that moved are adopted."""
-        own = self.group(group).own
-        return self.placed(group) if own is None else own
-
-    def moves(self, group: str) -> bool:
-        """Whether sums and states here are of other blocks than those that are placed here."""
-        return self.group(group).own is not None
-
-    def holds(self, group: str) -> bool:
-        """Whether anything of a group is here."""
-        held = self.group(group)
-        return bool(held.states or held.sums) or any(name[2] == group for name in self.spooled)
+    def coming(self, group: str) -> tuple[int, ...]:
+        """The blocks that the coming placement gives it; empty where none move."""
+        coming = self.pinned.coming
+        return () if coming is None else coming.blocks_of(group, self._name)
 
     def others(self, group: str, block: int) -> tuple[str, ...]:
-        """The other shards that hold a block that is placed here."""
+        """The other shards that hold a block."""
         held = self.pinned.placement.holders(group, block)
         return tuple(shard for shard in held if shard != self._name)
 

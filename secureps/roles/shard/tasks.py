@@ -20,18 +20,26 @@ class MakeState(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptState(Task, TaskResult):
-    """Makes a version's state file from a part of a checkpoint, and answers itself.
+class GatherState(Task):
+    """Makes a version's state file of these blocks, with the digests that the order names, if any.
 
-    The order names the digests that it has, of own blocks and of the file; without them the
-    answer does. It is made of `copies`, if there are any: spool keys of what other shards gave.
-    With an `epoch` it is of the blocks `own` of a placement, and made of what is here besides.
+    It is made of `copies`, spool keys of what other shards gave, and of what is on record here; a
+    version that is not on record, and has no copies, comes from a part of a checkpoint. `epoch` is
+    the coming placement's, if the file is for that.
     """
 
     order: Commit
+    blocks: tuple[int, ...]
     copies: tuple[str, ...] = ()
-    own: tuple[int, ...] = ()
     epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StateGathered(TaskResult):
+    """Such a file is durable, and may go on record."""
+
+    task: GatherState
+    made: Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,5 +127,5 @@ class PartWritten(TaskResult):
     part: Checkpointed
 
 
-ShardResult = NoiseDrawn | SumsReady | Damaged | Unopened | StateReady | AdoptState | PartWritten
+ShardResult = NoiseDrawn | SumsReady | Damaged | Unopened | StateReady | StateGathered | PartWritten
 """What a shard hears of its tasks."""

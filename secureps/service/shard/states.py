@@ -11,7 +11,6 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,11 @@ from safetensors.numpy import load, save
 
 from secureps.errors import ClientError, DamagedStore, PeerError
 from secureps.messages.orders import Commit, GroupVersion
-from secureps.messages.requests import Checkpointed, Figure
+from secureps.messages.requests import Checkpointed, Figure, Prepared
 from secureps.policy.block_deltas import Codes
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import AdoptState, MakeState, StepState
+from secureps.roles.shard.tasks import GatherState, MakeState, StepState
 from secureps.service.shard.group_values import (
     GroupValues,
     digest_of,
@@ -58,6 +57,9 @@ Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
 """A function that computes a version from a task and the version before (None for version 0)."""
 
 
+_Blocks = tuple[str, int]
+"""A group, and the epoch of the placement since which the shard has these blocks of it."""
+
 MAPS = 64
 """Files of versions that stay mapped after they were read for their digest: each takes a handle."""
 
@@ -78,12 +80,10 @@ class States:
         self._folders = folders
         self._make = make
         self.tiers = Tiers(name, state, folders.states, limit)
-        self._held: dict[str, dict[int, GroupValues]] = {}
-        self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
+        self._held: dict[_Blocks, dict[int, GroupValues]] = {}
+        self._codes: dict[_Blocks, dict[int, Mapping[int, Codes]]] = {}
         self._mapped: dict[Path, tuple[str, GroupValues]] = {}
         """Versions, of which group, that were read for their digests, last used last."""
-        self._adopted: dict[tuple[str, int], bytes] = {}
-        """Digests of files that were written for versions which may not be on record yet."""
 
     def keep(self, group: str, made: GroupValues) -> bytes:
         """Writes a version's state file; returns its digest."""
@@ -110,14 +110,14 @@ class States:
             if not self.tiers.is_resident(group, version):
                 lie = filed_tensors(self._file(group, version), None)
                 return b"".join(lie[tensor_name(group, block, "codes")].pieces())
-            known = self._codes.get(group, {}).get(version)
+            known = self._codes.get(self._blocks(group), {}).get(version)
             return (known or self._values(group, version).codes)[block].data
 
     def _hold(self, group: str, made: GroupValues) -> None:
         if self.tiers.is_resident(group, made.version):
-            self._held.setdefault(group, {})[made.version] = made
+            self._held.setdefault(self._blocks(group), {})[made.version] = made
             if not self.tiers.bounded:
-                self._codes.setdefault(group, {})[made.version] = made.codes
+                self._codes.setdefault(self._blocks(group), {})[made.version] = made.codes
 
     def values(self, group: str, version: int) -> GroupValues:
         """Reads, maps or recomputes a version that is on record.
@@ -141,7 +141,7 @@ class States:
 
     def _known(self, group: str, version: int) -> GroupValues | None:
         """A version in memory, or mapped; one without optimizer state has one block alone."""
-        if (held := self._held.get(group, {}).get(version)) is not None:
+        if (held := self._held.get(self._blocks(group), {}).get(version)) is not None:
             return held
         _, found = self._mapped.get(self._file(group, version), (group, None))
         if found is not None:
@@ -182,33 +182,6 @@ class States:
             return found
         return None
 
-    def adopted(self, task: AdoptState, parts: Sequence[bytes]) -> AdoptState:
-        """The task, with the digests of the state file that it made; raises DamagedStore."""
-        order = task.order
-        if task.epoch:
-            return replace(task, order=self._joined(task, parts))
-        if parts:
-            return replace(task, order=self.assemble(order, parts))
-        self.adopt(order.group, order.version, order.state)
-        return task
-
-    def adopt(self, group: str, version: int, digest: bytes) -> None:
-        """Writes the state file of a version that is not on record, from a part of a checkpoint.
-
-        Raises:
-            DamagedStore: no part here is of that version and has that digest; says what to do.
-        """
-        gone = self._not_here(group, version)
-        try:
-            whole = self._from_part(group, version, digest, gone)
-        except DamagedStore:
-            found = self._taken(group, {version: digest}, self._folders.elsewhere(), gone)
-            if found is None:
-                raise
-            whole = found
-        self._adopted[group, version] = digest
-        self._hold(group, from_tensors(version, whole))
-
     def block(self, group: str, version: int, block: int) -> bytes:
         """The tensors of one block of a version, for another shard; raises as `values` does.
 
@@ -218,85 +191,61 @@ class States:
         made = to_tensors(group, self.values(group, version))
         return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
 
-    def assemble(self, order: Commit, parts: Sequence[bytes]) -> Commit:
-        """Writes a version's state file of what `block` gave elsewhere, for each own block.
+    def gather(self, task: GatherState, parts: Sequence[bytes]) -> Prepared:
+        """Writes the state file of a version that others gave, or a part of a checkpoint has.
+
+        Args:
+            parts: what `block` gave elsewhere, of blocks that are not on record here.
 
         Returns:
-            the order, with the digests of what it made if it had none.
+            the record of the file, with the digests of its blocks.
 
         Raises:
-            DamagedStore: it is no state of these blocks, or has not the order's digest.
+            DamagedStore: nothing here is that version; what others gave is no state of these
+                blocks, or has other digests than the order's.
         """
+        order, own = task.order, task.blocks
         group, version = order.group, order.version
-        tensors: dict[str, NDArray[np.generic]] = {}
+        if not task.epoch and not parts:
+            return Prepared(self._name, group, version, self._from_parts(order), order.state)
+        text = f"{self._name}: version {version} of {group}"
         try:
-            for part in parts:
-                tensors |= load(part)
-            found = from_tensors(version, tensors)
-            whole = tuple(found.values) == self._state.own(group)
-        except (SafetensorError, ValueError, KeyError, IndexError):
-            whole = False
-        text = f"{self._name}: version {version} of {group} is lost"
-        if not whole:
-            raise DamagedStore(f"{text}: what other shards gave of it is damaged")
-        digest = self._write(group, found)
-        if order.state and digest != order.state:
-            raise DamagedStore(
-                f"{text}: other shards have another state of it than this one had: one of them "
-                "computes wrongly; begin a new run from the last checkpoint"
-            )
-        self._adopted[group, version] = digest
-        self._hold(group, found)
-        blocks = tuple(digest_of(values) for values in found.values.values())
-        return replace(order, blocks=order.blocks or blocks, state=digest)
-
-    def _joined(self, task: AdoptState, parts: Sequence[bytes]) -> Commit:
-        """Writes a version's file anew, of other blocks: what others gave, and what is here.
-
-        Raises:
-            DamagedStore: a block is in neither, or is not that of the version.
-        """
-        order, own = task.order, task.own
-        group, version = order.group, order.version
-        wanted = dict(zip(own, order.blocks, strict=True))
-        tensors: dict[str, NDArray[np.generic]] = {}
-        try:
-            for part in parts:
-                tensors |= load(part)
-            found = from_tensors(version, tensors)
+            given = {name: each for part in parts for name, each in load(part).items()}
+            found = from_tensors(version, given)
+            if task.epoch and version in self._state.group(group).states:
+                found = together(found, self.values(group, version))
+            made = only(found, own)
         except (SafetensorError, ValueError, KeyError, IndexError):
             what = "what other shards gave of it is damaged"
-            raise DamagedStore(f"{self._name}: version {version} of {group}: {what}") from None
-        if lacking := {b: digest for b, digest in wanted.items() if b not in found.values}:
-            found = together(found, self._here(group, version, lacking))
-        if any(digest_of(found.values[block]) != digest for block, digest in wanted.items()):
-            text = f"{self._name}: version {version} of {group}: other shards have other blocks"
-            raise DamagedStore(f"{text} than were published: one of them computes wrongly")
-        path = self._folders.state(group, version, task.epoch)
-        tensors = to_tensors(group, only(found, own))
-        return replace(order, state=write_state(path, tensors, {"version": str(version)}))
+            raise DamagedStore(f"{text} is lost: {what}") from None
+        blocks = tuple(digest_of(values) for values in made.values.values())
+        path = self._folders.state(group, version, task.epoch or self._state.group(group).epoch)
+        self._mapped.pop(path, None)  # it would be of the file that is replaced
+        digest = write_state(path, to_tensors(group, made), {"version": str(version)})
+        if order.blocks not in ((), blocks) or order.state not in (b"", digest):
+            raise DamagedStore(
+                f"{text} is lost: other shards have another state of it than was published: one of "
+                "them computes wrongly; begin a new run from the last checkpoint"
+            )
+        return Prepared(self._name, group, version, blocks, digest, epoch=task.epoch)
 
-    def _here(self, group: str, version: int, wanted: Mapping[int, bytes]) -> GroupValues:
-        """A version with these blocks: on record, or in a part of a checkpoint with their digests.
+    def _from_parts(self, order: Commit) -> tuple[bytes, ...]:
+        """Writes the state file of a version that no record here is of, by its digest.
+
+        Returns:
+            the digests of its blocks.
 
         Raises:
-            DamagedStore: there is none.
+            DamagedStore: no part here is of that version and has that digest; says what to do.
         """
-        if version in self._state.group(group).states:
-            found = self.values(group, version)
-            if found.values.keys() >= wanted.keys():
-                return found
+        group, version = order.group, order.version
         gone = self._not_here(group, version)
         parts = map(self._part, checkpoint_directories(self._folders.checkpoints))
-        for part in itertools.chain(parts, self._folders.elsewhere()):
-            with suppress(DamagedStore, ClientError, ValueError, KeyError):
-                if read_metadata(part).get(f"version.{group}") != str(version):
-                    continue
-                found = from_tensors(version, read_state(part, f"{group}/")[0])
-                if all(digest_of(found.values[block]) == each for block, each in wanted.items()):
-                    log.warning("%s: %s; taken from %s", self._name, gone, part)
-                    return found
-        raise gone
+        everywhere = itertools.chain(parts, self._folders.elsewhere())
+        whole = self._taken(group, {version: order.state}, everywhere, gone)
+        if whole is None:
+            raise gone
+        return tuple(digest_of(values) for values in from_tensors(version, whole).values.values())
 
     def _not_here(self, group: str, version: int) -> DamagedStore:
         found, whole = [], []
@@ -320,8 +269,13 @@ class States:
         tensors: dict[str, NDArray[np.generic] | Filed] = {}
         metadata = {"shard": self._name}
         for at in versions:
+            coming = self._state.group(at.group).coming
+            if coming is not None:  # the part is whole whether the move ends or is given up
+                path = self._folders.state(at.group, at.version, coming.epoch)
+                tensors |= filed_tensors(path, coming.state)
             if self._state.own(at.group):
                 tensors |= self._to_copy(at.group, at.version)
+            if coming is not None or self._state.own(at.group):
                 metadata |= {f"version.{at.group}": str(at.version)}
         path = self._part(checkpoint_path(self._folders.checkpoints, number))
         digest = write_state(path, tensors, metadata, None)
@@ -338,7 +292,7 @@ class States:
 
     def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | Filed]:
         """The tensors of a version for another file: of what is not in memory, where they lie."""
-        made = self._held.get(group, {}).get(version)
+        made = self._held.get(self._blocks(group), {}).get(version)
         if made is None and not self.tiers.is_resident(group, version):
             with suppress(DamagedStore, KeyError):
                 record = self._state.group(group).states[version]
@@ -348,17 +302,16 @@ class States:
     def forget(self, group: str, version: int, keep: int) -> None:
         """Deletes the files older than `keep` of a group whose `version` is committed."""
         self._mapped = {path: each for path, each in self._mapped.items() if each[0] != group}
-        self._adopted = {at: each for at, each in self._adopted.items() if at[0] != group}
-        held, codes = self._held.get(group, {}), self._codes.get(group, {})
-        known, own = self._state.group(group), set(self._state.own(group))
-        newest = version - (not self.tiers.bounded)
-        for old in [v for v, made in held.items() if v < newest or made.values.keys() != own]:
-            if held.pop(old).values.keys() != own:
-                codes.pop(old, None)
+        now, placed = self._blocks(group), self._state.pinned.placement.epoch
+        self._held = {at: each for at, each in self._held.items() if at[0] != group or at == now}
+        self._codes = {at: each for at, each in self._codes.items() if at[0] != group or at == now}
+        held, codes = self._held.get(now, {}), self._codes.get(now, {})
+        for old in [v for v in held if v < version - (not self.tiers.bounded)]:
+            del held[old]
         for old in [v for v in list(codes) if v < keep or v <= version - self._state.behind(group)]:
             del codes[old]
         for path, at, epoch in self._folders.state_files(group):
-            if at < keep or (at == known.adopted and epoch < known.epoch):
+            if epoch <= placed and (at < keep or epoch != now[1]):  # else it is to come
                 path.unlink(missing_ok=True)
 
     # --- when files are damaged ---------------------------------------------------
@@ -404,9 +357,9 @@ class States:
             DamagedStore: neither is whole; names the state file.
         """
         record = self._state.group(group).states.get(version)
-        digest = self._adopted.get((group, version)) if record is None else record.state
-        if digest is None:
+        if record is None:
             raise DamagedStore(f"nothing is on record of {group} version {version}")
+        digest = record.state
         path = self._file(group, version)
         try:
             if not self.tiers.is_resident(group, version):
@@ -471,9 +424,12 @@ class States:
 
     # --- files --------------------------------------------------------------------
 
+    def _blocks(self, group: str) -> _Blocks:
+        """Of which blocks a group's versions on record are."""
+        return group, self._state.group(group).epoch
+
     def _file(self, group: str, version: int) -> Path:
-        held = self._state.group(group)
-        epoch = held.epoch if held.adopted == version else 0
+        group, epoch = self._blocks(group)
         return self._folders.state(group, version, epoch)
 
     def _part(self, directory: Path) -> Path:

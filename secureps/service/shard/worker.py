@@ -42,12 +42,13 @@ from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
-    AdoptState,
     Damaged,
     DrawNoise,
+    GatherState,
     MakeState,
     NoiseDrawn,
     PartWritten,
+    StateGathered,
     StateReady,
     StepState,
     SumCohort,
@@ -216,8 +217,9 @@ class ShardWorker(Worker):
                 return NoiseDrawn(cohort, blocks)
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
-            case AdoptState():
-                return self._states.adopted(task, [self._spool.get(key) for key in task.copies])
+            case GatherState():
+                parts = [self._spool.get(key) for key in task.copies]
+                return StateGathered(task, self._states.gather(task, parts))
             case WritePart(number, versions, kept):
                 part = self._states.write_part(number, versions)
                 self._states.prune_parts(number, kept)

@@ -86,7 +86,7 @@ class Check:
         """How often another coordinator took over, blocks moved, and shards left."""
         journal = self._records(self._ruler)
         taken = Known.of(journal).reigns.incarnation // REIGN
-        moved = [each for each in of_kind(journal, PlacementMoved) if each.target is None]
+        moved = [each for each in of_kind(journal, PlacementMoved) if each.in_force]
         left = of_kind(journal, ShardLeft)
         return {"takeovers": taken, "moves": len(moved), "shards that left": len(left)}
 

@@ -41,22 +41,25 @@ class OneShard(World):
         self.give(shard, Register(shard, f"{shard}:1", 1.0, seen))
         return ordered(self.give(shard, Subscribe(shard, ())), shard)
 
-    def has(self, shard: str = SPARE) -> list[Any]:
-        """A shard has all that is its own by now, and the checkpoint is made: the records."""
-        said = self.says(shard)
+    def has(self) -> list[Any]:
+        """Shards have all that will be their own, and the checkpoint is made: the records."""
+        coming = self.federation.coming
+        assert coming is not None
+        said = [record for shard in coming.shards for record in self.says(shard)]
         while kept := [d for d in self.due if isinstance(d.order, WriteCheckpoint | WriteManifest)]:
             self.due.remove(kept[0])
             said += self.give(kept[0].sender, kept[0].reply).records
         return said
 
     def says(self, shard: str = SPARE) -> list[Any]:
-        """A shard says that it has all that is its own by now; the records that follow."""
+        """A shard says that it has all that will be its own; the records that follow."""
         pinned, group = self.federation.pinned, self.group()
         assert pinned is not None
-        owned = self.federation.owners("all")[shard]
+        coming = pinned.coming or pinned.placement
+        owned = coming.blocks_of("all", shard)
         blocks = tuple(group.blocks[block] for block in owned)
         own = (shard, "all", group.version, blocks, digest("s"))
-        return self.give(shard, Prepared(*own, epoch=pinned.placement.epoch)).records
+        return self.give(shard, Prepared(*own, epoch=coming.epoch)).records
 
 
 def ordered(step: Step, to: str) -> list[str]:
@@ -135,12 +138,12 @@ def test_a_shard_takes_its_share_over_and_gives_it_back() -> None:
     assert [type(record) for record in first[1:]] == [PlacementMoved]
     assert status(at).move == Move("add-shard", SPARE, 0, 2, 0, status(at).move.bytes)  # type: ignore[union-attr]
     assert say(at, ADD) == [], "it is under way"
-    assert placed(at) == {FIRST: 4, SPARE: 2}, "until it is over both have them"
+    assert placed(at) == {FIRST: 4}, "until it is over the old shard has them"
     assert PlacementMoved in [type(record) for record in at.has()]
     assert (placed(at), status(at).move) == ({FIRST: 2, SPARE: 2}, None)
     assert say(at, ADD) == [], "it is so already"
     say(at, DRAIN)
-    at.has(FIRST)
+    at.has()
     assert (placed(at), status(at).move) == ({FIRST: 4}, None)
     assert {each.name for each in status(at).shards} == {FIRST, SPARE}, "it stays, as a spare"
 
@@ -148,11 +151,12 @@ def test_a_shard_takes_its_share_over_and_gives_it_back() -> None:
 def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
     at = world()
     say(at, ADD)
-    at.says()
+    for shard in SHARDS:
+        at.says(shard)
     move = status(at).move
     assert move is not None
     assert (move.moved, move.reason) == (2, "waits for the checkpoint that is being made of it")
-    assert placed(at) == {FIRST: 4, SPARE: 2}, "the old shard has them until it is made"
+    assert placed(at) == {FIRST: 4}, "the old shard has them until it is made"
     parts = [each.to for each in at.due if isinstance(each.order, WriteCheckpoint)]
     assert parts == [FIRST, SPARE]
     again = OneShard(at.plan, journal=tuple(at.journal))
@@ -163,36 +167,22 @@ def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
         assert each.federation.checkpoints[-1].number == 1
 
 
-@pytest.mark.parametrize(
-    ("before", "target", "single"),
-    [
-        ([("a",), ("a",)], [("a",), ("b",)], True),
-        ([("a", "b"), ("b", "a")], [("a", "c"), ("c", "b")], False),
-        ([("a",), ("a", "b")], [("a", "b"), ("a", "b")], False),
-    ],
-)
-def test_who_gains_a_block_that_no_other_has(
-    before: list[tuple[str, ...]], target: list[tuple[str, ...]], single: bool
-) -> None:
-    here, there = (Placement.by_block(1, "abc", {"all": held}) for held in (before, target))
-    assert Moving(before=here, target=there).single is single
-
-
 def test_what_waits_for_a_move_has_waited_no_longer_for_it() -> None:
     """All streams wait, also those of which no block moves."""
     own = {"rule": ASYNC, "most_examples": 32}
     groups = [{"name": "moves", "pattern": "body.*"} | own, {"name": "stays"} | own]
     plan, pinned = make_plan("plain", group=groups), configure(make_plan("plain"))
     before = Placement.by_block(1, "ab", {"moves": [("a",)], "stays": [("a",)]})
-    between, after = before.moved("ab", {"moves": [("b",)], "stays": [("a",)]})
+    after = Placement.by_block(2, "ab", {"moves": [("b",)], "stays": [("a",)]})
     record = RunPinned(replace(pinned.run, plan=plan.text), before, pinned.shards)
     moves, stays = (GroupState(name, 0, opened_at=40.0, stream=Clocks()) for name in plan.groups)
     for group, *moments in ((moves, 40.0), (stays, 40.0, 65.0)):
         waits = {SubmissionId("c0", group.name, n): at for n, at in enumerate(moments)}
         group.open_stream.arrived.update(waits)
     moving, both, known = Moving(), (moves, stays), Evaluations()
-    record = moving.apply(60.0, PlacementMoved(between, after), record, both, known)
-    moving.apply(90.0, PlacementMoved(after), record, both, known)
+    record = moving.apply(60.0, PlacementMoved(after), record, both, known)
+    moving.files = {"moves": {"b": digest("s")}}
+    moving.apply(90.0, PlacementMoved(after, in_force=True), record, both, known)
     found = (*moves.open_stream.arrived.values(), *stays.open_stream.arrived.values())
     assert (found, moves.opened_at, stays.opened_at) == ((70.0, 70.0, 90.0), 70.0, 70.0)
 
@@ -236,7 +226,8 @@ def test_the_checkpoint_of_a_move_that_is_taken_back_has_no_file_of_who_was_sent
     """All parts are there; whoever has the manifest written for the move makes nothing complete."""
     at = world()
     say(at, ADD)
-    at.says()
+    for shard in SHARDS:
+        at.says(shard)
     for due in [each for each in at.due if isinstance(each.order, WriteCheckpoint)]:
         at.give(due.sender, due.reply)
     say(at, REMOVE)
@@ -262,10 +253,10 @@ def test_a_spare_shard_that_is_removed_has_left_at_once() -> None:
 
 def test_a_spare_shard_that_is_removed_ends_no_other_move() -> None:
     pinned = configure(make_plan("plain"))
-    record = RunPinned(pinned.run, pinned.placement, pinned.shards)
-    moving = Moving(what=ADD.what, shard=SPARE, before=record.placement, target=record.placement)
-    moving.apply(0.0, Act("remove-shard", "shard-c"), record, (), Evaluations())
-    assert (moving.what, moving.shard, moving.target) == (ADD.what, SPARE, record.placement)
+    record = RunPinned(pinned.run, pinned.placement, pinned.shards, pinned.placement)
+    moving = Moving(what=ADD.what, shard=SPARE)
+    assert moving.apply(0.0, Act("remove-shard", "shard-c"), record, (), Evaluations()) == record
+    assert (moving.what, moving.shard) == (ADD.what, SPARE)
     assert moving.dismissed("shard-c")
 
 
@@ -285,10 +276,9 @@ def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() ->
 def test_what_another_shard_says_ends_no_move() -> None:
     at = world()
     say(at, ADD)
-    group = at.group()
     wrong = Prepared(SPARE, "all", 0, (bytes(32), bytes(32)), digest("s"), epoch=2)
-    for event in (wrong, Prepared(FIRST, "all", 0, group.blocks, digest("s"), epoch=2)):
-        at.give(event.shard, event)
+    for event in (wrong, replace(wrong, shard=FIRST), replace(wrong, epoch=1)):
+        assert at.give(event.shard, event).records == []
         assert status(at).move is not None
     with pytest.raises(UnknownParty):
         at.give("c0", wrong)
@@ -319,8 +309,16 @@ def test_a_coordinator_that_is_started_again_moves_on(moment: str) -> None:
     assert (placed(again), status(again).move) == ({FIRST: 2, SPARE: 2}, None)
 
 
-def test_everybody_hears_where_blocks_are_before_they_are_asked_for() -> None:
+def test_shards_hear_of_the_coming_placement_and_others_once_it_is_in_force() -> None:
     at = world()
     step = at.give(COORDINATOR, ADD)
-    for party in (FIRST, SPARE, *CLIENTS):
-        assert ordered(step, party)[:1] == ["Configure"]
+    assert [ordered(step, party) for party in SHARDS] == [["Configure", "Commit"]] * 2
+    assert not any(ordered(step, client) for client in CLIENTS)
+    told = {FIRST, SPARE, *CLIENTS}
+    for shard in SHARDS:
+        at.says(shard)
+    for due in [each for each in at.due if isinstance(each.order, WriteCheckpoint)]:
+        at.give(due.sender, due.reply)
+    (manifest,) = (each for each in at.due if isinstance(each.order, WriteManifest))
+    step = at.give(WORKER, manifest.reply)
+    assert {party for party in told if "Configure" in ordered(step, party)} == told

@@ -94,17 +94,3 @@ def test_blocks_do_not_move_to_a_shard_that_has_too_little(
     assert decision.blocks == moves
     load.memory = {"shard-0": float(desk.least(desk.held, "shard-0"))}
     assert scaling._balance(desk.tx, load, seen) is None
-
-
-def test_who_gives_a_block_and_takes_another_has_both_meanwhile(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    now = desk.held["all"]
-    given, taken = (now.index((shard,)) for shard in ("shard-0", "shard-1"))
-    after, both = list(now), list(now)
-    after[given], after[taken] = after[taken], after[given]
-    both[taken] = ("shard-0",)
-    target = {"all": after}
-    least, enough = (desk.least({"all": held}, "shard-0") for held in (after, both))
-    assert least < enough
-    assert too_little(desk.tx, {"shard-0": enough}, target) == ""
-    assert too_little(desk.tx, {"shard-0": enough - 1}, target).startswith("shard-0: memory = ")

@@ -9,13 +9,12 @@ import pytest
 
 from secureps.errors import Refused, UnknownParty, WrongVersion
 from secureps.messages import orders, requests
-from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING
-from secureps.roles.machine import WORKER, Answer, Answered, CallOff, Defer, Failed, Say, Step
+from secureps.roles.machine import Answer, Answered, CallOff, Defer, Failed, Step
 from secureps.roles.shard.tasks import SumCohort
 from tests.kits.roles_kit import SHARDS, block_digest, configure, make_cohort, model_blocks, works
-from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, called, doubled, shelved
+from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, called, doubled
 
 OWN, PEER = SHARDS
 ALL = (0, 1, 2, 3)
@@ -91,11 +90,11 @@ COHORT = make_cohort(number=1, version=2)
 
 
 def holding() -> tuple[Desk, requests.Missing]:
-    """Version 1 is adopted, and it is to hold a cohort of which it lacks all."""
+    """Version 1 is there, and it is to hold a cohort of which it lacks all."""
     made = doubled()
     commit = orders.Commit(1, "all", 1, 0, model_blocks("all", 1, 4), STATE)
     (task,) = works(made.order(commit))
-    made.give(WORKER, task)
+    made.gathered(task)
     members = tuple(
         orders.MemberBlocks(
             m.id, tuple(block_digest(m.id.client, "all", m.id.sequence, b) for b in ALL)
@@ -118,19 +117,6 @@ def test_of_who_left_nothing_is_asked_any_more() -> None:
     step = made.order(without_peer(made))
     assert [e.to for e in step.effects if isinstance(e, CallOff)] == [PEER]
     assert (COORDINATOR, missing) in called(step)
-
-
-def test_an_order_that_waited_for_others_waits_on_where_blocks_moved() -> None:
-    """It is asked for again when the blocks by the newest placement are its own."""
-    made, _ = holding()
-    before = len(made.journal)
-    step = made.order(without_peer(made, replicas=None))
-    assert (made.shard.state.own("all"), made.shard.state.placed("all")) == (ALL, (0, 2))
-    assert [type(record) for record in made.journal[before:]] == [RunPinned]
-    assert [e for e in step.effects if isinstance(e, Say)] == []
-    assert made.shard._adoption.postponed
-    assert shelved(made.restarted().shard).keys() == shelved(made.shard).keys()
-    assert made.restarted().shard.state.pinned.placement == made.shard.state.pinned.placement
 
 
 def test_a_cohort_is_asked_for_whole() -> None:

@@ -22,7 +22,7 @@ def desk() -> Desk:
     made.order(configure(made.plan))
     commit = orders.Commit(1, "all", 4, 3, model_blocks("all", 4, 4), STATE)
     (task,) = works(made.order(commit))
-    made.give("(worker)", task)
+    made.gathered(task)
     return made
 
 

@@ -21,11 +21,11 @@ from secureps.model.optimizer import OptimizerState
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import MakeState, StepState
+from secureps.roles.shard.tasks import GatherState, MakeState, StepState
 from secureps.service.shard.group_values import GroupValues, digest_of
 from secureps.service.shard.states import States
 from secureps.service.shard.tiers import ShardFolders
-from secureps.store.checkpoint import checkpoint_path, read_metadata
+from secureps.store.checkpoint import checkpoint_path, read_metadata, read_state
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_placement, make_plan, make_run
 
 RULE = {"quorum": 3, "minimum": 2, "most": 4}
@@ -124,15 +124,15 @@ def test_differences_are_there_for_as_long_as_their_versions_are_on_record(tmp_p
     disk = Disk(tmp_path)
     disk.keep("a-b", *range(6))
     disk.states.forget("a-b", 5, 3)
-    assert [v for v in range(1, 6) if v in disk.states._codes["a-b"]] == [3, 4, 5]
+    assert [v for v in range(1, 6) if v in disk.states._codes["a-b", 0]] == [3, 4, 5]
     for number in (3, 4, 5):
         assert disk.states.codes("a-b", number, 2) == bytes([10 * number + 2] * 7)
-    assert sorted(disk.states._held["a-b"]) == [4, 5], "nothing else is read for them"
+    assert sorted(disk.states._held["a-b", 0]) == [4, 5], "nothing else is read for them"
     assert disk.restarted().codes("a-b", 3, 2) == bytes([32] * 7)
     with pytest.raises(DamagedStore):
         disk.states.codes("a-b", 2, 2)
     disk.states.forget("a-b", 50, 3)
-    assert disk.states._codes["a-b"] == {}, "so many would be longer than a block"
+    assert disk.states._codes["a-b", 0] == {}, "so many would be longer than a block"
 
 
 def test_a_part_says_which_versions_it_holds(tmp_path: Path) -> None:
@@ -325,15 +325,16 @@ def test_a_shard_without_its_disk_adopts_a_part_at_a_store(tmp_path: Path) -> No
     disk.state = ShardState(SHARDS[0])
     disk.state.apply(RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES))
     disk.file("a-b", 1).unlink()
-    disk.restarted().adopt("a-b", 1, digest)
+    made = disk.restarted().gather(lost(digest), [])
     assert elsewhere.asked == 1
+    disk.state.apply(made)
     assert same(disk.states.values("a-b", 1), version("a-b", 1))
     with pytest.raises(DamagedStore, match="its journal is gone"):
-        disk.restarted().adopt("a-b", 2, digest)
+        disk.restarted().gather(lost(digest, 2), [])
 
 
-def commit(digest: bytes) -> Commit:
-    return Commit(1, "a-b", 1, 0, (), digest)
+def lost(digest: bytes, number: int = 1) -> GatherState:
+    return GatherState(Commit(1, "a-b", number, 0, (), digest), GROUPS["a-b"])
 
 
 def test_a_version_is_made_of_what_another_shard_gives_of_its_blocks(tmp_path: Path) -> None:
@@ -341,21 +342,38 @@ def test_a_version_is_made_of_what_another_shard_gives_of_its_blocks(tmp_path: P
     giver.keep("a-b", 0, 1)
     parts = [giver.states.block("a-b", 1, block) for block in GROUPS["a-b"]]
     digest = giver.states.keep("a-b", version("a-b", 1))
-    assert disk.states.assemble(commit(digest), parts).state == digest
+    assert disk.states.gather(lost(digest), parts).state == digest
     assert disk.file("a-b", 1).read_bytes() == giver.file("a-b", 1).read_bytes()
-    assert same(disk.states.values("a-b", 1), version("a-b", 1))
-    told = disk.states.assemble(commit(b""), parts)
+    told = disk.states.gather(lost(b""), parts)
     assert (told.state, len(told.blocks)) == (digest, 2)
+    disk.state.apply(told)
+    assert same(disk.states.values("a-b", 1), version("a-b", 1))
 
 
-@pytest.mark.parametrize("wrong", [[], [b"no tensors"], "one block", "another state"])
+def test_a_file_for_a_coming_placement_lies_beside_the_one_that_counts(tmp_path: Path) -> None:
+    """Nothing of what is deleted meanwhile takes it along; a part of a checkpoint has both."""
+    disk = Disk(tmp_path)
+    disk.keep("a-b", 0, 1)
+    (first, _), record = GROUPS["a-b"], disk.state.group("a-b").states[1]
+    order = Commit(1, "a-b", 1, 0, record.blocks[:1])
+    made = disk.states.gather(GatherState(order, (first,), (), 2), [])
+    assert (made.blocks, made.epoch) == (record.blocks[:1], 2)
+    path, whole = disk.folders.state("a-b", 1, 2), read_state(disk.file("a-b", 1))[0].keys()
+    assert read_state(path)[0].keys() < whole
+    disk.state.apply(made)
+    disk.states.forget("a-b", 1, 1)
+    assert path.is_file()
+    assert read_state(disk.checkpoint(1, a_b=1))[0].keys() == whole
+
+
+@pytest.mark.parametrize("wrong", [[b"no tensors"], "one block", "another state"])
 def test_what_is_no_state_of_these_blocks_is_not_taken(wrong: Any, tmp_path: Path) -> None:
     giver, disk = Disk(tmp_path / "giver"), Disk(tmp_path / "taker")
     giver.keep("a-b", 0, 1)
     parts = [giver.states.block("a-b", 1, block) for block in GROUPS["a-b"]]
     given = {"one block": parts[:1], "another state": parts}.get(str(wrong), wrong)
     with pytest.raises(DamagedStore, match="version 1 of a-b is lost: "):
-        disk.states.assemble(commit(b"d" * 32), given)
+        disk.states.gather(lost(b"d" * 32), given)
 
 
 def test_a_shard_deletes_its_own_parts_of_checkpoints_that_do_not_stay(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import DamagedStore
-from secureps.messages.orders import Commit
-from secureps.messages.requests import Prepared, Telemetry
+from secureps.messages.requests import Telemetry
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
@@ -58,7 +57,7 @@ def test_versions_are_the_same_wherever_they_lie(
         for number in (1, 2):
             found, wanted = disk.states.values("a-b", number), version("a-b", number)
             assert same(found, wanted)
-            assert found.mapped is (number not in disk.states._held.get("a-b", {}))
+            assert found.mapped is (number not in disk.states._held.get(("a-b", 0), {}))
             for block, values in wanted.values.items():
                 assert disk.states.published("a-b", number, block) == published(values)
                 assert disk.states.codes("a-b", number, block) == bytes([10 * number + block] * 7)
@@ -77,10 +76,10 @@ def test_of_what_is_resident_within_a_limit_only_the_newest_is_in_memory(tmp_pat
         assert disk.states.values("a-b", number).mapped
         assert same(disk.states.values("a-b", number), version("a-b", number))
         assert disk.states.codes("a-b", 1, 2) == bytes([12] * 7), "from its file"
-    assert sorted(disk.states._held["a-b"]) == [2]
+    assert sorted(disk.states._held["a-b", 0]) == [2]
     disk.restarted()
     assert not disk.states.values("a-b", 2).mapped
-    assert sorted(disk.states._held["a-b"]) == [2]
+    assert sorted(disk.states._held["a-b", 0]) == [2]
 
 
 def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
@@ -253,29 +252,6 @@ def test_a_file_is_read_once_for_all_blocks_that_move(
     disk.keep("a-b", 0)
     disk.states.block("a-b", 0, 0)
     assert len(read) == 4, "nor is what was replaced given"
-
-
-@pytest.mark.parametrize("memory", [TIGHT, ROOMY, None])
-@pytest.mark.parametrize("tier", [None, "mapped"])
-def test_what_was_adopted_is_there_before_it_is_on_record(
-    memory: int | None, tier: str | None, tmp_path: Path
-) -> None:
-    """Works that were ordered meanwhile are done before the record is written."""
-    lost = limited(tmp_path, None)
-    lost.keep("a-b", 0, 1)
-    lost.checkpoint(1, a_b=1)
-    record = lost.state.group("a-b").states[1]
-    parts = [lost.states.block("a-b", 1, block) for block in (0, 2)]
-    for order in (None, Commit(0, "a-b", 1, 1, record.blocks, record.state)):
-        disk = limited(tmp_path, memory, tier=tier)
-        if order is None:
-            disk.states.adopt("a-b", 1, record.state)
-        else:
-            disk.states.assemble(order, parts)
-        assert same(disk.states.values("a-b", 1), version("a-b", 1))
-        disk.states.forget("a-b", 1, 1)
-        disk.state.apply(Prepared("s", "a-b", 1, record.blocks, record.state))
-        assert same(disk.states.values("a-b", 1), version("a-b", 1))
 
 
 def test_a_checkpoint_is_copied_from_files_and_is_the_same(tmp_path: Path) -> None:

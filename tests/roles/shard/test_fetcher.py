@@ -1,0 +1,273 @@
+"""Versions that a shard lacks: it asks, fetches, and makes one file of the blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from secureps.errors import DamagedStore, NotReady, WrongVersion
+from secureps.messages import orders, requests
+from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
+from secureps.messages.run import COORDINATOR, Placement
+from secureps.roles.machine import (
+    WORKER,
+    Answer,
+    Answered,
+    Call,
+    Failed,
+    Halt,
+    Prune,
+    Step,
+    Work,
+    WorkFailed,
+)
+from secureps.roles.shard.keys import state_key
+from secureps.roles.shard.tasks import GatherState, WritePart
+from tests.kits.roles_kit import SHARDS, configure, make_placement, model_blocks, works
+from tests.kits.shard_kit import NEW_FILE, STATE, Desk, called, doubled, refused
+
+OWN, PEER = SHARDS
+ALL = (0, 1, 2, 3)
+MORE = (0, 1, 2)
+"""Its blocks by the coming placement, in which it gains block 1."""
+
+
+def target(desk: Desk, *held: tuple[str, ...], epoch: int = 2) -> Placement:
+    before = make_placement(desk.plan)
+    return Placement.by_block(epoch, before.shards, before.held | {"all": list(held)})
+
+
+def coming(desk: Desk, epoch: int = 2) -> Placement:
+    return target(desk, (OWN,), (OWN,), (OWN,), (PEER,), epoch=epoch)
+
+
+def told(desk: Desk, placement: Placement | None, now: Placement | None = None) -> Step:
+    """It hears of a coming placement, and of one in force, if that is another."""
+    known = configure(desk.plan)
+    now = known.placement if now is None else now
+    return desk.order(dataclasses.replace(known, placement=now, coming=placement))
+
+
+def commit(**changes: Any) -> orders.Commit:
+    known = model_blocks("all", 0, 4)
+    return orders.Commit(1, "all", 0, 0, **({"blocks": tuple(known[b] for b in MORE)} | changes))
+
+
+def fetched(desk: Desk, order: orders.Commit) -> list[GatherState]:
+    """The works that an order comes to, once the other shard has answered all."""
+    asked, *asks = called(desk.order(order))
+    missing = Missing.of_placement(OWN, "all", desk.shard.state.epoch)
+    assert asked == (PEER, missing)
+    for to, ask in asks:
+        assert (to, type(ask), ask.state) == (PEER, GetBlock, True)
+        assert works(desk.give(PEER, Answered(ask, Payload(b"")))) == []
+    step = desk.give(PEER, Answered(missing, Noted()))
+    return [task for task in works(step) if isinstance(task, GatherState)]
+
+
+def ready(desk: Desk) -> Prepared:
+    """It has its blocks of the coming placement."""
+    told(desk, coming(desk))
+    (task,) = fetched(desk, commit())
+    (record,) = desk.gathered(task).records
+    assert isinstance(record, Prepared)
+    return record
+
+
+def test_what_moves_here_is_fetched_and_counts_once_the_placement_is_in_force() -> None:
+    desk = Desk().founded()
+    told(desk, coming(desk))
+    (task,) = fetched(desk, commit())
+    assert (task.blocks, task.epoch, task.copies) == (MORE, 2, (state_key("all", 0, 1),))
+    step = desk.gathered(task)
+    made = Prepared(OWN, "all", 0, commit().blocks, NEW_FILE, epoch=2)
+    assert step.records == [made]
+    assert called(step) == [(COORDINATOR, made)]
+    again = desk.restarted()
+    assert called(again.order(commit())) == [(COORDINATOR, made)], "said again"
+    for each in (desk, again):
+        assert each.shard.state.own("all") == (0, 2), "what it serves"
+        told(each, None, coming(each))
+        assert each.shard.state.own("all") == MORE
+        (known,) = each.shard.state.group("all").states.values()
+        assert (known.blocks, known.state) == (commit().blocks, NEW_FILE)
+
+
+def test_who_loses_a_block_makes_its_file_before_the_placement_is_in_force() -> None:
+    desk = Desk().founded()
+    less = target(desk, (OWN,), (PEER,), (PEER,), (PEER,))
+    told(desk, less)
+    order = commit(blocks=model_blocks("all", 0, 4)[:1])
+    (task,) = works(desk.order(order))
+    assert task == GatherState(order, (0,), (), 2)
+    desk.gathered(task)
+    step = told(desk, None, less)
+    assert Prune((), "all", 0, 0) in works(step)
+    assert desk.shard.state.group("all").states.keys() == {0}
+
+
+def test_what_is_sent_while_blocks_move_is_passed_on_to_who_gains_them_first() -> None:
+    desk = Desk().founded()
+    told(desk, target(desk, (PEER,), (PEER,), (OWN,), (PEER,)))
+    header = desk.header(block=0)
+    step = desk.put(header)
+    assert Call(PEER, requests.PutBlock(header), attach=header.key) in step.effects
+    assert not any(isinstance(each, Answer) for each in step.effects)
+
+
+def test_what_was_sent_before_is_passed_on_too_but_not_what_its_holder_keeps() -> None:
+    desk = Desk().founded()
+    for block in (0, 2):
+        desk.put(desk.header(block=block))
+    told(desk, target(desk, (PEER,), (PEER,), (OWN,), (PEER,)))
+    step = desk.give(PEER, Missing.of_placement(PEER, "all", 2))
+    (lost,) = (each.attach for each in step.effects if isinstance(each, Call))
+    assert lost == desk.header(block=0).key
+
+
+def test_a_file_of_a_placement_that_is_given_up_is_not_used() -> None:
+    desk = Desk().founded()
+    told(desk, coming(desk))
+    (task,) = fetched(desk, commit())
+    told(desk, None, dataclasses.replace(make_placement(desk.plan), epoch=3))
+    step = desk.gathered(task)
+    assert (step.records, works(step)) == ([], [Prune(task.copies, "all", 0, 0)])
+    assert desk.shard.state.own("all") == (0, 2)
+
+
+def test_what_came_for_a_placement_that_is_given_up_is_deleted() -> None:
+    desk = Desk().founded()
+    ready(desk)
+    header = desk.header(block=1)
+    assert desk.shard.inspect(PEER, requests.PutBlock(header))
+    desk.give(PEER, requests.PutBlock(header))
+    step = told(desk, None, dataclasses.replace(make_placement(desk.plan), epoch=3))
+    assert desk.shard.state.group("all").coming is None
+    assert works(step) == [Prune((header.key,)), Prune((), "all", 0, 0)]
+
+
+def test_who_missed_that_its_placement_is_in_force_uses_its_file_by_the_next_one() -> None:
+    desk = Desk().founded()
+    made = ready(desk)
+    told(desk, None, coming(desk, epoch=3))
+    assert desk.shard.state.group("all").states[0].state == made.state
+
+
+def test_copies_of_a_placement_that_is_past_are_kept_where_they_are_fetched_again() -> None:
+    desk = Desk().founded()
+    told(desk, coming(desk))
+    (task,) = fetched(desk, commit())
+    before = dataclasses.replace(make_placement(desk.plan), epoch=3)
+    told(desk, coming(desk, epoch=4), before)
+    fetched(desk, commit())
+    step = desk.give(WORKER, WorkFailed(task, DamagedStore("gone")))
+    assert works(step) == [Prune((), "all", 0, 0)]
+
+
+def test_what_was_asked_for_by_a_placement_that_is_past_is_waited_for_no_more() -> None:
+    desk = Desk().founded()
+    told(desk, coming(desk))
+    _, (_, ask) = called(desk.order(commit()))
+    told(desk, None, dataclasses.replace(make_placement(desk.plan), epoch=3))
+    assert desk.give(PEER, Failed(ask, WrongVersion("gone"))).effects == []
+
+
+def test_no_part_of_a_checkpoint_is_written_before_and_it_is_ordered_again() -> None:
+    desk = Desk().founded()
+    told(desk, coming(desk))
+    desk.order(commit())
+    part = orders.WriteCheckpoint(1, 0, (orders.GroupVersion("all", 0),))
+    assert desk.order(part).effects == []
+    desk.give(PEER, Answered(Missing.of_placement(OWN, "all", 2), Noted()))
+    step = desk.give(PEER, Answered(GetBlock(desk.run, "all", 0, 1, state=True), Payload(b"")))
+    (task,) = works(step)
+    desk.gathered(task)
+    assert works(desk.order(part)) == [WritePart(0, part.versions)]
+
+
+def test_who_holds_none_any_more_keeps_nothing() -> None:
+    desk = Desk().founded()
+    desk.put(desk.header())
+    held = {group: [(PEER,)] * len(each) for group, each in make_placement(desk.plan).held.items()}
+    told(desk, None, Placement.by_block(2, (PEER,), held))
+    assert desk.shard.state.spooled == {}
+    assert desk.shard.state.reached == ()
+
+
+def test_who_goes_by_an_older_placement_has_others_wait() -> None:
+    desk = Desk().founded()
+    refused(desk, PEER, Missing.of_placement(PEER, "all", 2), NotReady, "has yet to hear of")
+
+
+def test_an_order_of_other_blocks_is_past() -> None:
+    desk = Desk().founded()
+    told(desk, coming(desk))
+    assert desk.order(commit(blocks=model_blocks("all", 0, 2))).effects == []
+
+
+# --- versions that a disk lost ------------------------------------------------------
+
+
+def newest(version: int = 4) -> orders.Commit:
+    return orders.Commit(1, "all", version, version - 1, model_blocks("all", version, 4), STATE)
+
+
+def asks(version: int) -> list[tuple[str, Any]]:
+    run = doubled().run
+    return [(PEER, requests.GetBlock(run, "all", version, b, state=True)) for b in ALL]
+
+
+def lost(made: Desk) -> Step:
+    """No part of a checkpoint has the committed version."""
+    (task,) = works(made.order(newest()))
+    return made.give(WORKER, WorkFailed(task, DamagedStore("gone")))
+
+
+def test_a_state_that_no_checkpoint_has_is_fetched() -> None:
+    made = doubled()
+    assert called(lost(made)) == asks(4)
+    done: list[Any] = []
+    for _, ask in asks(4):
+        assert done == []
+        done += works(made.give(PEER, Answered(ask, Payload(b"d" * 32), 9)))
+    keys = tuple(state_key("all", 4, block) for block in ALL)
+    assert done == [GatherState(newest(), ALL, keys)]
+    step = made.gathered(done[0])
+    assert made.shard.state.group("all").committed == 4
+    assert any(keys == task.keys for task in works(step) if hasattr(task, "keys"))
+    assert (COORDINATOR, requests.Register) in [(to, type(m)) for to, m in called(step)]
+
+
+def test_what_was_fetched_and_is_another_state_ends_it() -> None:
+    made = doubled()
+    lost(made)
+    for _, ask in asks(4):
+        step = made.give(PEER, Answered(ask, Payload(b"d" * 32), 9))
+    (task,) = works(step)
+    (end,) = made.give(WORKER, WorkFailed(task, DamagedStore("another"))).effects
+    assert isinstance(end, Halt)
+
+
+def test_without_copies_it_ends_at_once() -> None:
+    made = Desk("plain")
+    made.order(configure(made.plan))
+    (end,) = lost(made).effects
+    assert isinstance(end, Halt)
+
+
+def test_an_older_version_of_a_checkpoint_is_fetched_too() -> None:
+    made = doubled()
+    made.order(newest())
+    order = orders.WriteCheckpoint(1, 3, (orders.GroupVersion("all", 3),))
+    assert called(made.order(order)) == asks(3)
+    assert called(made.order(order)) == []
+    waits = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
+    assert made.order(waits).effects == [], "it is on its way"
+
+
+def test_the_part_is_written_once_its_versions_are_here() -> None:
+    made = doubled()
+    (task,) = works(made.order(newest()))
+    made.gathered(task)
+    order = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
+    assert made.order(order).effects == [Work(WritePart(4, order.versions))]
