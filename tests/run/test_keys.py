@@ -53,19 +53,6 @@ def test_init_issue_show(tmp_path: Path) -> None:
     assert ["cipher key" in line for line in lines] == [False, True]
 
 
-def test_a_committees_kit(tmp_path: Path) -> None:
-    plan, kit = tmp_path / "plan.toml", tmp_path / "kit"
-    plan.write_text(PLAN.replace('"bfv"', '"rlwe"'))
-    run("init", kit, "--plan", plan)
-    for i in range(4):
-        made = run("issue", kit, "--role", "holder", "--name", f"keys-{i}")
-        assert str(kit / "private" / f"keys-{i}") in made
-        assert isinstance(load_holder_secret(kit, f"keys-{i}"), EnvelopeKey)
-    lines = run("show", kit).splitlines()[2:]
-    assert all("with a cipher key" in line for line in lines)
-    assert len(lines) == len(load_public(kit).holder_keys) == 4
-
-
 def test_everybody_makes_its_own_keys(tmp_path: Path) -> None:
     plan, issuer = tmp_path / "plan.toml", tmp_path / "issuer"
     plan.write_text(PLAN.replace('"bfv"', '"rlwe"'))

@@ -199,13 +199,6 @@ def test_who_is_asked_is_said_in_one_way(folder: RunFolder, tmp_path: Path) -> N
         find(tmp_path / "nothing", None, None, None)
 
 
-def test_status_with_too_little_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "status", "--server", "here:1") == 1
-    assert capsys.readouterr().err.startswith("error: give --server and --kit, or RUN")
-
-
 # --- an observer ------------------------------------------------------------------
 
 

@@ -79,6 +79,7 @@ def rows(text: str) -> list[list[str]]:
 
 def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
     told = displayed(STATUS)
+    assert "0101010101010101: started 2 times" in told
     assert "waits for 1 of 6" in told
     lines = rows(told)
     assert ["shard-0", "here:1", "1", "3", "768", "B"] in lines

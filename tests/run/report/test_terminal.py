@@ -312,16 +312,6 @@ def test_a_client_of_an_unsafe_seed_has_no_epsilon_anywhere() -> None:
     assert cells(standings, "eve")[-1] == "1.250"
 
 
-def test_a_status_as_tables() -> None:
-    shown, told = console()
-    status = Status(b"\x01" * 32, 2, "", (GROUP,), MEMBERS, (), ())
-    for part in status_tables.tables(status):
-        shown.print(part)
-    text = told.getvalue()
-    for word in ("0101010101010101: started 2 times", "collecting", "ada", "1.250"):
-        assert word in text
-
-
 def test_a_summary_tells_that_every_evaluation_was_skipped() -> None:
     skipped = tuple(EvaluationSkipped(version, "client-06 is not there") for version in (2, 3))
     own = EvaluationStatus("done", "", (), (), 0, skipped)

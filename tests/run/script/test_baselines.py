@@ -117,6 +117,7 @@ def test_everybody_is_judged_alike(tmp_path: Path) -> None:
     )
     assert done.central == Score("accuracy", 0.9, 0.5, 4)
     assert done.notes == ()
+    assert not done.noiseless, "record-level noise is each holder's own"
     trained = ("a alone", "b alone", "centrally, without privacy")
     assert said == [f"for comparison, trains {who}" for who in trained]
 
@@ -321,8 +322,3 @@ def test_holders_alone_have_no_noise_under_client_level_privacy_and_their_lines_
     done = run_baselines(made, judge, said.append)
     assert said[0] == "for comparison, trains a alone, without noise"
     assert done.noiseless
-
-
-def test_under_record_level_privacy_holders_alone_have_its_noise(tmp_path: Path) -> None:
-    made, judge = race(tmp_path, SCRIPT + MORE)
-    assert not run_baselines(made, judge, lambda text: None).noiseless

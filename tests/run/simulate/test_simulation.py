@@ -283,6 +283,19 @@ def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
 
 
 @pytest.mark.slow
+def test_everybody_killed_at_once(tmp_path: Path) -> None:
+    conditions = Conditions(spool=lambda name: DiskSpool(tmp_path / "spool" / name))
+    simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    for party in list(simulation.parties):
+        simulation.kill(party)
+    for party in list(simulation.parties):
+        simulation.start(party)
+    simulation.run()
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
 @pytest.mark.parametrize("damage", ["newest", "all"])
 def test_a_shard_whose_state_files_are_damaged_makes_them_again(
