@@ -3,10 +3,8 @@
     python -m benchmarks.queues [--loads 1 2 4] [--seeds 1 2 3] [--workers 2] [--out FOLDER]
 
 `simulations/queues.toml` as a study at each load, in virtual time: first come first served beside
-the best of a pool by freshness and by magnitude (`policy.rules.priority`). A load of 1 means that
-updates arrive as fast as versions of them can be made: `delays.version` is that load times what a
-hundred updates of clients that are never held back take to come. Trials that have ended are kept in
-the folder, and the same command goes on.
+the best of a pool. At a load of 1 updates arrive as fast as versions of them can be made. Trials
+that have ended are kept in the folder, and the same command continues.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What a version costs the coordinator, and a key holder, where all receipts come at once.
 
 A cluster's receipts come together, but clients that share a few cores send theirs one by one. So
-the coordinator's process is stopped (SIGSTOP) until all clients have sent, and then continues; its
-CPU is read from then until everybody waits for the next training. The differences of three
-federations tell what a client, a shard and a version cost.
+the coordinator's process is stopped (SIGSTOP) until all clients have sent; its CPU is read from
+then on. The differences of three federations tell what a client, a shard and a version cost.
 
     python -m benchmarks.receipts [--versions N]
 """

@@ -2,11 +2,9 @@
 
     python -m benchmarks.record_level [--device cuda] [--turns 9] [--bfloat16]
 
-A network of dense layers, a convolutional one and a small transformer train a few steps, each on
-the same records: plain SGD; `TorchTrainer`'s private steps; Opacus' `PrivacyEngine` by per-record
-gradients (`hooks`) and by ghost clipping (`ghost`). "noise alone" is this project's step without
-any records. All ways take turns; ratios are within a turn, and their medians are told. On a CPU
-one thread computes, in seconds of CPU; elsewhere the clock counts, until the device is done.
+Three models train the same records by plain SGD, by `TorchTrainer`'s private steps, and by Opacus
+with per-record gradients (`hooks`) and ghost clipping (`ghost`); "noise alone" is a private step
+without records. All take turns; ratios are within a turn. A CPU is one thread, in seconds of CPU.
 """
 
 from __future__ import annotations

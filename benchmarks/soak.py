@@ -229,11 +229,9 @@ class Crowds:
 
 # --- journals ---------------------------------------------------------------------
 #
-# How growth is judged. Rows are compacted once those after the fold have 4 MiB and no less than the
-# fold (`store.journal_rows`), and those before it stay once more: they take twice that at most, and
-# what one transaction may bring, however long the run. A fold has what is known of each client, the
-# updates that wait, and a digest of each version. An archive has the ledger: each update, in short.
-# Whatever is more has grown with the run's length.
+# How growth is judged. Rows are compacted once those after the fold reach 4 MiB and the fold's size,
+# and those before it stay once more. A fold has what is known of each client, the updates that wait,
+# and a digest of each version; an archive has the ledger. More has grown with the run's length.
 
 TRANSACTION = 1 << 20
 """Bytes of rows that are written at once, and compacted after that, at most."""

@@ -2,11 +2,9 @@
 
     python -m benchmarks.thin [SEEDS]
 
-Pairs of runs, by default 16, under seeds that draw split, initial model and batches alike; the
-other run sends every value, of 16 bits. The plan was as it is before any of these seeds was played.
-Pairs are told as they come. They are played in the clear, which ends in the same bits as under
-encryption (`tests/federation/test_codecs.py`); bytes are those of the plan's own cipher: blocks,
-and what the committee of key holders takes.
+Pairs of runs, by default 16, under seeds that draw split, initial model and batches alike, played
+in the clear (the same bits as encrypted: `tests/federation/test_codecs.py`). Bytes are those of the
+plan's own cipher: blocks, and what the committee of key holders takes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Two shards serve the same table. One holds it in its process; the other's versions lie in files, and
 its memory cgroup bounds files and buffers together. Three clients, processes of their own, ask over
-TLS for row-blocks under Zipf's law (exponent 1.1) and check every payload's digest; the shards take
-turns. There is no coordinator. CPU is the shard's process alone, by the kernel's count.
+TLS for row-blocks under Zipf's law (exponent 1.1); the shards take turns. CPU is the shard's alone.
 
     python -m benchmarks.tiers
     python -m benchmarks.tiers --table 64 --memory 32 --turns 1 --pulls 600   # ten seconds

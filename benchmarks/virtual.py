@@ -3,10 +3,8 @@
     python -m benchmarks.virtual
     python -m benchmarks.virtual --scenario hundred_thousand --clients 5000 20000 100000
 
-`simulations/crowd.toml` with fewer and with all of its clients: 20 versions of 100,060 parameters,
-encrypted, each of 32 updates. The work is the same whoever does it, so time and memory should
-grow with the clients by what each of them is alone. The other scenario has 20 versions of 1,210
-parameters, each of 200 updates: `--clients 100000`, six minutes, is all of its clients.
+Both scenarios have 20 encrypted versions: `crowd` of 100,060 parameters with 32 updates each, the
+other of 1,210 parameters with 200 updates each. Time and memory should grow little with clients.
 """
 
 from __future__ import annotations
