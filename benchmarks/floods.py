@@ -1,8 +1,8 @@
 """Does a run go on while somebody floods its servers? Versions a second before, during and after.
 
 Real servers under TLS, clients that train nothing, one flood after another. A flood without a key
-opens connections and leaves their handshakes in every way; a flood with a client's or a key
-holder's keys leaves its own calls undone. It fails if a flood took a server more than FLAT memory.
+opens connections and leaves handshakes undone; one with a client's or a key holder's keys leaves
+its calls undone. It fails if a flood took a server more than FLAT memory.
 """
 
 from __future__ import annotations

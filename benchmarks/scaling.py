@@ -1,8 +1,7 @@
 """Does CPU a value stay the same with more shards and more clients?
 
-"flat": real servers on loopback with TLS, and clients whose training costs next to nothing, in five
-processes; CPU seconds of all processes, by party, for each value of each client. All cases take
-turns; ratios are to 2 shards and 5 clients. "large": the same with 60M values and 5 clients.
+"flat": real servers with TLS, and clients that hardly train, in five processes; CPU seconds, by
+party, for each value of each client. "large": the same with 60M values and 5 clients.
 
     python -m benchmarks.scaling [--values N] [--turns N]
     python -m benchmarks.scaling large [--turns N]

@@ -229,9 +229,8 @@ class Crowds:
 
 # --- journals ---------------------------------------------------------------------
 #
-# How growth is judged. Rows are compacted once those after the fold reach 4 MiB and the fold's size,
-# and those before it stay once more. A fold has what is known of each client, the updates that wait,
-# and a digest of each version; an archive has the ledger. More has grown with the run's length.
+# Rows are compacted once those after the fold reach 4 MiB and the fold's size. A fold has what is
+# known of each client and waits, and a digest of each version; an archive has the ledger.
 
 TRANSACTION = 1 << 20
 """Bytes of rows that are written at once, and compacted after that, at most."""
