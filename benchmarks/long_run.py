@@ -1,10 +1,9 @@
 """How large are journals after 10,000 versions, and how soon do parties start from them?
 
 A whole federation in virtual time: a coordinator, two shards and three clients with the machines,
-workers and journals of real processes. The model has nine values and training costs nothing; each
-record is protected, so that the privacy ledger grows all the while. Every state folder is copied as
-`secureps backup` copies it, and each party starts from its copy. Journals lie in memory where the
-system has /dev/shm.
+workers and journals of real processes. Training costs nothing, and each record is protected, so
+that the privacy ledger grows all the while. Every state folder is copied as `secureps backup` does
+it, and each party starts from its copy. Journals lie in /dev/shm where there is one.
 """
 
 from __future__ import annotations
