@@ -74,6 +74,7 @@ def test_requests_are_counted_when_they_are_answered_by_what_came_of_them() -> N
     outcome = "WrongVersion"
     assert value(metrics, "secureps_requests_total", kind="Heartbeat", outcome=outcome) == 1
     assert value(metrics, "secureps_request_seconds_count", kind="Heartbeat") == 2
+    assert b"hospital-1" not in generate_latest(metrics.registry), "no series names a client"
 
 
 def test_payload_bytes_go_in_and_out_on_both_sides() -> None:

@@ -17,7 +17,7 @@ from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.explain.committee_cost import committee_cost
 from secureps.policy.plan import Plan
-from tests.kits.shoppers import BLOCK, BUFFERED, ROWS, WIDTH, Shopper, shopping, sparse_plan
+from tests.kits.shoppers import BLOCK, BUFFERED, ROWS, SYNC, WIDTH, Shopper, shopping, sparse_plan
 
 SCHEMA = schema_of(Shopper(0, [0]).parameters(1))
 
@@ -50,6 +50,11 @@ def test_the_last_row_block_may_have_what_is_left() -> None:
     data = plan.section.model_dump() | {"group": [group, plan.section.group[1].model_dump()]}
     cut = Plan(parse(PlanSection, data, "test")).layout(SCHEMA)
     assert [g.size for g in cut.groups] == [5 * WIDTH] * 3 + [WIDTH, 40]
+
+
+def test_row_blocks_are_not_evaluated_together() -> None:
+    with pytest.raises(PlanRefused, match="row-blocks of group table do not wait for each other"):
+        sparse_plan("plain", SYNC, evaluation={"every": 1, "metrics": {"loss": 4.0}})
 
 
 @pytest.mark.parametrize(
