@@ -230,8 +230,9 @@ class Shard:
     def _registering(self) -> Call:
         known, here = self.state, (self._name, self._address.advertise, self._address.weight)
         obeyed, own = known.incarnation, (known.run, known.reached)
-        said = requests.Register(*here, obeyed, *own, self._unsafe, known.held, known.epoch)
-        return Call(COORDINATOR, said)
+        coming = bool(known.run) and known.pinned.coming is not None
+        placed = (known.held, known.epoch, coming)
+        return Call(COORDINATOR, requests.Register(*here, obeyed, *own, self._unsafe, *placed))
 
     def wake(self) -> float | None:
         return self._noise.wake
