@@ -20,7 +20,7 @@ from secureps.messages import orders, records, requests, shard_records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion, MemberBlocks
 from secureps.messages.requests import Prepared
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Replicas
 from secureps.messages.submission import FOUNDING, Held, SubmissionId
 from secureps.roles.machine import WORKER, Call, Halt, Prune, Step, Sweep, Work, WorkFailed
 from secureps.roles.shard import shard as machine
@@ -101,6 +101,15 @@ def test_a_placement_of_other_blocks_is_not_pinned(owners: tuple[str, ...]) -> N
         other = dataclasses.replace(order.placement, groups=groups)
         other_order = dataclasses.replace(order, placement=other)
         refused(desk, COORDINATOR, other_order, WrongRun, "no placement of this run's blocks")
+    assert desk.journal == []
+
+
+def test_more_copies_than_the_plan_has_are_not_pinned() -> None:
+    desk = Desk()
+    order = configure(desk.plan)
+    other = dataclasses.replace(order.placement, replicas=Replicas(order.placement.groups))
+    more = dataclasses.replace(order, placement=other)
+    refused(desk, COORDINATOR, more, WrongRun, "no placement of this run's blocks")
     assert desk.journal == []
 
 

@@ -246,6 +246,15 @@ def test_the_extras_have_the_same_numbers(tmp_path: Path, monkeypatch: pytest.Mo
     assert file.closed
 
 
+def test_an_extra_that_is_not_installed_is_refused_before_the_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extras_kit.remove(monkeypatch, "tensorboard")
+    with pytest.raises(ConfigError, match=r"pip install 'secureps\[tensorboard\]'"):
+        simulate(scenario(tmp_path), tmp_path / "out", extras=Extras(tmp_path / "tb"))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
