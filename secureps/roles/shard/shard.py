@@ -231,8 +231,9 @@ class Shard:
         known, here = self.state, (self._name, self._address.advertise, self._address.weight)
         obeyed, own = known.incarnation, (known.run, known.reached)
         coming = bool(known.run) and known.pinned.coming is not None
-        placed = (known.held, known.epoch, coming)
-        return Call(COORDINATOR, requests.Register(*here, obeyed, *own, self._unsafe, *placed))
+        held, epoch = known.held, known.epoch
+        said = requests.Register(*here, obeyed, *own, self._unsafe, held, epoch, coming)
+        return Call(COORDINATOR, said)
 
     def wake(self) -> float | None:
         return self._noise.wake
