@@ -41,6 +41,7 @@ from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 from tests.kits.standbys import lose, reach, take_over
 from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
 from tests.kits.thin_group import FED_BACK, RULE
+from tests.service.shard.test_damage import HARMS
 
 NEW = "shard-2"
 """A spare one, of plans with two shards."""
@@ -355,6 +356,25 @@ def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(tmp_path: Path
         assert same(play.model(), expected), f"its disk was lost {later} after {moment}"
         whole(play)
     assert lost
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=["flipped", "gone"])
+@pytest.mark.parametrize("shard", [NEW, "shard-0"], ids=["gains", "loses"])
+def test_a_damaged_file_for_the_coming_placement_is_made_again(
+    shard: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """It has said that it has its blocks, and finds the damage at its part of the checkpoint."""
+    play = federation(sharded(), tmp_path)
+    known = play.coordinator.federation
+    play.run(lambda: play.versions() == {"all": 1})
+    acted(play, ShardDeed.ADD, NEW, 1)
+    play.run(lambda: shard in known.moving.files.get("all", {}))
+    path = tmp_path / shard / "states" / "all-000001.2.safetensors"
+    harm(path)
+    play_out(play)
+    assert same(play.model(), expected_model())
+    assert NEW in placement(play).shards
+    whole(play)
 
 
 @pytest.mark.parametrize("lost", ["shard-0", "shard-1", NEW])
