@@ -440,6 +440,24 @@ def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path
     whole(play, copies=2)
 
 
+def test_a_shard_that_was_to_leave_writes_its_part_if_the_move_is_given_up(tmp_path: Path) -> None:
+    """Another one is away for good before the checkpoint that the move ends with is complete."""
+    play = federation(doubled(), tmp_path)
+    play.run(lambda: play.versions() == {"all": 1})
+    acted(play, ShardDeed.DRAIN, "shard-0", 1)
+    play.run(lambda: stage(play) == "kept")
+    play.kill("shard-1")
+    play.run(lambda: "shard-1" not in placement(play).shards)
+    assert stage(play) != "over"
+    (last,) = (c for c in play.coordinator.federation.checkpoints if not c.complete)
+    assert last.parts.keys() <= {"shard-2"}
+    until = play.loop.now() + 100.0
+    play.run(lambda: last.complete or play.loop.now() > until)
+    assert last.complete
+    play_out(play)
+    assert same(play.model(), expected_model())
+
+
 # --- what cannot be done ----------------------------------------------------------
 
 

@@ -280,6 +280,16 @@ def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() ->
     assert at.group().version >= 1
 
 
+def test_nothing_moves_while_a_version_is_in_the_making() -> None:
+    at = world()
+    while at.group().phase is not Phase.HOLDING:
+        at.pump(1)
+    assert say(at, ADD) == [ADD]
+    while at.federation.coming is None:
+        at.pump(1)
+    assert (at.group().making, at.group().version) == (None, 1)
+
+
 def test_what_another_shard_says_ends_no_move() -> None:
     at = world()
     say(at, ADD)
