@@ -284,7 +284,7 @@ def main() -> None:
     trainer = None if given.shape else still_client.Still(0)
     seats = Seats(given.folder, given.names, given.server)
     with Crowd(seats, tuple(given.shape or ()), meter=lambda name: seen, trainer=trainer):
-        sys.stdin.read()
+        sys.stdin.read() if given.shape else threading.Event().wait()  # until it is killed
         updates = [(i.client, i.group, i.sequence, *at) for i, at in seen.updates.items()]
         print(json.dumps({"updates": updates, "retries": seen.retries}), flush=True)
 

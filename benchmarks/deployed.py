@@ -81,7 +81,6 @@ class Deployed(Processes):
         with log.open("ab") as said:
             return subprocess.Popen(
                 [sys.executable, *command],
-                stdin=subprocess.PIPE,  # ends with this process, and a crowd with it
                 stdout=said,
                 stderr=said,
                 cwd=self.folder,

@@ -28,6 +28,12 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @classmethod
+    def key_names(cls) -> list[str]:
+        """The keys that this section alone has, then those that it shares with others."""
+        own = [key for key in cls.__annotations__ if key in cls.model_fields]
+        return [*own, *(key for key in cls.model_fields if key not in own)]
+
 
 class Table(Section):
     """A table of a TOML file, where every value has the type that its key wants."""
@@ -131,7 +137,7 @@ def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section
     if kind == "extra_forbidden":
         told = hint if section in listed else meant
         listed.add(section)
-        about = told(error["loc"][-1], section.model_fields)
+        about = told(error["loc"][-1], section.key_names())
         return f"unknown key; {about}" if about else "unknown key"
     if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
         return f"unknown value {shown(given)}; {meant(given, names)}"

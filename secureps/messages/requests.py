@@ -99,7 +99,8 @@ class Register:
 
     `run` is its own, empty before the first; `reached` a shard's committed versions, or a holder's
     newest cohorts that it opened; `held` the newest cohort of each group of which a shard has sums,
-    `epoch` its placement's. `unsafe`: its noise comes from a number that everybody may know.
+    `epoch` its newest placement's, which is not in force while it is `coming`. `unsafe`: its noise
+    comes from a number that everybody may know.
     """
 
     party: str
@@ -111,6 +112,7 @@ class Register:
     unsafe: bool = False
     held: tuple[CohortName, ...] = ()
     epoch: int = 0
+    coming: bool = False
 
 
 @dataclass(frozen=True, slots=True)

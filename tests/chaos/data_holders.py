@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from secureps.errors import ConfigError
 from secureps.messages.member_records import OwnDeed
 from secureps.roles.machine import WORKER, Leave
 from secureps.service.executor import Executor
@@ -62,7 +63,10 @@ class DataHolders:
             world.loop.call_later(LATER, partial(self._note, name, what, budget))
             return
         if budget is not None and world.plan.section.privacy is not None:
-            world._ledgers[name].lower(budget)
+            try:
+                world._ledgers[name].lower(budget)
+            except ConfigError:  # it has a lower one already: the command refuses, and says no more
+                return
         with patch.object(world, "_acting", ""):
             folder.mkdir(parents=True, exist_ok=True)
             ActLines(folder, name, me, world.loop.now).note(act_text(what, budget))

@@ -92,7 +92,7 @@ ENDS: dict[str, tuple[int, str]] = {
         "has the sums of cohort 0: it is an older copy; bring back the newest one",
     ),
     "torn:coordinator@22+0.1,older:coordinator@827+7.4,stands:coordinator@1318+21.6,"
-    "drained:shard-0@721": (5298, "goes by placement 3: it is an older copy"),
+    "drained:shard-0@721": (5298, "goes by placement 2: it is an older copy"),
 }
 """Losses after which a run has no end, of which seed's plan, and what an operator reads."""
 

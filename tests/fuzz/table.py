@@ -92,7 +92,11 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.simulate.ray_cluster:_unpacked",
         "run.simulate.ray_cluster:called",
     ),
-    PIPE: ("service.one_wave:refuse_reader",),
+    PIPE: (
+        "run.processes.spawning:Fork._said",
+        "run.processes.spawning:_become",
+        "service.one_wave:refuse_reader",
+    ),
 }
 """Parsers that are tried by no target, by the reason."""
 

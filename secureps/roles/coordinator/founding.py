@@ -271,16 +271,18 @@ def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
 
 def _newer(tx: Transaction, event: Register) -> Iterator[str]:
     """What a shard has that the journal here lacks or contradicts, in words."""
-    groups, placement = tx.federation.groups, tx.federation.coming or tx.federation.placement
+    groups, coming = tx.federation.groups, tx.federation.coming
+    known = (coming or tx.federation.placement).epoch
     for at in event.reached:
         if at.group in groups and at.version > groups[at.group].version:
             yield (
                 f"the coordinator's journal ends at version {groups[at.group].version} of "
                 f"{at.group}, and {event.party} has committed {at.version}"
             )
-    if event.epoch > placement.epoch:
+    if (event.epoch, not event.coming) > (known, coming is None):
+        begun = "" if coming is None else " which is not in force,"
         yield (
-            f"the coordinator's journal ends at placement {placement.epoch} of the blocks, "
+            f"the coordinator's journal ends at placement {known} of the blocks,{begun} "
             f"and {event.party} goes by placement {event.epoch}"
         )
     for held in event.held:

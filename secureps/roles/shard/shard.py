@@ -231,7 +231,9 @@ class Shard:
     def _registering(self) -> Call:
         known, here = self.state, (self._name, self._address.advertise, self._address.weight)
         obeyed, own = known.incarnation, (known.run, known.reached)
-        said = requests.Register(*here, obeyed, *own, self._unsafe, known.held, known.epoch)
+        coming = bool(known.run) and known.pinned.coming is not None
+        held, epoch = known.held, known.epoch
+        said = requests.Register(*here, obeyed, *own, self._unsafe, held, epoch, coming)
         return Call(COORDINATOR, said)
 
     def wake(self) -> float | None:
