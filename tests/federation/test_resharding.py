@@ -41,6 +41,7 @@ from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 from tests.kits.standbys import lose, reach, take_over
 from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
 from tests.kits.thin_group import FED_BACK, RULE
+from tests.service.shard.test_damage import HARMS
 
 NEW = "shard-2"
 """A spare one, of plans with two shards."""
@@ -101,6 +102,13 @@ def moments(plan: Callable[[], Plan]) -> tuple[int, int]:
 
 def play_out(play: Simulation) -> None:
     play.run(lambda: finished(play))
+
+
+def soon(play: Simulation, done: Callable[[], bool]) -> None:
+    """Plays on until it is done, for some thousand events at most."""
+    over = at_event(5000)
+    play.run(lambda: done() or over())
+    assert done()
 
 
 def whole(play: Simulation, copies: int = 1, killed: str = "") -> None:
@@ -357,6 +365,26 @@ def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(tmp_path: Path
     assert lost
 
 
+@pytest.mark.parametrize("harm", HARMS, ids=["flipped", "gone"])
+@pytest.mark.parametrize("shard", [NEW, "shard-0"], ids=["gains", "loses"])
+def test_a_damaged_file_for_the_coming_placement_is_made_again(
+    shard: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """It has said that it has its blocks, and finds the damage at its part of the checkpoint."""
+    play = federation(sharded(), tmp_path)
+    known = play.coordinator.federation
+    play.run(lambda: play.versions() == {"all": 1})
+    acted(play, ShardDeed.ADD, NEW, 1)
+    play.run(lambda: shard in known.moving.files.get("all", {}))
+    path = tmp_path / shard / "states" / "all-000001.2.safetensors"
+    harm(path)
+    soon(play, lambda: known.coming is None)
+    play_out(play)
+    assert same(play.model(), expected_model())
+    assert NEW in placement(play).shards
+    whole(play)
+
+
 @pytest.mark.parametrize("lost", ["shard-0", "shard-1", NEW])
 def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(lost: str, tmp_path: Path) -> None:
     """No other shard has its blocks: they are in the checkpoint that the move ends with."""
@@ -418,6 +446,22 @@ def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path
     assert same(play.model(), expected)
     assert "shard-1" in placement(play).shards
     whole(play, copies=2)
+
+
+def test_a_shard_that_was_to_leave_writes_its_part_if_the_move_is_given_up(tmp_path: Path) -> None:
+    """Another one is away for good before the checkpoint that the move ends with is complete."""
+    play = federation(doubled(), tmp_path)
+    play.run(lambda: play.versions() == {"all": 1})
+    acted(play, ShardDeed.DRAIN, "shard-0", 1)
+    play.run(lambda: stage(play) == "kept")
+    play.kill("shard-1")
+    play.run(lambda: "shard-1" not in placement(play).shards)
+    assert stage(play) != "over"
+    (last,) = (c for c in play.coordinator.federation.checkpoints if not c.complete)
+    assert last.parts.keys() <= {"shard-2"}
+    soon(play, lambda: last.complete)
+    play_out(play)
+    assert same(play.model(), expected_model())
 
 
 # --- what cannot be done ----------------------------------------------------------

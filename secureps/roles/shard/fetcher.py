@@ -9,6 +9,7 @@ file that counts until the coming placement is in force.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from secureps.messages.orders import Commit, WriteCheckpoint
@@ -64,13 +65,26 @@ class Fetcher:
             fetch = self._under_way[key] = _Fetch(order, self.state.own(order.group))
             self._go_on(step, fetch)
 
-    def gain(self, step: Step, order: Commit) -> None:
-        """Makes a file of the blocks that the coming placement gives this shard."""
+    def gain_again(self, step: Step, groups: Iterable[str]) -> None:
+        """Makes files of these groups' coming blocks again: those on record are damaged.
+
+        The part of a checkpoint that needed them is ordered again once they are here.
+        """
+        for group in groups:
+            if (made := self.state.group(group).coming) is not None:
+                at = group, made.version, made.version, made.blocks
+                self.gain(step, Commit(self.state.incarnation, *at), again=True)
+
+    def gain(self, step: Step, order: Commit, again: bool = False) -> None:
+        """Makes a file of the blocks that the coming placement gives this shard.
+
+        If there is one on record, the coordinator hears of it, unless it is to be made `again`.
+        """
         group, version, epoch = order.group, order.version, self.state.epoch
         held, own, blocks = self.state.group(group), *self._own_and_coming(group)
         if len(order.blocks) != len(blocks) or (own and version not in held.states):
             return  # another placement's, or lost here: once it is back, the order comes again
-        if held.coming is not None:
+        if held.coming is not None and not again:
             step.tell(held.coming)
         elif (key := (group, version, epoch)) not in self._under_way:
             gained = tuple(block for block in blocks if block not in own)

@@ -65,6 +65,7 @@ from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.state import ShardFold, ShardState
 from secureps.roles.shard.tasks import (
+    ComingDamaged,
     Damaged,
     GatherState,
     MakeState,
@@ -570,6 +571,9 @@ class Shard:
             case PartWritten(part):
                 self._busy.discard(("part", "", part.number))
                 step.tell(part)
+            case ComingDamaged(number, groups):
+                self._busy.discard(("part", "", number))
+                self._fetcher.gain_again(step, groups)
             case _:
                 assert_never(event)
         return step

@@ -127,5 +127,22 @@ class PartWritten(TaskResult):
     part: Checkpointed
 
 
-ShardResult = NoiseDrawn | SumsReady | Damaged | Unopened | StateReady | StateGathered | PartWritten
+@dataclass(frozen=True, slots=True)
+class ComingDamaged(TaskResult):
+    """The file of a checkpoint waits: these groups' files for the coming placement are damaged."""
+
+    number: int
+    groups: tuple[str, ...]
+
+
+ShardResult = (
+    NoiseDrawn
+    | SumsReady
+    | Damaged
+    | Unopened
+    | StateReady
+    | StateGathered
+    | PartWritten
+    | ComingDamaged
+)
 """What a shard hears of its tasks."""

@@ -271,8 +271,7 @@ class States:
         for at in versions:
             coming = self._state.group(at.group).coming
             if coming is not None:  # the part is whole whether the move ends or is given up
-                path = self._folders.state(at.group, at.version, coming.epoch)
-                tensors |= filed_tensors(path, coming.state)
+                tensors |= self._filed_coming(coming)
             if self._state.own(at.group):
                 tensors |= self._to_copy(at.group, at.version)
             if coming is not None or self._state.own(at.group):
@@ -280,6 +279,22 @@ class States:
         path = self._part(checkpoint_path(self._folders.checkpoints, number))
         digest = write_state(path, tensors, metadata, None)
         return Checkpointed(self._name, number, path.name, path.stat().st_size, digest)
+
+    def _filed_coming(self, made: Prepared) -> Mapping[str, Filed]:
+        path = self._folders.state(made.group, made.version, made.epoch)
+        return filed_tensors(path, made.state)
+
+    def damaged_coming(self) -> tuple[str, ...]:
+        """The groups whose files for the coming placement are gone or damaged."""
+        damaged = list[str]()
+        for group in self._state.pinned.plan.all_groups:
+            if (made := self._state.group(group).coming) is not None:
+                try:
+                    self._filed_coming(made)
+                except DamagedStore as damage:
+                    log.warning("%s: %s; it is made again", self._name, damage)
+                    damaged.append(group)
+        return tuple(damaged)
 
     def prune_parts(self, number: int, kept: Sequence[int]) -> None:
         """Deletes this shard's parts of checkpoints before `number`, but for those `kept`.

@@ -42,6 +42,7 @@ from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
+    ComingDamaged,
     Damaged,
     DrawNoise,
     GatherState,
@@ -220,10 +221,8 @@ class ShardWorker(Worker):
             case GatherState():
                 parts = [self._spool.get(key) for key in task.copies]
                 return StateGathered(task, self._states.gather(task, parts))
-            case WritePart(number, versions, kept):
-                part = self._states.write_part(number, versions)
-                self._states.prune_parts(number, kept)
-                return PartWritten(part)
+            case WritePart():
+                return self._write_part(task)
             case Prune():
                 for key in task.keys:
                     self._spool.delete(key)
@@ -484,6 +483,16 @@ class ShardWorker(Worker):
         made_of = (group, made.version, digests, state, scale, mean)
         ready = Prepared(self._name, *made_of, cohort=cohort)
         return StateReady(ready, report)
+
+    def _write_part(self, task: WritePart) -> PartWritten | ComingDamaged:
+        try:
+            part = self._states.write_part(task.number, task.versions)
+        except DamagedStore:
+            if damaged := self._states.damaged_coming():
+                return ComingDamaged(task.number, damaged)
+            raise
+        self._states.prune_parts(task.number, task.kept)
+        return PartWritten(part)
 
     # --- small things -------------------------------------------------------------
 

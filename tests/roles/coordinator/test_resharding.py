@@ -20,7 +20,7 @@ from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.machine import WORKER, Answer, Step
+from secureps.roles.machine import WORKER, Answer, Step, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
 from tests.kits.streams import ASYNC
 
@@ -53,13 +53,20 @@ class OneShard(World):
 
     def says(self, shard: str = SPARE) -> list[Any]:
         """A shard says that it has all that will be its own; the records that follow."""
-        pinned, group = self.federation.pinned, self.group()
-        assert pinned is not None
-        coming = pinned.coming or pinned.placement
-        owned = coming.blocks_of("all", shard)
-        blocks = tuple(group.blocks[block] for block in owned)
-        own = (shard, "all", group.version, blocks, digest("s"))
-        return self.give(shard, Prepared(*own, epoch=coming.epoch)).records
+        own = (shard, "all", self.group().version, blocks_of(self, shard), digest("s"))
+        return self.give(shard, Prepared(*own, epoch=placement(self).epoch)).records
+
+
+def placement(at: World) -> Placement:
+    """The newest one, coming or in force."""
+    pinned = at.federation.pinned
+    assert pinned is not None
+    return pinned.coming or pinned.placement
+
+
+def blocks_of(at: World, shard: str) -> tuple[bytes, ...]:
+    """The digests of its blocks by the newest placement."""
+    return tuple(at.group().blocks[block] for block in placement(at).blocks_of("all", shard))
 
 
 def ordered(step: Step, to: str) -> list[str]:
@@ -273,15 +280,82 @@ def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() ->
     assert at.group().version >= 1
 
 
+def test_nothing_moves_while_a_version_is_in_the_making() -> None:
+    at = world()
+    while at.group().phase is not Phase.HOLDING:
+        at.pump(1)
+    assert say(at, ADD) == [ADD]
+    while at.federation.coming is None:
+        at.pump(1)
+    assert (at.group().making, at.group().version) == (None, 1)
+
+
 def test_what_another_shard_says_ends_no_move() -> None:
     at = world()
     say(at, ADD)
     wrong = Prepared(SPARE, "all", 0, (bytes(32), bytes(32)), digest("s"), epoch=2)
-    for event in (wrong, replace(wrong, shard=FIRST), replace(wrong, epoch=1)):
+    right = replace(wrong, blocks=blocks_of(at, SPARE))
+    past = replace(right, epoch=1), replace(right, version=1)
+    for event in (wrong, replace(wrong, shard=FIRST), *past):
         assert at.give(event.shard, event).records == []
         assert status(at).move is not None
     with pytest.raises(UnknownParty):
         at.give("c0", wrong)
+
+
+def kept(at: World, kind: type[WriteCheckpoint | WriteManifest]) -> Step:
+    """Shards write their parts, or the manifest is written."""
+    for due in [each for each in at.due if isinstance(each.order, kind)]:
+        at.due.remove(due)
+        step = at.give(due.sender, due.reply)
+    return step
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["away", "here again"])
+def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back: bool) -> None:
+    """It said that it has them, and wrote its part: since then its disk may be another one."""
+    at = world()
+    say(at, ADD)
+    for shard in SHARDS:
+        at.says(shard)
+    kept(at, WriteCheckpoint)
+    at.give(COORDINATOR, Unwatched(SPARE))
+    if back:
+        at.come()
+    kept(at, WriteManifest)
+    assert at.federation.checkpoints[-1].complete
+    assert (placed(at), at.federation.moving.what) == ({FIRST: 4}, ADD.what)
+    if not back:
+        at.come()
+    at.has()
+    assert placed(at) == {FIRST: 2, SPARE: 2}
+
+
+def test_who_has_its_blocks_again_is_told_again_to_write_its_part() -> None:
+    """It was told when it came, and wrote none while blocks were on their way to it."""
+    at = world()
+    say(at, ADD)
+    for shard in SHARDS:
+        at.says(shard)
+    at.come()
+    at.told.clear()
+    at.says()
+    assert [(to, type(order)) for to, order in at.told] == [(SPARE, WriteCheckpoint)]
+
+
+@pytest.mark.parametrize("act", [DRAIN, REMOVE])
+def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
+    at = world()
+    say(at, ADD)
+    at.has()
+    say(at, act)
+    for shard in (FIRST, SPARE):
+        if placement(at).blocks_of("all", shard):
+            at.says(shard)
+    kept(at, WriteCheckpoint)
+    said = ordered(kept(at, WriteManifest), SPARE)
+    assert said[0] == "Configure"
+    assert ("Finish" in said) == (act is REMOVE)
 
 
 @pytest.mark.parametrize("more", [{"mean": (1.0,) * 1000}, {"scale": 2.0}])

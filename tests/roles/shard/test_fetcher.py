@@ -153,6 +153,28 @@ def test_who_missed_that_its_placement_is_in_force_uses_its_file_by_the_next_one
     assert desk.shard.state.group("all").states[0].state == made.state
 
 
+def test_its_file_is_of_no_use_where_other_blocks_are_in_force() -> None:
+    desk = Desk().founded()
+    ready(desk)
+    told(desk, None, target(desk, (OWN,), (PEER,), (PEER,), (PEER,), epoch=3))
+    assert desk.shard.state.group("all").states == {}
+
+
+def test_nothing_moves_to_who_lost_its_own_blocks_before_these_are_back() -> None:
+    desk = Desk()
+    told(desk, coming(desk))
+    assert desk.order(commit()).effects == []
+
+
+def test_who_gains_a_block_gets_its_state_and_others_do_not_yet() -> None:
+    desk = Desk().founded()
+    ask = GetBlock(desk.run, "all", 0, 0, state=True)
+    refused(desk, PEER, ask, NotReady, "shard-b does not hold block 0 of all")
+    told(desk, target(desk, (PEER,), (PEER,), (OWN,), (PEER,)))
+    (answer,) = desk.give(PEER, ask).effects
+    assert answer == Answer(Payload(b""), attach=state_key("all", 0, 0))
+
+
 def test_copies_of_a_placement_that_is_past_are_kept_where_they_are_fetched_again() -> None:
     desk = Desk().founded()
     told(desk, coming(desk))

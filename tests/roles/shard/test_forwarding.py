@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from secureps.errors import Conflict, DamagedStore
 from secureps.messages import orders, requests
+from secureps.messages.run import Placement
 from secureps.messages.submission import FOUNDING, OPENED
-from secureps.roles.machine import Answer, Answered, Call, Defer, Failed, Locate, Step
+from secureps.roles.machine import Answer, Answered, Call, Defer, Effect, Failed, Locate, Step
 from secureps.roles.shard.forwarding import Forwarding
 from tests.kits.roles_kit import HOLDER, SHARDS, configure, opened_header
 from tests.kits.shard_kit import DOUBLED, ID, Desk
@@ -98,6 +101,32 @@ def test_what_is_settled_before_it_is_passed_on_need_not_be() -> None:
     made.order(orders.Discard(1, (ID,)))
     step = made.give(PEER, Failed(requests.PutBlock(header), DamagedStore("gone")))
     assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
+
+
+def placed(made: Desk, shard: str) -> list[Effect]:
+    """All blocks lie on one shard from now on."""
+    known = configure(made.plan)
+    held = {group: [(shard,)] * len(each) for group, each in known.placement.held.items()}
+    now = Placement.by_block(2, (shard,), held)
+    return made.order(dataclasses.replace(known, placement=now)).effects
+
+
+def test_who_holds_a_block_no_more_has_its_author_bring_it_to_who_does() -> None:
+    """The copy that was on its way may not have arrived: this one is deleted."""
+    made = desk()
+    header = made.header(block=MINE)
+    made.put(header)
+    (answer,) = (each for each in placed(made, PEER) if isinstance(each, Answer))
+    assert answer.ticket == header.key
+    assert "shard-a does not hold this block any more" in str(answer.message)
+
+
+def test_a_copy_is_not_waited_for_whose_taker_holds_the_block_no_more() -> None:
+    made = desk()
+    header = made.header(block=MINE)
+    made.put(header)
+    told = Answer(requests.Stored(header.digest), ticket=header.key)
+    assert told in placed(made, OWN)
 
 
 @pytest.mark.parametrize("purpose", [FOUNDING, OPENED])

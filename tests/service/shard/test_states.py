@@ -15,6 +15,7 @@ from secureps.errors import DamagedStore, DiskFailed, Refused
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Prepared
+from secureps.messages.run import Placement
 from secureps.messages.shard_records import StateCommitted, SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
@@ -351,8 +352,14 @@ def test_a_version_is_made_of_what_another_shard_gives_of_its_blocks(tmp_path: P
 
 
 def test_a_file_for_a_coming_placement_lies_beside_the_one_that_counts(tmp_path: Path) -> None:
-    """Nothing of what is deleted meanwhile takes it along; a part of a checkpoint has both."""
-    disk = Disk(tmp_path)
+    """Nothing of what is deleted meanwhile takes it along; a part of a checkpoint has both.
+
+    Once the placement is in force it takes the place of the other one.
+    """
+    disk, now = Disk(tmp_path), make_placement(PLAN)
+    held = now.held | {"a-b": [now.holders("a-b", 0), *[SHARDS[1:]] * (len(now.held["a-b"]) - 1)]}
+    coming = Placement.by_block(2, now.shards, held)
+    disk.state.apply(RunPinned(make_run(PLAN), now, ADDRESSES, coming))
     disk.keep("a-b", 0, 1)
     (first, _), record = GROUPS["a-b"], disk.state.group("a-b").states[1]
     order = Commit(1, "a-b", 1, 0, record.blocks[:1])
@@ -364,16 +371,24 @@ def test_a_file_for_a_coming_placement_lies_beside_the_one_that_counts(tmp_path:
     disk.states.forget("a-b", 1, 1)
     assert path.is_file()
     assert read_state(disk.checkpoint(1, a_b=1))[0].keys() == whole
+    disk.state.apply(RunPinned(make_run(PLAN), coming, ADDRESSES))
+    disk.states.forget("a-b", 1, 1)
+    assert list(disk.folders.states.glob("a-b-*")) == [path]
+    assert list(disk.restarted().values("a-b", 1).values) == [first]
 
 
-@pytest.mark.parametrize("wrong", [[b"no tensors"], "one block", "another state"])
+@pytest.mark.parametrize("wrong", [[b"no tensors"], "one block", "another state", "moved"])
 def test_what_is_no_state_of_these_blocks_is_not_taken(wrong: Any, tmp_path: Path) -> None:
     giver, disk = Disk(tmp_path / "giver"), Disk(tmp_path / "taker")
     giver.keep("a-b", 0, 1)
     parts = [giver.states.block("a-b", 1, block) for block in GROUPS["a-b"]]
-    given = {"one block": parts[:1], "another state": parts}.get(str(wrong), wrong)
+    given = {"one block": parts[:1]}.get(str(wrong), parts if isinstance(wrong, str) else wrong)
+    task = lost(b"d" * 32)
+    if wrong == "moved":  # of its file nothing is known, of its blocks their digests are
+        others = Commit(1, "a-b", 1, 0, (b"d" * 32,) * 2)
+        task = GatherState(others, GROUPS["a-b"], epoch=2)
     with pytest.raises(DamagedStore, match="version 1 of a-b is lost: "):
-        disk.states.gather(lost(b"d" * 32), given)
+        disk.states.gather(task, given)
 
 
 def test_a_shard_deletes_its_own_parts_of_checkpoints_that_do_not_stay(tmp_path: Path) -> None:
