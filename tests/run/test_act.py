@@ -312,10 +312,14 @@ def test_of_a_run_of_up(
             return status(shard_9=0)
 
         monkeypatch.setattr(further_shards, "bring", bring)
-        assert run(monkeypatch, "shards", "add", "coordinator", tmp_path) == 1
-        told = capsys.readouterr()
-        assert told.out == "", "nothing is said to be done before the name is found to be good"
-        assert "error: coordinator is no shard's name in any run of up" in told.err
+        for name, why in (
+            ("coordinator", "coordinator is no shard's name in any run of up"),
+            ("../x", "'../x' is no name: 1 to 63 of a-z 0-9"),
+        ):
+            assert run(monkeypatch, "shards", "add", name, tmp_path) == 1
+            told = capsys.readouterr()
+            assert told.out == "", "nothing is said to be done before the name is found to be good"
+            assert f"error: {why}" in told.err
         create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
         assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
         told = capsys.readouterr()
