@@ -131,7 +131,7 @@ class StatusSource:
             if status.run and self._run is None:
                 self._run = self._client.run()
         except SecurepsError as error:
-            over = self._target.why_silent()
+            over = self._target.why_silent(asked=True)
             seen = self._observation.miss(over or str(error), self._clock(), bool(over))
         else:
             seen = self._observation.take(status, self._clock())

@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from secureps.errors import ClientError, OperatorError, Refused
+from secureps.errors import ClientError, OperatorError, Refused, Unreachable
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
 
@@ -47,8 +48,12 @@ def as_coordinator(
     kit: Path | None,
     insecure: bool,
     passphrase_fd: int | None,
-) -> Iterator[StatusClient]:
-    """Asks a coordinator with its own key; raises OperatorError if no such run is played."""
+) -> Iterator[tuple[StatusClient, Callable[[], str]]]:
+    """Asks a coordinator with its own key; raises OperatorError if no such run is played.
+
+    Yields:
+        The client, and a function that says why no answer will come any more; empty if one may.
+    """
     from secureps.messages.run import COORDINATOR
     from secureps.run.status import find
 
@@ -56,7 +61,12 @@ def as_coordinator(
     if why := whom.why_silent():
         raise OperatorError(f"nobody plays {run} now: {why}")
     with whom.client() as own:
-        yield own
+        try:
+            yield own, partial(whom.why_silent, asked=True)
+        except Unreachable:
+            if why := whom.why_silent(asked=True):
+                raise OperatorError(f"{run} has no coordinator any more: {why}") from None
+            raise
 
 
 def act(
@@ -78,7 +88,7 @@ def act(
     scaling-off ends what the plan's \\[scaling] does, until scaling-on.
     Give RUN, or --server and the coordinator's own --kit.
     """
-    with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
+    with as_coordinator(run, server, kit, insecure, passphrase_fd) as (own, _):
         try:
             own.act(done := Act(what.value, client, reason))
         except (ClientError, Refused) as error:  # no program sends acts: the operator asked for it
@@ -123,7 +133,7 @@ def shards(
             f"`secureps resume` starts all shards of {run}, also one that has left: drain it "
             f"instead, secureps shards drain {name} {run}"
         )
-    with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
+    with as_coordinator(run, server, kit, insecure, passphrase_fd) as (own, why_silent):
         act = Act(deed.value, name, reason)
         try:
             try:
@@ -138,7 +148,7 @@ def shards(
                 typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")
                 _demand_going(bring(run, name))
                 _say(own, act)
-            typer.echo(follow(own.status, act, Console()))
+            typer.echo(follow(own.status, act, Console(), why_silent))
         except RunOver as over:
             typer.echo(f"{over}: nothing came of it, {name} is as it was", err=True)
             raise typer.Exit(1) from None
@@ -171,16 +181,18 @@ def follow(
     ask: Callable[[], Status],
     act: Act,
     console: Console,
+    why_silent: Callable[[], str] = lambda: "",
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
     """Shows the move that an act began until the move ends; returns its outcome in a line.
 
     Args:
         ask: for the next status; raises PeerError while there is no answer.
+        why_silent: why no answer will come any more, when there was none; empty if one may.
         pause: between two looks, for EVERY seconds.
 
     Raises:
-        OperatorError: the coordinator gave the move up.
+        OperatorError: the coordinator gave the move up, or ended before it told of the end.
         RunOver: the run ended first.
     """
     from secureps.errors import PeerError
@@ -193,6 +205,8 @@ def follow(
             try:
                 status, silent = ask(), False
             except PeerError as error:  # it may be started again, and then goes on
+                if why := why_silent():
+                    raise OperatorError(f"what came of it is not known: {why}") from None
                 if not silent:
                     text = f"no answer: {error}; this goes on asking, Ctrl-C ends it"
                     console.print(text, soft_wrap=True, markup=False, highlight=False)

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError
+from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError, Unreachable
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.run.up.folder import Origin, RunFolder
@@ -44,9 +45,13 @@ class StatusTarget:
     insecure: bool = False
     passphrase_fd: int | None = None
 
-    def why_silent(self) -> str:
-        """Why no answer will come any more; empty if one may, or it is not known."""
-        if self.folder is None or (told := standing(self.folder)) == PLAYED:
+    def why_silent(self, asked: bool = False) -> str:
+        """Why no answer will come any more; empty if one may, or it is not known.
+
+        Args:
+            asked: the coordinator was asked just now, and did not answer.
+        """
+        if self.folder is None or (told := standing(self.folder, asked)) == PLAYED:
             return ""
         return told
 
@@ -97,9 +102,17 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
     with whom.client() as observer:
         if again:
             fitting = show_fitting if console.is_terminal else show
-            watch(observer.status, show_json if as_json else fitting, console, whom.why_silent)
+            why_silent = partial(whom.why_silent, asked=True)
+            watch(observer.status, show_json if as_json else fitting, console, why_silent)
+            return
+        try:
+            status = observer.status()
+        except Unreachable:
+            if whom.folder is None or not (why := whom.why_silent(asked=True)):
+                raise
+            _tell_end(whom.folder, why, as_json, console)
         else:
-            (show_json if as_json else show)(observer.status(), console)
+            (show_json if as_json else show)(status, console)
 
 
 def watch(
@@ -113,7 +126,7 @@ def watch(
 
     Args:
         ask: for the next one; raises PeerError when there is no answer.
-        why_silent: as `StatusTarget.why_silent`.
+        why_silent: why no answer will come any more, when there was none; empty if one may.
         pause: between two, for EVERY seconds.
     """
     last: Status | None = None

@@ -151,7 +151,7 @@ def asks(*answers: Status | Exception) -> Callable[[], Status]:
 def followed(act: Act, *answers: Status | Exception) -> tuple[str, list[str]]:
     """What came of it, and the lines before."""
     out, waited = io.StringIO(), list[float]()
-    told = follow(asks(*answers), act, Console(file=out, width=200), waited.append)
+    told = follow(asks(*answers), act, Console(file=out, width=200), pause=waited.append)
     assert waited == [EVERY] * (len(answers) - 1)
     return told, out.getvalue().splitlines()
 
@@ -222,6 +222,19 @@ def test_a_coordinator_that_is_started_again_is_asked_on() -> None:
     assert told.startswith("shard-1 holds nothing")
     assert lines[0] == "no answer: nobody listens there; this goes on asking, Ctrl-C ends it"
     assert len(lines) == 2
+
+
+def test_a_move_is_not_followed_when_its_run_has_ended() -> None:
+    ask = asks(status(PARTS[0], shard_0=1, shard_1=3), Unreachable("nobody listens there"))
+    told = "what came of it is not known: stopped; secureps resume goes on"
+    with pytest.raises(OperatorError, match=told):
+        follow(
+            ask,
+            DRAIN,
+            Console(file=io.StringIO()),
+            lambda: "stopped; secureps resume goes on",
+            lambda seconds: None,
+        )
 
 
 # --- the command ------------------------------------------------------------------
@@ -312,10 +325,14 @@ def test_of_a_run_of_up(
             return status(shard_9=0)
 
         monkeypatch.setattr(further_shards, "bring", bring)
-        assert run(monkeypatch, "shards", "add", "coordinator", tmp_path) == 1
-        told = capsys.readouterr()
-        assert told.out == "", "nothing is said to be done before the name is found to be good"
-        assert "error: coordinator is no shard's name in any run of up" in told.err
+        for name, why in (
+            ("coordinator", "coordinator is no shard's name in any run of up"),
+            ("../x", "'../x' is no name: 1 to 63 of a-z 0-9"),
+        ):
+            assert run(monkeypatch, "shards", "add", name, tmp_path) == 1
+            told = capsys.readouterr()
+            assert told.out == "", "nothing is said to be done before the name is found to be good"
+            assert f"error: {why}" in told.err
         create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
         assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
         told = capsys.readouterr()

@@ -31,12 +31,13 @@ from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status import EVERY, find, look, watch
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.runs import STOPPED
+from secureps.run.up.runs import REPORTING, STOPPED
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import find_observer, load_public
 from tests.kits.audited import begin, play
 from tests.kits.command import run
 from tests.kits.dashboards import ended_up
+from tests.kits.processes import PLAN
 from tests.kits.roles_kit import (
     CA,
     IDENTITIES,
@@ -184,6 +185,35 @@ def test_a_run_that_is_being_played_is_asked(folder: RunFolder) -> None:
         whom = find(folder.root, None, None, None)
         assert (whom.server, whom.kit, whom.name) == ("127.0.0.1:9", folder.kit, None)
         assert whom.why_silent() == ""
+
+
+def test_a_run_whose_report_is_made_says_so(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its servers have ended by then: that nobody answers is no fault."""
+
+    def away(self: StatusClient, *given: object) -> None:
+        raise Unreachable("nobody listens there")
+
+    monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
+    monkeypatch.setattr(StatusClient, "__init__", lambda self, *given: None)
+    monkeypatch.setattr(StatusClient, "close", lambda self: None)
+    for asked in ("status", "act"):
+        monkeypatch.setattr(StatusClient, asked, away)
+    folder.plan.write_text(PLAN.format(cipher="plain", versions=3))
+    lines = folder.report / "metrics.jsonl"
+    with claimed(folder.root):
+        lines.write_text('{"group": "all", "version": 2}\n')
+        assert run(monkeypatch, "status", folder.root) == 1
+        assert "error: nobody listens there" in capsys.readouterr().err
+        lines.write_text('{"group": "all", "version": 3}\n')
+        assert run(monkeypatch, "status", folder.root) == 0
+        assert capsys.readouterr().out == f"{REPORTING}\n"
+        assert told_of(folder) == f"{REPORTING}\n", "a watch ends"
+        for words in (("act", "pause"), ("shards", "drain", "shard-1")):
+            assert run(monkeypatch, *words, folder.root) == 1
+            told = capsys.readouterr().err
+            assert told.startswith(f"error: {folder.root} has no coordinator any more: {REPORTING}")
 
 
 def test_who_is_asked_is_said_in_one_way(folder: RunFolder, tmp_path: Path) -> None:

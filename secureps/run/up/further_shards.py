@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from secureps.config.sections import read_toml
+from secureps.crypto.identity import check_name
 from secureps.errors import OperatorError, PeerError, UnknownParty
 from secureps.messages.requests import Status
 from secureps.run.status_client import StatusClient
@@ -26,7 +27,13 @@ WITHIN = 60.0
 
 
 def demand_shard(root: Path, name: str) -> None:
-    """UnknownParty if a name is another party's of a run, or means one in every run."""
+    """Refuses a name that no party can have, or that is another party's of the run.
+
+    Raises:
+        Malformed: no party can have it.
+        UnknownParty: another party has it, in this run or in every one.
+    """
+    check_name(name)
     if name in RESERVED:
         raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
     roster = load_public(RunFolder(root.resolve()).kit).roster
@@ -49,7 +56,6 @@ def bring(
         clock: seconds.
 
     Raises:
-        KitError: the name is none of a party.
         OperatorError: the shard does not come, or the disk refuses.
     """
     folder = RunFolder(root.resolve())

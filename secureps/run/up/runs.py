@@ -31,6 +31,7 @@ STOPPED = "stopped; secureps resume goes on"
 UNREPORTED = "all versions are made, the report is not: secureps resume writes it"
 FAILED = "failed: {}; secureps resume tries again"
 PLAYED = "is being played"
+REPORTING = "all versions are made and its servers have ended; its report is still being made"
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,14 @@ def _run(folder: RunFolder) -> Run | None:
     )
 
 
-def standing(folder: RunFolder) -> str:
-    """The state of a run in words: why it is over, that it is played, or why it broke off."""
-    return _standing(folder, _summary(folder), lambda: _all_made(folder))
+def standing(folder: RunFolder, asked: bool = False) -> str:
+    """The state of a run in words: why it is over, that it is played, or why it broke off.
+
+    Args:
+        asked: the run's coordinator was asked just now, and did not answer.
+    """
+    told = _standing(folder, _summary(folder), lambda: _all_made(folder))
+    return REPORTING if told == PLAYED and asked and _all_made(folder) else told
 
 
 def _standing(folder: RunFolder, summary: dict[str, Any], all_made: Callable[[], bool]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from secureps.config.sections import read_toml
-from secureps.errors import KitError, OperatorError, SecurepsError, UnknownParty, Unreachable
+from secureps.errors import Malformed, OperatorError, SecurepsError, UnknownParty, Unreachable
 from secureps.messages.requests import Status
 from secureps.messages.run import ShardAddress
 from secureps.run.up import further_shards
@@ -145,5 +145,5 @@ def test_a_name_of_another_party_or_of_none_is_refused(
     for name in ("coordinator", "standby", "observer"):
         with pytest.raises(UnknownParty, match=f"{name} is no shard's name in any run of up"):
             demand_shard(folder.root, name)
-    with pytest.raises(KitError):
-        bring(folder.root, "a/b")
+    with pytest.raises(Malformed, match=r"'\.\./b' is no name: 1 to 63 of a-z 0-9"):
+        demand_shard(folder.root, "../b")
