@@ -545,8 +545,8 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
     monkeypatch.setattr(waves, "LOOK", 0.05)
     plan = write_plan(tmp_path)
     text = plan.read_text().replace("quorum = 3", "quorum = 2")
-    text = text.replace("shards = 2", "shards = 2\nlease = 3.0")
-    plan.write_text(text.replace("deadline = 600.0", "deadline = 6.0"))
+    text = text.replace("shards = 2", "shards = 2\nlease = 5.0")
+    plan.write_text(text.replace("deadline = 600.0", "deadline = 12.0"))
     grid = LocalGrid.simulated(make_app(), CLIENTS)
 
     def leaves(number: int, arrays: ArrayRecord) -> None:
