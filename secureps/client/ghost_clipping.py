@@ -196,7 +196,7 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
 
 
 def few(places: int, rows: int, columns: int, words: bool = False) -> bool:
-    """Whether the norms of a matrix used at so many places cost less than its gradients.
+    """Tells whether a matrix used at `places` places has norms that cost less than its gradients.
 
     Args:
         words: left rows are single ones, which cost a comparison and no product.
@@ -474,7 +474,7 @@ def clipped_sum(
 
 
 def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
-    """How many values of gradients are made for one record, and not cut into slices.
+    """Counts the values of gradients that one record needs at once, without slices.
 
     Args:
         loss: of one record; its graph is used up.

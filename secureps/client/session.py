@@ -147,7 +147,7 @@ class Session:
 
     @property
     def outcomes(self) -> Mapping[str, str]:
-        """What became of updates so far, by the names that `push` returned.
+        """The fate of each update so far, by the name that `push` returned.
 
         "included" in a version, "durable" once a checkpoint has that version; or "dropped" or
         "lost", and the log says why.
@@ -458,7 +458,7 @@ class Left(BaseException):
 
 
 class Exchange(Meter):
-    """Where the client's worker thread and the caller's thread wait for each other.
+    """Hands models and updates between the client's worker thread and the caller's thread.
 
     As the client's meter it hears which records are durable.
     """

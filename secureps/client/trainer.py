@@ -189,7 +189,7 @@ class FitResult:
     steps: int = 0
 
     def copied(self) -> FitResult:
-        """The same, in arrays that nobody else changes; tensors on a device stay there."""
+        """Copies the arrays, so that the trainer cannot change them; device tensors stay shared."""
         given = self.parameters.items()
         own = {name: a.copy() if isinstance(a, np.ndarray) else a for name, a in given}
         return replace(self, parameters=own)

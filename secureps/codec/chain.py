@@ -152,7 +152,7 @@ class Chain:
 
 
 def sent(values: int, one_in: int) -> int:
-    """How many of so many values are sent: ceil(values / one_in)."""
+    """Counts the values that are sent of `values`: ceil(values / one_in)."""
     return -(-values // one_in)
 
 
@@ -187,7 +187,7 @@ def draw_places(values: int, one_in: int, words: NDArray[np.uint32]) -> NDArray[
 
 
 def sign_words(values: int) -> int:
-    """How many words of 32 bits the signs of so many values take."""
+    """Counts the words of 32 bits that the signs of `values` values take."""
     return -(-values // 32)
 
 

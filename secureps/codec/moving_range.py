@@ -27,7 +27,7 @@ from secureps.errors import Malformed, PlanRefused
 LEAST = 2.0**-20
 """The least scale: such short updates no longer move the model."""
 MOST = 4.0
-"""How many times the expected length can be told of an update."""
+"""The longest length that an update can state, in units of the expected one."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class SupportSection(Table):
 
 
 class RotateSection(Table):
-    """What is sent goes through a randomised Hadamard transform (`codec.chain`)."""
+    """Rotates the values that are sent by a randomised Hadamard transform (`codec.chain`)."""
 
     name: Literal["rotate"]
 

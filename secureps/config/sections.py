@@ -31,7 +31,7 @@ class Section(BaseModel):
     @classmethod
     def key_names(cls) -> list[str]:
         """The keys that this section alone has, then those that it shares with others."""
-        own = [key for key in cls.__annotations__ if key in cls.model_fields]
+        own = [key for key in vars(cls).get("__annotations__", {}) if key in cls.model_fields]
         return [*own, *(key for key in cls.model_fields if key not in own)]
 
 

@@ -175,7 +175,7 @@ _LIMB = _f64(1 << 64)
 def open_narrow(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """As `crypto.rlwe_kernels.open_narrow`."""
+    """Opens sums of a ring with one word, with the bits of `crypto.rlwe_kernels.open_narrow`."""
     first, second = _without_key(words, a, key, ring)
     low, high = ring.primes[0, 0], ring.primes[1, 0]
     inverse, inverse2 = ring.garner[0]
@@ -200,7 +200,7 @@ def open_narrow(
 def open_wide(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """As `crypto.rlwe_kernels.open_wide`."""
+    """Opens sums of a ring with several words, with the bits of `crypto.rlwe_kernels.open_wide`."""
     total, sound = 0.0, True
     for residues, element in zip(np.stack(_without_key(words, a, key, ring), 1), out):
         squares, whole = decode_wide(residues, ring, scale, element)

@@ -104,7 +104,7 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """Whether the app, or one of its functions, is wrapped in a mod."""
+        """True if a mod wraps the app or one of its functions."""
         return next(_mods(self.client), None) is not None
 
 

@@ -280,9 +280,9 @@ def _newer(tx: Transaction, event: Register) -> Iterator[str]:
                 f"{at.group}, and {event.party} has committed {at.version}"
             )
     if (event.epoch, not event.coming) > (known, coming is None):
-        begun = "" if coming is None else " which is not in force,"
+        begun = "" if coming is None else " (not in force)"
         yield (
-            f"the coordinator's journal ends at placement {known} of the blocks,{begun} "
+            f"the coordinator's journal ends at placement {known}{begun} of the blocks, "
             f"and {event.party} goes by placement {event.epoch}"
         )
     for held in event.held:

@@ -20,7 +20,7 @@ from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.machine import WORKER, Answer, Step, Unwatched
+from secureps.roles.machine import WORKER, Answer, Halt, Step, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
 from tests.kits.streams import ASYNC
 
@@ -288,6 +288,20 @@ def test_nothing_moves_while_a_version_is_in_the_making() -> None:
     while at.federation.coming is None:
         at.pump(1)
     assert (at.group().making, at.group().version) == (None, 1)
+
+
+@pytest.mark.parametrize(("coming", "ends"), [(True, False), (False, True)])
+def test_a_journal_that_does_not_know_that_a_move_is_over_is_refused(
+    coming: bool, ends: bool
+) -> None:
+    """The shards that gave blocks have deleted them: this copy of the journal is an older one."""
+    at = world()
+    say(at, ADD)
+    told = Register(FIRST, f"{FIRST}:1", 1.0, 0, at.run, epoch=2, coming=coming)
+    halts = [each for each in at.give(FIRST, told).effects if isinstance(each, Halt)]
+    assert bool(halts) is ends
+    for halt in halts:
+        assert "ends at placement 2 (not in force) of the blocks, and " in halt.reason
 
 
 def test_what_another_shard_says_ends_no_move() -> None:
