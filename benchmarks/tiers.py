@@ -36,13 +36,13 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import GetBlock
+from secureps.messages.requests import GetBlock, Prepared
 from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.shard_records import StateCommitted
 from secureps.policy.plan import Plan
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import MakeState, StateReady
+from secureps.roles.shard.tasks import MakeState
 from secureps.service.malloc import keep_pieces
 from secureps.service.process import Party, link_of
 from secureps.service.shard.noise import ShardNoise
@@ -111,7 +111,8 @@ class Founded:
         worker = ShardWorker(SHARD, state, spool, folders, noise)
         for group in self.groups:
             done = worker.work(MakeState(group, None))
-            assert isinstance(done, StateReady), done
+            assert done is not None
+            assert isinstance(done.made, Prepared)
             for record in (done.made, StateCommitted(group, 0, 0)):
                 state.apply(record)
                 self.records.append(record)

@@ -97,20 +97,17 @@ from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.machine import Leave, Prune, Sweep, Task
+from secureps.roles.machine import Done, Leave, Prune, Sweep, Task
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     DECLINES,
     NO_EXAMPLES,
     Aim,
-    BlockSealed,
     Contribute,
     Contributed,
     Evaluate,
-    Judged,
     Offer,
     Reseal,
-    Resting,
     SealOn,
     Unsent,
     block_key,
@@ -313,7 +310,7 @@ class ClientWorker(Worker):
     def fetch(self, key: str) -> memoryview:
         return self._outbox.read(key, self._buffers)
 
-    def work(self, task: Task) -> BlockSealed | Contributed | Judged | Leave | Resting | None:
+    def work(self, task: Task) -> Done | Contributed | Leave | None:
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
@@ -323,13 +320,13 @@ class ClientWorker(Worker):
                 pinned = self._machine.pinned
                 if excess := self._sealer.excess(pinned, self._site.name, task):
                     return Leave(excess)
-                if (resting := self._rest(task)) is not None:
-                    return resting
+                if seconds := self._rest(task):
+                    return Contributed((), (), again=task.aims, rest=seconds)
                 self._sealing, self._aims = self._contribute(task), task.aims
                 self._left, self._between = time.perf_counter(), 0.0
-                return self._seal_next()
+                return self._seal_next(task)
             case SealOn():
-                return self._seal_next()
+                return self._seal_next(task)
             case Evaluate():
                 return self._evaluate(task)
             case Reseal():
@@ -389,7 +386,7 @@ class ClientWorker(Worker):
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
         return Contributed(tuple(made), figures, unsent, told, self._sealer.standing(pinned))
 
-    def _seal_next(self) -> BlockSealed | Contributed:
+    def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed:
         """Seals one block of a contribution, or all the rest if no block may leave alone.
 
         After an error all aims are sealed anew, because blocks may have left: a key seals each
@@ -405,18 +402,17 @@ class ClientWorker(Worker):
             done: Contributed = end.value
             return done
         self._sealing, self._left = sealing, time.perf_counter()
-        return BlockSealed(block)
+        return Done(task, block)
 
-    def _rest(self, task: Contribute) -> Resting | None:
-        """Rests if the site lets no training begin now; one that is done already needs no leave."""
+    def _rest(self, task: Contribute) -> float:
+        """Seconds until the site lets a training begin; one that is done already needs no leave."""
         pinned, ledger, early = self._machine.pinned, self._site.ledger, self._early
         if ledger.updates_per_hour is None:
-            return None
+            return 0.0
         if early is not None and self._labels(early[0]) == self._labels(task):
-            return None
+            return 0.0
         self._sealer.afford(pinned, self._site.name, task)  # else it leaves instead of resting
-        seconds = ledger.begin(pinned.run.id)
-        return Resting(seconds, task.aims) if seconds else None
+        return ledger.begin(pinned.run.id)
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         """Trains, unless that was done before; returns the model, and the seconds it took."""
@@ -625,7 +621,7 @@ class ClientWorker(Worker):
 
     # --- evaluating ---------------------------------------------------------------
 
-    def _evaluate(self, task: Evaluate) -> Contributed | Judged:
+    def _evaluate(self, task: Evaluate) -> Contributed | Done:
         """Judges the pulled model on held-out records; seals the metrics, or signs them."""
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
@@ -644,7 +640,7 @@ class ClientWorker(Worker):
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
                 return Contributed((), (), (Unsent(task.aim, DECLINES),))
-            return Judged(Decline(site.name, EVALUATION, task.model[0].version, DECLINES))
+            return Done(task, Decline(site.name, EVALUATION, task.model[0].version, DECLINES))
         if task.aim is None:
             message = Evaluated(
                 run=pinned.run.id,
@@ -655,7 +651,7 @@ class ClientWorker(Worker):
                 examples=judgement.examples,
             )
             signature = site.identity.sign(*evaluated_bytes(message))
-            return Judged(dataclasses.replace(message, signature=signature))
+            return Done(task, dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
             counted = self._count(aim, judgement.examples)

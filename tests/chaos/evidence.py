@@ -20,7 +20,7 @@ from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.requests import PutBlock
 from secureps.messages.submission import OPENED, UPDATE, Cohort, SubmissionId, cohort_digest
-from secureps.roles.machine import Effect, Machine, Step
+from secureps.roles.machine import Done, Effect, Machine, Step, WorkFailed
 from secureps.service.shard.worker import ShardWorker
 from tests.kits.sealed_blocks import looked_at
 
@@ -153,7 +153,9 @@ class Evidence:
         handle, resume, troubled = machine.handle, machine.resume, machine.troubled
 
         def handled(now: float, sender: str, event: Any) -> Step:
-            self.kinds[f"{role} hears {type(event).__name__}"] += 1
+            end = {Done: "task", WorkFailed: "error"}.get(type(event))
+            inner = f" {type(getattr(event, end)).__name__}" if end is not None else ""
+            self.kinds[f"{role} hears {type(event).__name__}{inner}"] += 1
             return counted(handle(now, sender, event))
 
         def resumed(now: float) -> Step:

@@ -197,7 +197,7 @@ def test_a_data_holder_acts_on_its_client_and_the_others_go_on(faults: str) -> N
     assert outcome.ended.startswith(said)
     assert end in outcome.ends["client-01"]
     assert outcome.kinds[
-        "client hears Leave" if faults.startswith("stops") else "client hears Acted"
+        "client hears Leave" if faults.startswith("stops") else "client hears OwnAct"
     ]
 
 

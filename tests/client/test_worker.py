@@ -29,12 +29,12 @@ from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.tensor_kinds import Kind
+from secureps.roles.machine import Done
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     NO_EXAMPLES,
     Aim,
-    BlockSealed,
     Contribute,
     Contributed,
     SealOn,
@@ -306,7 +306,7 @@ def test_what_is_done_between_two_blocks_is_no_encryption(
     drafts_by_rote(own, monkeypatch, seal)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     task: Contribute | SealOn = Contribute((), (), (Aim("all", 0, 3),))
-    while isinstance(done := own.work(task), BlockSealed):
+    while isinstance(done := own.work(task), Done):
         clock[0] += 10.0
         task = SealOn()
     assert isinstance(done, Contributed)

@@ -27,14 +27,13 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
-from secureps.messages.requests import AskStatus, Decline, Noted, Status
+from secureps.messages.requests import AskStatus, Decline, Noted, Prepared, Status
 from secureps.policy.checks.evaluation import Said, evaluated_versions, from_vector, to_vector
 from secureps.policy.plan import Plan
 from secureps.policy.spending import spent
 from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
 from secureps.roles.member.terms import Terms
-from secureps.roles.shard.tasks import StateReady
 from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
@@ -148,10 +147,9 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
 
     make = ShardWorker._ready
 
-    def lies(worker: ShardWorker, *given: Any) -> StateReady:
+    def lies(worker: ShardWorker, *given: Any) -> Prepared:
         ready = make(worker, *given)
-        mean = tuple(value + 1e-6 for value in ready.made.mean)
-        return replace(ready, made=replace(ready.made, mean=mean))
+        return replace(ready, mean=tuple(value + 1e-6 for value in ready.mean))
 
     monkeypatch.setattr(ShardWorker, "_ready", lies)
     with pytest.raises(Refused, match="its metrics are not those of the block that it made"):

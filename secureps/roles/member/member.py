@@ -58,6 +58,7 @@ from secureps.roles.machine import (
     Answered,
     Call,
     DiskReports,
+    Done,
     Effect,
     Event,
     Failed,
@@ -77,7 +78,6 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.member import tasks
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.leaving import Departure
@@ -91,7 +91,7 @@ from secureps.roles.member.schedule import (
     Timing,
 )
 from secureps.roles.member.settings import STATE_GONE, MemberSettings
-from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, SealOn
 from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned, founded
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
@@ -350,18 +350,13 @@ class Member:
             case Leave(reason) if sender == WORKER:
                 if self._departure.halt is None:
                     self._leave(step, Halt(reason))
-            case tasks.Resting() if sender == WORKER:
-                self._working = False
-                for aim in event.aims:  # it may be back before anybody asks anew
-                    self._invites.again(aim.group)
-                self._departure.rest(step, now, event.seconds, self._settings.terms.rest)
-            case tasks.Acted(act) if sender == WORKER:
-                self._act(step, act)
-            case tasks.BlockSealed(header) if sender == WORKER:
+            case OwnAct() if sender == WORKER:
+                self._act(step, event)
+            case Done(_, BlockHeader() as header) if sender == WORKER:
                 self._block_sealed(now, step, header)
             case Contributed() if sender == WORKER:
                 self._contributed(now, step, event)
-            case Judged(message) if sender == WORKER:
+            case Done(_, Evaluated() | requests.Decline() as message) if sender == WORKER:
                 self._working = False
                 step.tell(message)
                 if isinstance(message, Evaluated):
@@ -569,9 +564,12 @@ class Member:
         self._working = False
         if event.again:
             groups = {aim.group for aim in event.again}
-            self._out.abandon(groups)
-            for group in groups:
+            for group in groups:  # it may be back from a rest before anybody asks anew
                 self._invites.again(group)
+            if event.rest:
+                self._departure.rest(step, now, event.rest, self._settings.terms.rest)
+            else:
+                self._out.abandon(groups)
             return
         self._timing.done(now)
         for update in event.updates:

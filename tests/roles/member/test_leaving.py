@@ -8,7 +8,6 @@ from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.messages.requests import Noted, Retire
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Step
 from secureps.roles.member.leaving import LEFT, PAUSED, Departure
-from secureps.roles.member.tasks import Acted
 from tests.kits.member_kit import Client
 
 
@@ -87,7 +86,7 @@ def test_who_leaves_after_a_pause_ends_when_the_coordinator_knows_that_it_left()
     client = Client()
     client.joined()
     paused, left = (
-        client.give(WORKER, Acted(OwnAct(number, what))).effects[-1]
+        client.give(WORKER, OwnAct(number, what)).effects[-1]
         for number, what in enumerate(("pause", "leave"), 1)
     )
     assert isinstance(paused, Call)

@@ -27,6 +27,7 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Done,
     Failed,
     Prune,
     Say,
@@ -36,7 +37,7 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.member.settings import MemberSettings
-from secureps.roles.member.tasks import Aim, BlockSealed, Contributed, Offer, Reseal, SealOn
+from secureps.roles.member.tasks import Aim, Contributed, Offer, Reseal, SealOn
 from secureps.roles.member.terms import Terms
 from tests.kits.member_kit import Client, halts, leaves, puts, said
 from tests.kits.roles_kit import (
@@ -229,7 +230,7 @@ def sealing(sequence: int = 0) -> tuple[Client, Sealed, list[Step]]:
     client.invite(0)
     client.pull(0)
     update = client.sealed(0, sequence)
-    return client, update, [client.give(WORKER, BlockSealed(h)) for h in update.headers[:2]]
+    return client, update, [client.give(WORKER, Done(SealOn(), h)) for h in update.headers[:2]]
 
 
 def test_a_block_leaves_when_it_is_sealed_and_the_receipt_after_all() -> None:
@@ -271,7 +272,7 @@ def test_what_is_refused_before_all_is_sealed_is_dropped_when_it_is(error: Secur
     client, update, _ = sealing()
     for header in update.headers[:2]:
         assert client.give("shard-a", Failed(requests.PutBlock(header), error)) == Step()
-    step = client.give(WORKER, BlockSealed(update.headers[2]))
+    step = client.give(WORKER, Done(SealOn(), update.headers[2]))
     assert puts(step) == []
     step = client.contributed(update)
     sealed = member_records.Sealed(update.receipt, update.headers)

@@ -15,11 +15,11 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
-from secureps.roles.machine import WORKER, Answer, Call, Prune, Say, Step, Work
+from secureps.roles.machine import WORKER, Answer, Call, Done, Prune, Say, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.noise_copies import AGAIN, NoiseCopies
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn, SumCohort
+from secureps.roles.shard.tasks import DrawNoise, SumCohort
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
 from tests.kits.shard_kit import Desk
 
@@ -82,7 +82,7 @@ def says(
 
 def drawn(made: NoiseCopies, cohort: Cohort, blocks: tuple[int, ...]) -> tuple[Step, Hold | None]:
     step = Step()
-    return step, made.drawn(step, NoiseDrawn(cohort, blocks))
+    return step, made.drawn(step, DrawNoise(cohort, blocks))
 
 
 def test_where_there_is_none_nobody_asks() -> None:
@@ -316,5 +316,5 @@ def test_an_order_that_waited_is_forgotten_once_another_coordinator_rules(ruler:
     desk.put_all(tuple(member.id for member in cohort.members))
     assert works(desk.order(desk.hold(cohort))) == [DrawNoise(cohort, MINE)]
     desk.order(Discard(ruler, ()))
-    begun = works(desk.give(WORKER, NoiseDrawn(cohort, MINE)))
+    begun = works(desk.give(WORKER, Done(DrawNoise(cohort, MINE))))
     assert [type(task) for task in begun] == ([SumCohort] if ruler == 1 else [])
