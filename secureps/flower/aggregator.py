@@ -320,8 +320,9 @@ class Aggregator:
             # To wait until holders have checked a cohort would cost every round another wave where
             # they are nodes; in a simulation, a round trip during which all wait.
             looks = bool(self.address) and not self.simulated
-            founding = assemble.Founding(self.plan, self._initial, os.urandom(32), looks)
-            return assemble.make_coordinator(self.kit, founding, checkpoints, stores, around)
+            founding = (self.plan, self._initial, os.urandom(32), looks)
+            run = assemble.pinned_run(self.kit, *founding)
+            return assemble.make_coordinator(run, checkpoints, stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
         settings = assemble.ShardSettings(address, self._seed(stores.folder), checkpoints)
         return assemble.make_shard(self.kit, settings, stores, around)

@@ -39,43 +39,29 @@ from secureps.store.journal import FollowedJournal
 from secureps.store.keyring import PublicKit
 
 
-@dataclass(frozen=True)
-class Founding:
-    """The settings from which a coordinator founds a run; `initial` is the plan's file's schema.
-
-    `examined`, `elsewhere`: as in `PinnedRun`.
-    """
-
-    plan: Plan
-    initial: Schema | None
-    nonce: bytes
-    examined: bool = True
-    elsewhere: bool = False
+def pinned_run(
+    kit: PublicKit,
+    plan: Plan,
+    initial: Schema | None,
+    nonce: bytes,
+    examined: bool = True,
+    elsewhere: bool = False,
+) -> PinnedRun:
+    """What a coordinator with this kit founds a run on; the arguments as in `PinnedRun`."""
+    keys = tuple(kit.holder_keys.values())
+    return PinnedRun(plan, kit.roster, initial, nonce, keys, examined, elsewhere)
 
 
 def make_coordinator(
-    kit: PublicKit, founding: Founding, checkpoints: Path, stores: Stores, around: Environment
+    run: PinnedRun, checkpoints: Path, stores: Stores, around: Environment
 ) -> Executor:
     """Makes a coordinator; PlanRefused if a rule of the user's cannot be imported or made."""
-    machine = _coordinator(kit, founding)
+    run.plan.make_rules()
+    machine = Coordinator(run)
     worker = CoordinatorWorker(machine, checkpoints)
     if isinstance(stores.journal, FollowedJournal):
         return Lead(machine, stores.journal, around, worker)
     return Executor(COORDINATOR, machine, stores.journal, around, worker)
-
-
-def _coordinator(kit: PublicKit, founding: Founding) -> Coordinator:
-    founding.plan.make_rules()
-    pinned_run = PinnedRun(
-        founding.plan,
-        kit.roster,
-        founding.initial,
-        founding.nonce,
-        tuple(kit.holder_keys.values()),
-        founding.examined,
-        founding.elsewhere,
-    )
-    return Coordinator(pinned_run)
 
 
 def make_standby(
@@ -85,8 +71,9 @@ def make_standby(
     journal = stores.journal
     assert isinstance(journal, FollowedJournal)
     machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
-    copy, parts = _coordinator(kit, Founding(plan, None, b"")), CopyParts(stores.folder)
-    worker = StandbyWorker(journal, copy, parts)
+    plan.make_rules()
+    copy = Coordinator(pinned_run(kit, plan, None, b""))
+    worker = StandbyWorker(journal, copy, CopyParts(stores.folder))
     executor = Executor(COORDINATOR, machine, journal, around, worker)
     worker.hear = lambda record: executor.later(partial(executor.hear, record))
     return executor

@@ -279,7 +279,7 @@ def _lead(serving: Serving) -> bool:
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)
     other = bool(serving.addresses)
-    founding = assemble.Founding(plan, initial_schema(plan), os.urandom(32), elsewhere=other)
+    founding = (plan, initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     try:
         with settled(serving.state, serving.section.listen) as listen:
@@ -288,7 +288,8 @@ def _lead(serving: Serving) -> bool:
                 serving = replace(serving, kit=kit)
                 begun = _has_run(serving.state)  # then the key holders go on that there were
                 keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
-                make = partial(assemble.make_coordinator, kit, founding, checkpoints)
+                run = assemble.pinned_run(kit, *founding, elsewhere=other)
+                make = partial(assemble.make_coordinator, run, checkpoints)
                 party = _party(serving)
                 if _run(serving, party, make, CoordinatorServer, listen).reason != ALONE:
                     return False

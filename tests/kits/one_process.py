@@ -21,12 +21,12 @@ from secureps.messages.requests import AskStatus, Status
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.policy.plan import Plan
 from secureps.run.assemble import (
-    Founding,
     HolderSecrets,
     ShardSettings,
     make_coordinator,
     make_holder,
     make_shard,
+    pinned_run,
 )
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
@@ -172,8 +172,8 @@ class OneProcess:
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         public, checkpoints = self.kit.public, self.folder / "checkpoints"
         if name == COORDINATOR:
-            founding = Founding(self.plan, None, payload_digest(b"nonce"))
-            return make_coordinator(public, founding, checkpoints, stores, around)
+            run = pinned_run(public, self.plan, None, payload_digest(b"nonce"))
+            return make_coordinator(run, checkpoints, stores, around)
         if name in self.shards:
             address = ShardAddress(name, self.addresses[name], 1.0)
             return make_shard(public, ShardSettings(address, SEED, checkpoints), stores, around)

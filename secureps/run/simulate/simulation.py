@@ -304,10 +304,9 @@ class Simulation:
             nonce = payload_digest(name.encode())
             if name in self._seeds:
                 nonce = self._seeds[name].derive("nonce").words(8).tobytes()
-            founding = assemble.Founding(
-                self.plan, self._initial, nonce, elsewhere=self._conditions.standby
-            )
-            return assemble.make_coordinator(public, founding, self.checkpoints, stores, around)
+            founding = (self.plan, self._initial, nonce)
+            run = assemble.pinned_run(public, *founding, elsewhere=self._conditions.standby)
+            return assemble.make_coordinator(run, self.checkpoints, stores, around)
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)
             seed = self._seeds.get(name, self._cast.seed)
