@@ -53,6 +53,7 @@ from secureps.service.kit_watch import KitWatch
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import keep_whole
 from secureps.service.process import authenticator, link_of, settled
+from secureps.service.shard.tiers import ShardFolders
 from secureps.store import durability
 from secureps.store.atomic_file import own
 from secureps.store.journal import DatedJournal, SqliteJournal
@@ -324,8 +325,9 @@ class Aggregator:
             run = assemble.pinned_run(self.kit, *founding)
             return assemble.make_coordinator(run, checkpoints, stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
-        settings = assemble.ShardSettings(address, self._seed(stores.folder), checkpoints)
-        return assemble.make_shard(self.kit, settings, stores, around)
+        folders = ShardFolders(stores.folder / "states", checkpoints)
+        seed = self._seed(stores.folder)
+        return assemble.make_shard(self.kit, address, seed, folders, stores, around)
 
     def _seed(self, state: Path) -> Seed:
         unsafe = self._unsafe_seed

@@ -87,7 +87,6 @@ from secureps.roles.member.schedule import (
     GATHER_SECONDS,
     Desk,
     Invitations,
-    LeaseRenewal,
     Timing,
 )
 from secureps.roles.member.settings import STATE_GONE, MemberSettings
@@ -188,7 +187,9 @@ class Member:
         self._first_due: float | None = None
         self._gathers_until: float | None = None
         """When it waits no more for further invitations, after the first was due."""
-        self._lease = LeaseRenewal()
+        self._lease_at: float | None = None
+        """When its lease is renewed next; None before the run is known."""
+        self._beating = False
         self._disk = DiskReports(settings.name)
 
     def apply(self, at: float, record: Record) -> None:
@@ -303,7 +304,7 @@ class Member:
         return self._settings.joins(self._pinned, self._groups)
 
     def wake(self) -> float | None:
-        times = (self._lease.at, self._gathers_until, self._departure.until)
+        times = (self._lease_at, self._gathers_until, self._departure.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
@@ -312,6 +313,13 @@ class Member:
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
         raise Malformed("nobody dials a client")
+
+    def _renew_lease(self, now: float, step: Step) -> None:
+        """Sends one heartbeat at a time: while the coordinator is away they do not pile up."""
+        self._lease_at = now + self._plan.section.lease / 3
+        if not self._beating:
+            self._beating = True
+            step.tell(requests.Heartbeat(self._settings.name))
 
     def troubled(self, reason: str) -> list[Effect]:
         """Tells the coordinator what is wrong; where on the disk only its own log says."""
@@ -323,8 +331,8 @@ class Member:
             case Tick():
                 if self._departure.comes_back(now):
                     step.effects += self._greet().effects
-                if self._gathers_until is None or self._lease.due(now):
-                    self._lease.beats(now, self._plan.section.lease, self._settings.name, step)
+                if self._gathers_until is None or self._lease_at is None or now >= self._lease_at:
+                    self._renew_lease(now, step)
             case WatchLost():
                 self._watching = False
                 return self._greet() if self._departure.lost() else Step()
@@ -610,7 +618,7 @@ class Member:
                     if transfer is not None and receipt.purpose != FOUNDING:
                         step.tell(transfer.report(now, receipt))
             case requests.Heartbeat():
-                self._lease.beating = False
+                self._beating = False
             case requests.Trouble():
                 step.effects += self._disk.heard(request)
             case requests.Submit(receipt):
@@ -652,7 +660,7 @@ class Member:
         if self._watching:
             return
         self._watching = True
-        self._lease.at = now + self._plan.section.lease / 3
+        self._lease_at = now + self._plan.section.lease / 3
         self._follow(step, reply)
         step.effects.append(Watch())
 
@@ -682,7 +690,7 @@ class Member:
             case requests.Submit(receipt):
                 self._refused(step, receipt.id, error, submitted=True)
             case requests.Heartbeat():
-                self._lease.beating = False
+                self._beating = False
             case Evaluated(version=version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
             case _ if not isinstance(request, _IDLE):
