@@ -107,7 +107,8 @@ class Founded:
         state = ShardState(SHARD)
         state.apply(self.records[0])
         folders = ShardFolders(folder / "state" / "states", folder / "state" / "checkpoints")
-        spool, noise = DiskSpool(folder / "state" / "spool"), ShardNoise(UnsafeSeed(1), {})
+        spool = DiskSpool(folder / "state" / "spool")
+        noise = ShardNoise(SHARD, state, spool, UnsafeSeed(1), {})
         worker = ShardWorker(SHARD, state, spool, folders, noise)
         for group in self.groups:
             done = worker.work(MakeState(group, None))

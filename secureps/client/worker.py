@@ -109,7 +109,6 @@ from secureps.roles.member.tasks import (
     Offer,
     Reseal,
     SealOn,
-    Unsent,
     block_key,
 )
 from secureps.service.environment import Worker
@@ -361,7 +360,7 @@ class ClientWorker(Worker):
         staying = self._load_staying(task)
         result, training = self._train(task, staying)
         if not result.examples and not by_public_number(pinned.plan.section):
-            return Contributed((), (), tuple(Unsent(aim, NO_EXAMPLES) for aim in task.aims))
+            return Contributed((), (), dict.fromkeys(task.aims, NO_EXAMPLES))
         trained, made = time.perf_counter(), list[Sealed]()
         with self._sealer.all_or_none() as put:
             try:
@@ -507,11 +506,11 @@ class ClientWorker(Worker):
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         return (*labels, _content(task))
 
-    def _find_repeats(self, task: Contribute) -> tuple[Unsent, ...]:
+    def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
         """Returns all aims, if each of them had this model before, under another version."""
-        rows = [(aim, self._row(aim, b"", task, None)) for aim in task.aims]
-        said = [(aim, self._site.ledger.repeats(row)) for aim, row in rows]
-        return tuple(Unsent(*each) for each in said) if all(why for _, why in said) else ()
+        rows = {aim: self._row(aim, b"", task, None) for aim in task.aims}
+        said = {aim: self._site.ledger.repeats(row) for aim, row in rows.items()}
+        return said if all(said.values()) else {}
 
     def _row(
         self, aim: Aim, update: bytes, task: Contribute | Evaluate, spends: Fact | None
@@ -582,7 +581,7 @@ class ClientWorker(Worker):
         rest = leave_rest if plan.group(aim.group).feedback else None
         return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, rest)
 
-    def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Unsent, ...]]:
+    def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], dict[Aim, str]]:
         """Records updates in the ledger before anything of them leaves; separates those that may.
 
         The ledger has one update for each place: an update that came out differently, because this
@@ -591,7 +590,7 @@ class ClientWorker(Worker):
         said = self._sealer.release(self._machine.pinned, [each.row for each in drafts])
         both = list(zip(drafts, said, strict=True))
         leave = [each for each, objection in both if not objection]
-        return leave, tuple(Unsent(each.aim, objection) for each, objection in both if objection)
+        return leave, {each.aim: objection for each, objection in both if objection}
 
     def _seal(self, made: _Draft) -> Sealing[Sealed]:
         with self._sealer.all_or_none() as put:
@@ -628,7 +627,7 @@ class ClientWorker(Worker):
         assert section is not None
         own = None if task.aim is None else self._row(task.aim, b"", task, None)
         if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
-            return Contributed((), (), (Unsent(task.aim, said),))
+            return Contributed((), (), {task.aim: said})
         try:
             if excess := self._sealer.excess(pinned, site.name, task):
                 raise BudgetSpent(excess)
@@ -639,7 +638,7 @@ class ClientWorker(Worker):
         except (ConfigError, PlanRefused, ScriptFailed) as error:  # the run is about training
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
-                return Contributed((), (), (Unsent(task.aim, DECLINES),))
+                return Contributed((), (), {task.aim: DECLINES})
             return Done(task, Decline(site.name, EVALUATION, task.model[0].version, DECLINES))
         if task.aim is None:
             message = Evaluated(

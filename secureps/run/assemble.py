@@ -94,7 +94,7 @@ def make_shard(
         adding: virtual seconds that it takes to add up so many blocks of updates.
     """
     machine = Shard(address, kit.roster, not seed.private, limit)
-    noise = ShardNoise(seed, kit.holder_keys)
+    noise = ShardNoise(address.name, machine.state, stores.spool, seed, kit.holder_keys)
     worker = ShardWorker(address.name, machine.state, stores.spool, folders, noise, limit)
     worker.adding = adding
     return Executor(address.name, machine, stores.journal, around, worker)

@@ -192,7 +192,7 @@ def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
     monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
     made = whole(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
     assert made.updates == ()
-    assert [each.reason for each in made.unsent] == [NO_EXAMPLES]
+    assert list(made.unsent.values()) == [NO_EXAMPLES]
 
 
 def test_what_has_no_privacy_is_on_record_before_any_of_it_is_sealed(

@@ -18,13 +18,16 @@ from secureps.client.worker import ClientWorker, trained_update
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher
+from secureps.messages.records import RunPinned
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import Aim
 from secureps.roles.shard.shard import Shard
+from secureps.roles.shard.state import ShardState
 from secureps.run.export import newest_model
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.spool import MemorySpool
 from tests.kits.cipher_kit import PLACE
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.privacy_kit import (
@@ -38,7 +41,15 @@ from tests.kits.privacy_kit import (
     private_plan,
     scales,
 )
-from tests.kits.roles_kit import SCHEMA, make_cohort, make_plan
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    SCHEMA,
+    SHARDS,
+    make_cohort,
+    make_placement,
+    make_plan,
+    make_run,
+)
 from tests.kits.sealed_blocks import drawn, made_of
 
 PLACEMENTS = ["local", "distributed", "aggregator"]
@@ -307,9 +318,11 @@ def test_the_shards_noise_covers_the_indicator() -> None:
     )
     layout, drawn = plan.layout(SCHEMA).group("all"), []
     last, tools = layout.blocks - 1, cipher(plan.cipher_parameters)
+    state = ShardState(SHARDS[0])
+    state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    source = ShardNoise(SHARDS[0], state, MemorySpool(), UnsafeSeed(1), {})
     for number in range(400):
-        cohort = make_cohort(number=number)
-        sealed = ShardNoise(UnsafeSeed(1), {}).sealed(plan, layout, cohort, last)
+        sealed = source.seal(make_cohort(number=number), last)
         total = tools.adder().zero(layout.slots(last))
         tools.adder().add(total, sealed, 1)
         opened = tools.opener(PLACE, None).open(0, tools.adder().total(total), layout.slots(last))

@@ -81,7 +81,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.study.study:_claim",
         "run.study.study:_read",
         "run.up.folder:Origin.read",
-        "run.up.watch:ResumeState.read",
+        "run.up.watch:read_so_far",
         "run.up.runs:_summary",
         "run.up.up:resume",
     ),

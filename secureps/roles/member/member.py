@@ -590,9 +590,9 @@ class Member:
                 self._refused(step, update.receipt.id, error)  # before all of it was sealed
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._budget.tells(self._ledger, event, sent)))
-        for each in event.unsent:
-            base = Base(each.aim.version, each.aim.step)
-            self._decline(step, self._invites.followed[each.aim.group], base, each.reason)
+        for aim, reason in event.unsent.items():
+            base = Base(aim.version, aim.step)
+            self._decline(step, self._invites.followed[aim.group], base, reason)
         left = [self._out.moving.get(update.receipt.id) for update in event.updates]
         if event.figures and (first := next(filter(None, left), None)) is not None:
             down = requests.Figure("bytes_down", float(self._model.take_account()))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from secureps.messages.encoding import digest
@@ -100,20 +100,12 @@ class SealOn(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class Unsent:
-    """An aim for which nothing was sealed, and what the coordinator is told of it."""
-
-    aim: Aim
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Contributed(TaskResult):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
     Args:
         figures: what it took.
-        unsent: aims for which nothing leaves.
+        unsent: aims for which nothing leaves, with what the coordinator is told of it.
         told: to the data holder alone, of the training; standing: of its budget over all runs.
         again: aims to be sealed anew: the disk failed when blocks of theirs had left, or no
             training began, because the site allows the next one in `rest` seconds.
@@ -122,7 +114,7 @@ class Contributed(TaskResult):
 
     updates: tuple[Sealed, ...]
     figures: tuple[Figure, ...]
-    unsent: tuple[Unsent, ...] = ()
+    unsent: Mapping[Aim, str] = field(default_factory=dict)
     told: str = ""
     standing: str = ""
     again: tuple[Aim, ...] = ()

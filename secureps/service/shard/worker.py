@@ -61,7 +61,7 @@ from secureps.service.shard.group_values import (
     laid_out,
     published,
 )
-from secureps.service.shard.noise import KeptNoise, ShardNoise
+from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
 from secureps.service.shard.tiers import ShardFolders
@@ -97,7 +97,7 @@ class ShardWorker(Worker):
         self._name = name
         self._state = state
         self._spool = spool
-        self._noise = KeptNoise(name, state, spool, noise)
+        self._noise = noise
         self._threads = limit.threads
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
