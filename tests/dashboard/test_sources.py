@@ -261,10 +261,10 @@ def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> N
     source = HolderSource("client-00", run / "kit", state, ledger, 8.0)
     source.look(board)
     assert board.facts.own is not None
-    assert (board.facts.own.own_budget, board.facts.own.runs) == (8.0, ())
+    assert (board.facts.own.own_budget, board.facts.own.runs) == (8.0, {})
     charge(BudgetLedger(ledger), b"\x05" * 32, FACT)
     source.look(board)
-    assert [each.run for each in board.facts.own.runs] == ["05" * 8]
+    assert [*board.facts.own.runs] == ["05" * 8]
     assert board.facts.own.holders == ("holder-0", "holder-1", "holder-2")
     board = Board()
     source.look(board)
