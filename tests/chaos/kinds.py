@@ -78,7 +78,7 @@ def all_kinds() -> tuple[str, ...]:
     orders = {f"{effect} {name}" for effect, names in inner.items() for name in names}
     orders |= _names(Effect) - inner.keys()
     heard = (_names(Event) - {TaskResult.__name__}) | _within(TaskResult)
-    heard = heard - ENDS.keys() | {f"{end} {name}" for end in ENDS for name in _names(ENDS[end])}
+    heard |= {f"{end} {name}" for end in ENDS for name in _names(ENDS[end])}
     return (*(f"hears {n}" for n in sorted(heard)), *(f"orders {n}" for n in sorted(orders)))
 
 
