@@ -12,7 +12,7 @@ from secureps.roles.coordinator import checkpointing, standby
 from secureps.roles.holder import bfv, committee
 from secureps.roles.machine import Effect, Event, Task, TaskResult
 from secureps.roles.member import tasks as member_tasks
-from secureps.roles.member.tasks import SealOn
+from secureps.roles.member.tasks import Contribute, Evaluate
 from secureps.roles.shard import tasks as shard_tasks
 from secureps.roles.shard.tasks import (
     ComingDamaged,
@@ -51,7 +51,14 @@ KNOWN: dict[str, str] = {
 
 
 ENDS = {
-    "Done": DrawNoise | SumCohort | MakeState | StepState | GatherState | WritePart | SealOn,
+    "Done": Contribute
+    | Evaluate
+    | DrawNoise
+    | SumCohort
+    | MakeState
+    | StepState
+    | GatherState
+    | WritePart,
     "WorkFailed": PayloadsDamaged | ComingDamaged | DoesNotOpen,
 }
 """The tasks that are done, and the errors that say what is missing for one."""
