@@ -292,7 +292,8 @@ def test_the_oldest_stream_ends_for_one_too_many(browser: Browser) -> None:
 def test_a_client_sees_its_own_page_and_nobody_elses() -> None:
     view = HolderView(
         *("client-00", "ab", "digits", 0.5, 8.0, 1e-5, "a record", False, 0.5, "", None, 1e-5, ""),
-        *((), (), 0, 0, (), (), 0, (), 0, ""),
+        {},
+        *((), 0, 0, (), (), 0, (), 0, ""),
     )
     facts = Facts(owner="client-00", own=view, troubles={"ledger": "is damaged"})
     own = json.loads(pages(facts, Viewer("client-00", "client")))

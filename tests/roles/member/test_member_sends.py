@@ -67,7 +67,7 @@ def told(plan: Plan, standing: str = "", unsafe: bool = False) -> list[str]:
     update = client.sealed(0, 0)
     receipt = dataclasses.replace(update.receipt, unsafe=unsafe)
     update = dataclasses.replace(update, receipt=receipt)
-    came = Contributed((update,), (), (), "120 records, loss 0.4123", standing)
+    came = Contributed((update,), (), {}, "120 records, loss 0.4123", standing)
     step = client.give(WORKER, came)
     return [effect.text for effect in step.effects if isinstance(effect, Say)]
 
