@@ -304,7 +304,7 @@ def test_only_the_same_update_is_taken_and_only_once(tmp_path: Path) -> None:
     with pytest.raises(WrongVersion, match="its base is no version 0 of all"):
         sends(client, base=bytes(32))
     sends(client)
-    with pytest.raises(Conflict, match="has sent that once more already"):
+    with pytest.raises(Conflict, match="has contributed to version 2 already"):
         sends(client, id=dataclasses.replace(place.id, sequence=place.id.sequence + 51))
     outside = min(set(group.places) - group.invited)
     with pytest.raises(WrongVersion, match=r"asked was update|was not asked for an"):

@@ -204,10 +204,11 @@ def _open_evaluation(tx: Transaction, group: GroupState) -> Wait:
     return GOES_ON
 
 
-def _invite(tx: Transaction, group: GroupState, invited: tuple[str, ...], reason: str) -> None:
-    tx.write(records.RoundOpened(group.name, group.round + 1, group.version, invited, reason))
-    for member in invited:
-        tx.order(member, recovery.make_invite(tx, group, member))
+def _invite(tx: Transaction, group: GroupState, invited: Collection[str], reason: str) -> None:
+    clients = tuple(sorted(invited))
+    tx.write(records.RoundOpened(group.name, group.round + 1, group.version, clients, reason))
+    for client in clients:
+        tx.order(client, recovery.make_invite(tx, group, client))
 
 
 def _admitted(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[str, ...], str]:
@@ -340,15 +341,10 @@ def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
 
 def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
     """Asks these clients to seal again what they sent; what they have sent since is dropped."""
-    clients = tuple(sorted(chosen.clients))
     later = tuple(id for id in group.pending if id.client in chosen.clients)
     text = "its client seals again what it sent before, for a cohort that was burnt"
     tx.drop(group.name, later, text)
-    tx.write(
-        records.RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason)
-    )
-    for client in clients:
-        tx.order(client, recovery.make_invite(tx, group, client))
+    _invite(tx, group, chosen.clients, chosen.reason)
 
 
 def rule_state(tx: Transaction, group: GroupState) -> RuleState:

@@ -198,7 +198,7 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
         if group is not own
     ]
     subject, evaluated = tx.federation.evaluations.subject, tx.plan.evaluated
-    if own is not None and evaluation.owes(own, client):
+    if own is not None and own.awaits(client):
         bases.append((own, evaluated.base(own.version, subject)))
     if own is not None and own in ahead:
         newest = max(group.version for group in tx.federation.model_groups)

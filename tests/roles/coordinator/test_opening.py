@@ -107,7 +107,7 @@ class Round:
         ids = [*group.receipts] or [SubmissionId("c0", "all", 99)]
         match chance.choice(EVENTS):
             case "receive":
-                left = [c for c in CLIENTS if c not in group.open_receipts.clients]
+                left = sorted(group.invited - group.open_receipts.clients.keys())
                 for client in left[: chance.randint(0, 2)]:
                     group.receive(tx.now, receipt(SubmissionId(client, "all", group.round)))
             case "look" if group.receipts:
