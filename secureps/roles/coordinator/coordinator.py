@@ -98,7 +98,11 @@ class Coordinator(Seat):
         looks = settings.examined and opening.wanted(settings.plan)
         enough = settings.plan.threshold if looks else 0
         names = settings.plan.all_groups
-        groups = {name: GroupState(name, open_receipts=OpenReceipts(enough)) for name in names}
+        rounds = {name: settings.plan.bounds(name).rounds for name in names}
+        groups = {
+            name: GroupState(name, rounds=rounds[name], open_receipts=OpenReceipts(enough))
+            for name in names
+        }
         self._federation = CoordinatorState(groups)
         self._sessions = Sessions()
         evaluator, clients = settings.plan.evaluator, settings.roster.names("client")

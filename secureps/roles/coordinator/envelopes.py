@@ -33,7 +33,7 @@ from secureps.messages.orders import (
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, rooted
 from secureps.policy.cohorts.accusations import BELIEVED, believed, missable, told, unsupported
-from secureps.roles.coordinator import opening, recovery, synchronous, termination
+from secureps.roles.coordinator import opening, recovery, termination
 from secureps.roles.coordinator.commit import REASON_LIMIT
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -132,8 +132,8 @@ def _leave_out(
 ) -> None:
     tx.write(Examined(holder, id, flaw, tx.federation.settled.receipts[id]))
     tx.settle((id,))
-    if not group.streaming:
-        synchronous.end_if_too_few(tx, group, {id.client: tx.federation.fates[id].reason})
+    if group.rounds:
+        termination.end_if_too_few(tx, group, {id.client: tx.federation.fates[id].reason})
 
 
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
@@ -155,7 +155,7 @@ def _disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: s
     by = tx.federation.accused.get(id.client, frozenset()) | {holder}
     accused = {**tx.federation.accused, id.client: by}
     able = group.invited
-    if group.streaming:
+    if not group.rounds:
         able = tx.takers(group.name).union(group.open_receipts.clients) - group.sitting_out
     spared = left <= tx.plan.threshold or len(able) > tx.plan.bounds(group.name).minimum
     if believed(accused, id.client, holder, spare, BELIEVED if spared else 0):
@@ -195,7 +195,7 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
 def _give_up(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
     """Drops what was sent for these holders; with the round, where there are rounds."""
     ids = tuple(r.id for r in group.receipts.values() if r.committee in lost and group.drops(r.id))
-    if group.streaming:
+    if not group.rounds:
         sealed = {group.receipts[id].committee or b"" for id in ids}
         for committee in sorted(sealed):
             own = tuple(id for id in ids if group.receipts[id].committee == committee)
@@ -203,15 +203,15 @@ def _give_up(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]
     elif group.phase is Phase.COLLECTING:
         due = opening.committee_at(tx, group.name, group.version)
         if due.committee in lost:
-            synchronous.give_up(tx, group, f"given up: {_why(tx, due)}")
+            termination.give_up_round(tx, group, f"given up: {_why(tx, due)}")
 
 
 def _begin(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
     """Has the newest version of this group sealed for the newest holders."""
-    sent = group.open_stream.sent.items() if group.streaming else ()
+    sent = group.members.sent.items()
     for client in sorted(client for client, base in sent if base.version >= group.version):
         reason = "it has sealed the newest version for other key holders"
-        synchronous.declined(tx, group, client, reason, sits_out=True)
+        termination.declined(tx, group, client, reason, sits_out=True)
     others = (at for at in newest.since if at.group != group.name)
     formed = replace(newest, since=(*others, GroupVersion(group.name, group.version)))
     tx.write(formed)
@@ -312,7 +312,7 @@ def drop_stale(tx: Transaction, group: GroupState) -> None:
         return
     tx.drop(group.name, tuple(receipt.id for receipt in stale), _stale_text(tx))
     for client in {receipt.id.client: None for receipt in stale}:
-        if not group.streaming and group.awaits(client):
+        if group.rounds and group.awaits(client):
             tx.order(client, recovery.make_invite(tx, group, client))
 
 
@@ -336,7 +336,9 @@ def release(tx: Transaction) -> None:
     federation = tx.federation
     for holder in tx.holders:
         released, newest = federation.released.get(holder, 0), federation.keys.number(holder)
-        if released >= newest or any(group.returning for group in federation.groups.values()):
+        if released >= newest or any(
+            group.members.returning for group in federation.groups.values()
+        ):
             continue
         below = min(newest, _needed(tx, holder))
         if below > released:

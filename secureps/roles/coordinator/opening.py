@@ -234,7 +234,7 @@ def deadlines(tx: Transaction, group: GroupState, since: float) -> tuple[float, 
     Without rounds a client that seals once more is told no deadline, and has the plan's.
     """
     rule = tx.plan.group(group.name).rule
-    seconds = rule.deadline if group.streaming else tx.deadline(group.name)
+    seconds = tx.deadline(group.name) if group.rounds else rule.deadline
     extensions = rule.extensions if isinstance(rule, SyncSection) else 0
     return since + seconds, since + seconds * (1 + extensions)
 

@@ -102,7 +102,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
 
 
 def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> None:
-    if group.streaming or group.phase in (Phase.COLLECTING, Phase.HOLDING, Phase.OPENING):
+    if group.takes_updates or group.phase in (Phase.HOLDING, Phase.OPENING):
         for receipt in opening.unexamined(tx, group, holder):
             tx.order(holder, envelopes.make_examine(tx, receipt))
     if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(tx, group):

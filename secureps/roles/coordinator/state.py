@@ -530,7 +530,7 @@ class CoordinatorState:
             case Incarnated() | records.StandbyFollows():
                 self.reigns.apply(record)
                 if self.failure and isinstance(record, Incarnated):
-                    self._reopen()
+                    self._reopen(record)
             case RunPinned():
                 self.pinned = record
             case records.ShardLeft() | records.PlacementMoved() | ScalingDecided():
@@ -581,9 +581,13 @@ class CoordinatorState:
             case records.Finished(reason, failure):
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
-                    group.phase, group.reason = Phase.DONE, group.resigned or reason
+                    before, group.phase = group.phase, Phase.DONE
+                    group.reason = group.resigned or reason
+                    group.check(before, record)
             case requests.Submit(receipt):
                 self._receive(at, receipt)
+                group = self.groups[receipt.id.group]
+                group.check(group.phase, record)
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)
                 self.left_out.discard(client)
@@ -630,7 +634,7 @@ class CoordinatorState:
                 self.left_out.discard(act.party)
                 self.isolated.pop(act.party, None)
 
-    def _reopen(self) -> None:
+    def _reopen(self, record: Incarnated) -> None:
         """Lets a run that failed go on: somebody has mended the cause, and started it again.
 
         Clients that declined are asked again, and clients that left may join again: counted as gone
@@ -644,6 +648,7 @@ class CoordinatorState:
             group.ask_again(group.absences.keys() - group.sitting_out)
             if group.phase is Phase.DONE:
                 group.phase = Phase.WAITING
+                group.check(Phase.DONE, record)
 
     def covered(self, number: int) -> tuple[SubmissionId, ...]:
         """The submissions that become durable with the checkpoint of that number."""
@@ -680,32 +685,25 @@ class CoordinatorState:
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
     def _apply_to(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
+        if isinstance(record, Prepared) and record.epoch:
+            self.moving.files.setdefault(group.name, {})[record.shard] = record.state
+            return
+        before = group.phase
+        self._change(group, at, record)
+        group.check(before, record)
+
+    def _change(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
         match record:
-            case records.RoundOpened(round=number, invited=invited, reason=reason) if (
-                group.streaming
-            ):
-                group.begin_set(at, number, frozenset(invited), reason)
-                group.ask_again(invited)
             case records.RoundOpened(round=number, invited=invited, reason=reason):
-                group.end_round()
-                group.round, group.invited, group.opened_at = number, frozenset(invited), at
-                group.ask_again(invited)
-                group.phase, group.reason = Phase.COLLECTING, reason
-                group.suspicion = group.suspicion.opened_for(group.invited)
+                group.open_round(at, number, frozenset(invited), reason)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
             case records.MemberDeclined(client=client, reason=reason, sits_out=sits_out):
                 group.decline(client, reason, sits_out)
             case records.RoundExtended(extensions=extensions, reason=reason):
                 group.extensions, group.reason = extensions, reason
-            case records.RoundGivenUp(reason=reason) if group.streaming:
-                group.suspicion = group.suspicion.given_up()
-                group.end_set(at, reason)
             case records.RoundGivenUp(reason=reason):
-                self._drop(group, group.summed, reason)
-                group.suspicion = group.suspicion.given_up()
-                group.end_round()
-                group.phase, group.reason = Phase.WAITING, reason
+                self._drop(group, group.give_up_round(at, reason), reason)
             case records.CohortClosed(cohort, reason):
                 group.close(cohort)
                 group.number, group.phase, group.reason = cohort.number, Phase.HOLDING, reason
@@ -741,15 +739,13 @@ class CoordinatorState:
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
             case records.StreamEnded(reason=reason):
                 self._drop(group, group.pending, reason)
-                group.apply_stream(at, record)
+                group.apply_to_members(at, record)
             case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
-                group.apply_stream(at, record)
+                group.apply_to_members(at, record)
             case requests.Withdraw(id=id):
                 self._use(id)
-                group.apply_stream(at, record)
-            case Prepared(shard, epoch=epoch, state=state) if epoch:
-                self.moving.files.setdefault(group.name, {})[shard] = state
+                group.apply_to_members(at, record)
             case Prepared(shard):
                 group.coming[shard] = record
             case records.VersionCommitted(version=version):
@@ -757,7 +753,7 @@ class CoordinatorState:
                 if group.name != EVALUATION:
                     self.evaluations.since = at
             case _:
-                group.apply_stream(at, record)
+                group.apply_to_members(at, record)
 
     def _apply_answer(self, group: GroupState, at: float, record: records.AnswerRecord) -> None:
         match record:
@@ -767,7 +763,7 @@ class CoordinatorState:
                 self._drop(group, (id,), reason)
                 group.let_go((id,))
                 group.invited -= {id.client}
-                group.sitting_out |= {id.client} if group.streaming else frozenset()
+                group.sitting_out |= frozenset() if group.rounds else {id.client}
             case Examined(id=id, holder=holder):
                 group.open_receipts.look(id, holder)
             case KeyShare(holder=holder, share=share):
@@ -799,6 +795,8 @@ class CoordinatorState:
         self.reigns.placed(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
             self._hold(group)
+            if group.phase is Phase.OPENING:
+                group.check(Phase.HOLDING, record)
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

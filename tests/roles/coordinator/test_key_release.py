@@ -16,6 +16,7 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_b
 from secureps.messages.orders import HolderKeys
 from secureps.messages.records import RunPinned
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
+from secureps.policy.base import Base
 from secureps.roles.coordinator import envelopes, opening
 from secureps.roles.coordinator.envelopes import AT_ONCE, BETWEEN
 from secureps.roles.coordinator.group import GroupState
@@ -131,10 +132,10 @@ def test_what_is_sealed_for_erased_keys_is_not_taken(released: bool) -> None:
 
 def test_a_key_is_released_when_nothing_that_may_come_again_is_sealed_for_it() -> None:
     run = Begun()
-    run.state.groups["all"].missing = frozenset({SubmissionId("c0", "all", 1)})
+    run.state.groups["all"].members.returning = {SubmissionId("c0", "all", 1): Base(0, 0)}
     tx = run.hear("h0", 1)
     envelopes.release(tx)
     assert KeysReleased("h0", 1) not in tx.step.records
-    run.state.groups["all"].missing = frozenset()
+    run.state.groups["all"].members.returning.clear()
     envelopes.release(tx)
     assert tx.step.records[-1] == KeysReleased("h0", 1)

@@ -25,7 +25,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.requests import Checkpointed, Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import commit
-from secureps.roles.coordinator.group import CheckpointState, Clocks, GroupState, Phase
+from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Tick
@@ -299,7 +299,7 @@ def test_records_that_are_not_the_coordinators(record: Any) -> None:
 
 def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
     """Whatever came last: under a sequence that was used it would seal another update."""
-    known = CoordinatorState({"all": GroupState("all", version=0, stream=Clocks())})
+    known = CoordinatorState({"all": GroupState("all", 0, phase=Phase.COLLECTING, rounds=False)})
     for sequence in (5, 3):
         id = SubmissionId("c0", "all", sequence)
         known.apply(0.0, Withdraw("c0", id, 0, 0, "refused"))
