@@ -10,7 +10,7 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, first_roster, next_roster
 from secureps.errors import Malformed, NotReady, WrongVersion
-from secureps.messages.coordinator_records import KeysReleased
+from secureps.messages.coordinator_records import KeysReleased, RoundGivenUp, RoundOpened
 from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.orders import HolderKeys
@@ -138,3 +138,23 @@ def test_a_key_is_released_when_nothing_that_may_come_again_is_sealed_for_it() -
     run.state.groups["all"].missing = frozenset()
     envelopes.release(tx)
     assert tx.step.records[-1] == KeysReleased("h0", 1)
+
+
+def test_a_key_is_kept_for_updates_that_were_asked_for_before_it_was_replaced() -> None:
+    """Whoever is asked later knows the newer key: another round does not keep the older one."""
+    run = Begun()
+    run.at(0.0).write(RoundOpened("all", 1, 0, ("c0",), "opens"))
+    envelopes.release(tx := run.hear("h0", 1))
+    assert KeysReleased("h0", 1) not in tx.step.records
+    run.at(0.0).write(RoundGivenUp("all", 1, "too few came"))
+    run.at(0.0).write(RoundOpened("all", 2, 0, ("c0",), "opens"))
+    envelopes.release(tx := run.hear("h1", 1))
+    assert KeysReleased("h0", 1) in tx.step.records
+    assert KeysReleased("h1", 1) not in tx.step.records
+    run.hear("h0", 2)
+    run.hear("h0", 4)
+    run.at(0.0).write(RoundGivenUp("all", 2, "too few came"))
+    envelopes.release(tx := run.hear("h2", 1))
+    assert set(tx.step.records[1:]) == {
+        *(KeysReleased("h0", 4), KeysReleased("h1", 1), KeysReleased("h2", 1))
+    }
