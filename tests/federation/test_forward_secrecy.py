@@ -216,7 +216,7 @@ def decided_and_not_erased(simulation: Simulation, holder: str) -> bool:
 
 
 def released_and_not_decided(simulation: Simulation, holder: str) -> bool:
-    told = simulation.coordinator.federation.released.get(holder, 0)
+    told = simulation.coordinator.federation.released(holder)
     return told > machine(simulation, holder)._ledger.known.keys.least
 
 

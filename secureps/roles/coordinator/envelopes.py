@@ -323,7 +323,7 @@ def _stale_text(tx: Transaction) -> str:
 def _stale(tx: Transaction, receipt: Receipt) -> bool:
     federation = tx.federation
     able = sum(
-        number >= max(federation.keys.least(holder), federation.released.get(holder, 0))
+        number >= max(federation.keys.least(holder), federation.released(holder))
         for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys)
     )
     return bool(receipt.keys) and able < tx.plan.threshold
@@ -335,7 +335,7 @@ def release(tx: Transaction) -> None:
         return
     federation = tx.federation
     for holder in tx.holders:
-        released, newest = federation.released.get(holder, 0), federation.keys.number(holder)
+        released, newest = federation.released(holder), federation.keys.number(holder)
         if released >= newest or any(group.returning for group in federation.groups.values()):
             continue
         below = min(newest, _needed(tx, holder))
@@ -345,7 +345,7 @@ def release(tx: Transaction) -> None:
 
 
 def make_erase(tx: Transaction, holder: str) -> EraseKeys:
-    return EraseKeys(tx.federation.incarnation, tx.federation.released.get(holder, 0))
+    return EraseKeys(tx.federation.incarnation, tx.federation.released(holder))
 
 
 def _needed(tx: Transaction, holder: str) -> int:
@@ -359,8 +359,7 @@ def _needed(tx: Transaction, holder: str) -> int:
     )
     asked = (
         number
-        for (whose, number), owed in tx.federation.owed.items()
-        if whose == holder
-        and any(groups[group].ask_of(client) == ask for (group, client), ask in owed.items())
+        for number, stood in tx.federation.replaced.get(holder, {}).items()
+        if any(groups[group].still_asks(*at) for group, at in stood.items())
     )
     return min((*sealed, *asked), default=tx.federation.keys.number(holder))

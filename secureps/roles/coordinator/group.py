@@ -317,9 +317,6 @@ class CohortInProgress:
 SITS_OUT = "cannot take part before the next version"
 OPENS = "every shard holds; the key holders open"
 
-Ask = tuple[int, Base | None]
-"""What a client was asked for: by which round, and without rounds from which base."""
-
 
 class Phase(Enum):
     """Which step of the commit a group is in."""
@@ -456,11 +453,12 @@ class GroupState:
     def waits(self, id: SubmissionId) -> bool:
         return id in self.receipts or id in self.returning
 
-    def ask_of(self, client: str) -> Ask | None:
-        """What a client was asked for and has not sent; None for nothing."""
-        if not self.awaits(client):
-            return None
-        return self.round, None if self.stream is None else self.stream.training.get(client)
+    def still_asks(self, round: int, version: int) -> bool:
+        """Whether what was asked for while the group stood there may still be sent."""
+        if self.stream and any(base.version <= version for base in self.stream.training.values()):
+            return True
+        collecting = self.phase is Phase.COLLECTING and self.round <= round
+        return collecting and not self.invited <= self.open_receipts.clients.keys()
 
     @property
     def returning(self) -> Collection[SubmissionId]:

@@ -50,7 +50,7 @@ def repeat(
         if past:
             tx.order(party, Discard(federation.incarnation, past))
     elif party in tx.holders:
-        if federation.released.get(party):
+        if federation.released(party):
             tx.order(party, envelopes.make_erase(tx, party))
         for group in federation.groups.values():
             if opening.wanted(tx.plan):
