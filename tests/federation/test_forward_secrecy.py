@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import FlawNoted, SubmissionsDropped
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import EraseKeys, HolderKeys, SealFor
+from secureps.messages.orders import EraseKeys, SealFor
 from secureps.messages.requests import Examined, OpenRefused
 from secureps.messages.submission import enveloped_part
 from secureps.roles.holder.ledger import KEPT
@@ -383,9 +384,8 @@ def test_what_a_client_seals_for_erased_keys_is_refused_and_not_kept(
     assert isinstance(member, Member)
     hear = member.committees.hear
 
-    def deaf(step: Step, order: SealFor | HolderKeys, run: bytes) -> None:
-        if isinstance(order, SealFor):
-            hear(step, order, run)
+    def deaf(step: Step, order: SealFor, run: bytes) -> None:
+        hear(step, replace(order, announced=()), run)
 
     monkeypatch.setattr(member.committees, "hear", deaf)
     ends(simulation)
@@ -407,7 +407,7 @@ def test_clients_go_back_to_no_older_key(tmp_path: Path) -> None:
     old = federation.keys.newest["holder-2"]
     simulation.run(lambda: federation.keys.number("holder-2") == 3)
     client = simulation.parties["client-00"]
-    client.heard("coordinator", HolderKeys(federation.incarnation, (old,)))
+    client.heard("coordinator", SealFor(federation.incarnation, federation.committees[-1], (old,)))
     ends(simulation)
     newest = [r.keys[2] for r in received(simulation) if r.id.client == "client-00"]
     assert newest == sorted(newest)

@@ -6,10 +6,11 @@ holders   where too few are left of those that a group is sealed for, nobody ope
           Who has sealed that version already seals no other (`roles.member.committees`): it
           sits out until the next. If holders were asked to open one of that version, nobody
           knows what they made of it, nobody opens another, and the group is given up
-keys      a key is needed while a submission that can still be opened is sealed for it, or
-          somebody was asked for one before the next key was announced. What holders erase all
-          the same, after a day, opens no more: where too few of them are left, a submission is
-          dropped as stale, and nobody is accused for it
+keys      a key is needed while a submission that can still be opened is sealed for it, or one
+          may come that was asked for in a round, or from a version, of before the next key. What
+          holders erase all the same, after a day, opens no more: where too few of them are left,
+          a submission is dropped as stale, and nobody is accused for it. Its version is then
+          sealed anew for newer keys: a version is bound to a committee, and to no key
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ from secureps.messages.orders import (
     EraseKeys,
     Examine,
     GroupVersion,
-    HolderKeys,
     KeyCommittee,
-    SealFor,
 )
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, rooted
@@ -215,7 +214,7 @@ def _begin(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
     others = (at for at in newest.since if at.group != group.name)
     formed = replace(newest, since=(*others, GroupVersion(group.name, group.version)))
     tx.write(formed)
-    tx.tell_clients(SealFor(tx.federation.incarnation, formed))
+    tx.tell_clients(opening.make_seal_for(tx, formed))
 
 
 def _why(tx: Transaction, committee: KeyCommittee) -> str:
@@ -258,7 +257,7 @@ def announced(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> No
     _demand_few(tx, told.holder)
     tx.write(told)
     if told.number > number:
-        tx.tell_clients(HolderKeys(tx.federation.incarnation, (told,)))
+        tx.tell_clients(opening.make_seal_for(tx, tx.federation.committees[-1]))
     for group in tx.federation.groups.values():
         drop_stale(tx, group)
 
@@ -273,12 +272,6 @@ def _demand_few(tx: Transaction, holder: str) -> None:
     if tx.federation.keys.count(holder) >= AT_ONCE + 2 * (cohorts + int(tx.now / seconds)):
         text = f"{holder} has announced more keys than can have served: the next ones wait"
         raise NotReady(text, retry_after=seconds)
-
-
-def newest_keys(tx: Transaction) -> tuple[HolderKeys, ...]:
-    """What a client that subscribes is told; nothing while the kit's keys are the newest."""
-    keys = tuple(tx.federation.keys.newest.values())
-    return (HolderKeys(tx.federation.incarnation, keys),) if keys else ()
 
 
 def check_numbers(tx: Transaction, receipt: Receipt) -> None:

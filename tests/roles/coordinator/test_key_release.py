@@ -13,7 +13,7 @@ from secureps.errors import Malformed, NotReady, WrongVersion
 from secureps.messages.coordinator_records import KeysReleased, RoundGivenUp, RoundOpened
 from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
-from secureps.messages.orders import HolderKeys
+from secureps.messages.orders import SealFor
 from secureps.messages.records import RunPinned
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.roles.coordinator import envelopes, opening
@@ -98,7 +98,8 @@ def test_a_new_key_is_told_to_clients_and_what_is_erased_to_nobody() -> None:
     run = Begun()
     (order,) = run.hear("h0", 1).step.effects
     assert isinstance(order, Order)
-    assert isinstance(order.message, HolderKeys)
+    (committee,) = run.state.committees
+    assert order.message == SealFor(0, committee, (run.state.keys.newest["h0"],))
     step = run.hear("h0", 1, 1).step
     assert (len(step.records), step.effects) == (1, [])
 
