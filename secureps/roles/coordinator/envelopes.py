@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.crypto.roster import Roster
-from secureps.errors import Conflict, Malformed, NotReady, WrongVersion
+from secureps.errors import Conflict, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -274,23 +274,13 @@ def _demand_few(tx: Transaction, holder: str) -> None:
         raise NotReady(text, retry_after=seconds)
 
 
-def check_numbers(tx: Transaction, receipt: Receipt) -> None:
-    """Malformed if a receipt is sealed for a key that its holder has not announced."""
-    for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys):
-        newest = tx.federation.keys.number(holder)
-        if not 0 <= number <= newest:
-            raise Malformed(
-                f"{receipt.id}: it is sealed for key {number} of {holder}, whose newest is {newest}"
-            )
-
-
-def check_unerased(tx: Transaction, receipt: Receipt) -> None:
-    """WrongVersion if too few holders still have the keys that a receipt is sealed for.
+def check_keys(tx: Transaction, receipt: Receipt) -> None:
+    """WrongVersion if too few holders have the keys that a receipt is sealed for.
 
     Were it journalled and dropped, it would be asked for again without end.
     """
     if _stale(tx, receipt):
-        raise WrongVersion(f"{receipt.id}: {_stale_text(tx)}")
+        raise WrongVersion(f"{receipt.id}, sealed for keys {receipt.keys}: {_stale_text(tx)}")
 
 
 def drop_stale(tx: Transaction, group: GroupState) -> None:
@@ -310,13 +300,14 @@ def drop_stale(tx: Transaction, group: GroupState) -> None:
 
 
 def _stale_text(tx: Transaction) -> str:
-    return f"fewer than {tx.plan.threshold} key holders still have the keys that it is sealed for"
+    have = f"fewer than {tx.plan.threshold} key holders have announced, and not erased"
+    return f"{have}, the keys that it is sealed for"
 
 
 def _stale(tx: Transaction, receipt: Receipt) -> bool:
-    federation = tx.federation
+    keys = tx.federation.keys
     able = sum(
-        number >= max(federation.keys.least(holder), federation.released(holder))
+        max(keys.least(holder), tx.federation.released(holder)) <= number <= keys.number(holder)
         for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys)
     )
     return bool(receipt.keys) and able < tx.plan.threshold
