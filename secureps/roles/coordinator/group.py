@@ -331,9 +331,6 @@ class CohortInProgress:
 SITS_OUT = "cannot take part before the next version"
 OPENS = "every shard holds; the key holders open"
 
-Ask = tuple[int, Base]
-"""What a client was asked for: by which round, and from which base."""
-
 
 class Phase(Enum):
     """Which step of the commit a group is in."""
@@ -602,9 +599,11 @@ class GroupState:
     def waits(self, id: SubmissionId) -> bool:
         return id in self.receipts or id in self.members.returning
 
-    def ask_of(self, client: str) -> Ask | None:
-        """What a client was asked for and has not sent; None for nothing."""
-        return (self.round, self.members.training[client]) if self.awaits(client) else None
+    def still_asks(self, round: int, version: int) -> bool:
+        """Whether what was asked for while the group stood there may still be sent."""
+        if not self.takes_updates or (self.rounds and self.round > round):
+            return False
+        return any(base.version <= version for base in self.members.training.values())
 
     def closed_over(self, id: SubmissionId) -> bool:
         """Whether a submission is part of the cohort in progress, or too late for it."""

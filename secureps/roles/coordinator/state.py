@@ -12,7 +12,7 @@ that are folds of their own:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -39,7 +39,6 @@ from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
     OPENS,
-    Ask,
     CheckpointState,
     Evaluations,
     GroupState,
@@ -381,9 +380,8 @@ class CoordinatorState:
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
             holders that were found out, and how; accused: clients in whose envelopes
             holders found flaws, and which holders; committees: of key holders, in turn.
-        keys: the newest envelope key of each holder; released: by holder, the number below which
-            nothing that can still be opened is sealed for its keys; owed: by holder and number,
-            what each (group, client) was asked for before a newer key, and may seal for that one.
+        keys: the newest envelope key of each holder; replaced: by holder and number, those before
+            it that are not released: the round and version of each group when they were replaced.
     """
 
     groups: dict[str, GroupState]
@@ -404,8 +402,7 @@ class CoordinatorState:
     liars: dict[str, str] = field(default_factory=dict)
     accused: dict[str, frozenset[str]] = field(default_factory=dict)
     keys: AnnouncedKeys = field(default_factory=AnnouncedKeys)
-    released: dict[str, int] = field(default_factory=dict)
-    owed: dict[tuple[str, int], dict[tuple[str, str], Ask]] = field(default_factory=dict)
+    replaced: dict[str, dict[int, dict[str, tuple[int, int]]]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     why_gone: dict[str, str] = field(default_factory=dict)
@@ -599,11 +596,14 @@ class CoordinatorState:
                 self._act(at, record)
             case EnvelopeKeyAnnounced(holder=holder, number=number):
                 if number > (last := self.keys.number(holder)):
-                    self.owed[holder, last] = dict(self._owed())
+                    stood = {
+                        group.name: (group.round, group.version) for group in self.groups.values()
+                    }
+                    self.replaced.setdefault(holder, {})[last] = stood
                 self.keys.apply(record)
             case records.KeysReleased(holder, below):
-                self.released[holder] = below
-                self.owed = {k: v for k, v in self.owed.items() if k[0] != holder or k[1] >= below}
+                kept = self.replaced[holder].items()
+                self.replaced[holder] = {n: stood for n, stood in kept if n >= below}
             case RosterFollowed():
                 pass  # what follows from it is on record by itself
             case records.CohortClosed(cohort):
@@ -650,6 +650,10 @@ class CoordinatorState:
                 group.phase = Phase.WAITING
                 group.check(Phase.DONE, record)
 
+    def released(self, holder: str) -> int:
+        """Nothing that can still be opened is sealed for a holder's keys below this number."""
+        return min(self.replaced.get(holder, ()), default=self.keys.number(holder))
+
     def covered(self, number: int) -> tuple[SubmissionId, ...]:
         """The submissions that become durable with the checkpoint of that number."""
         done = self.checkpoint(number)
@@ -664,12 +668,6 @@ class CoordinatorState:
     def unprotected(self, client: str) -> bool:
         """Whether everybody may know the noise of a client, or what shards added for it."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
-
-    def _owed(self) -> Iterator[tuple[tuple[str, str], Ask]]:
-        for group in self.groups.values():
-            for client in self.members:
-                if (ask := group.ask_of(client)) is not None:
-                    yield (group.name, client), ask
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id

@@ -58,7 +58,6 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         return
     assert tx.layout is not None
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
-    envelopes.check_numbers(tx, receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)
         tx.write(Submit(receipt))
@@ -69,7 +68,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         raise Refused(f"left out of this run: {tx.federation.isolated[client]}")
     if receipt.committee is not None:
         opening.check_committee(tx, receipt)
-        envelopes.check_unerased(tx, receipt)
+        envelopes.check_keys(tx, receipt)
     _check_asked(tx, group, receipt)
     check_counted(tx.plan.group(group.name), receipt.id, receipt.examples)
     tx.write(Submit(receipt))

@@ -407,7 +407,7 @@ class Member:
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
                 self._catch_up(step)
-            case orders.HolderKeys() | orders.SealFor():
+            case orders.SealFor():
                 self.committees.hear(step, order, self.pinned.run.id)
             case Finish(_, reason, failure):
                 error = type(from_wire(failure, reason, None)) if failure else None
