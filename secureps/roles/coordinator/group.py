@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -623,13 +623,25 @@ class GroupState:
         """What was sent for the open round, and waits."""
         return tuple(id for id in self.pending if id.client in self.suspicion.chosen)
 
-    def check(self, before: Phase, record: object) -> None:
-        """InternalError unless this record leads from the phase before to the one that is now."""
-        if self.phase not in _THEN.get((self.rounds, before, type(record)), _STAYS):
-            raise InternalError(
-                f"{type(record).__name__} brings {self.name} from {before.value} to "
-                f"{self.phase.value}: no transition does"
-            )
+    def next_phases(self, record: object) -> Set[Phase]:
+        """The phases of which one follows this record; InternalError if it may not come now."""
+        then = _THEN.get((self.rounds, self.phase, type(record)))
+        if then is None:
+            text = f"{type(record).__name__} comes while {self.name} is {self.phase.value}"
+            raise InternalError(f"{text}: no transition has it")
+        return then
+
+    def move(self, record: object, change: Callable[[], None]) -> None:
+        """Changes the group by a record, as a transition has it.
+
+        Raises:
+            InternalError: none does: the journal, or the coordinator, is wrong.
+        """
+        before, then = self.phase, self.next_phases(record)
+        change()
+        if self.phase not in then:
+            text = f"{type(record).__name__} brings {self.name} from {before.value} to"
+            raise InternalError(f"{text} {self.phase.value}: no transition does")
 
     def open_round(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
         """Asks these clients together; those of a set for what a burnt cohort had of them.
@@ -678,6 +690,15 @@ class GroupState:
             self.members.closed += 1
         self.close(None)
         self.go_on(at, reason)
+
+    def open(self) -> None:
+        self.phase, self.reason = Phase.OPENING, OPENS
+
+    def end(self, reason: str) -> None:
+        self.phase, self.reason = Phase.DONE, self.resigned or reason
+
+    def reopen(self) -> None:
+        self.phase = Phase.WAITING
 
     def burn(self, reason: str) -> None:
         """Burns the cohort in progress: its members sit out until the next version."""

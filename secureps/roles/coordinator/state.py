@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import assert_never
 
 from secureps.errors import InternalError
@@ -38,7 +39,6 @@ from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId, r
 from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
-    OPENS,
     CheckpointState,
     Evaluations,
     GroupState,
@@ -578,13 +578,10 @@ class CoordinatorState:
             case records.Finished(reason, failure):
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
-                    before, group.phase = group.phase, Phase.DONE
-                    group.reason = group.resigned or reason
-                    group.check(before, record)
+                    group.move(record, partial(group.end, reason))
             case requests.Submit(receipt):
-                self._receive(at, receipt)
                 group = self.groups[receipt.id.group]
-                group.check(group.phase, record)
+                group.move(record, partial(self._receive, at, receipt))
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)
                 self.left_out.discard(client)
@@ -647,8 +644,7 @@ class CoordinatorState:
             group.sitting_out &= group.burnt_members.keys()
             group.ask_again(group.absences.keys() - group.sitting_out)
             if group.phase is Phase.DONE:
-                group.phase = Phase.WAITING
-                group.check(Phase.DONE, record)
+                group.move(record, group.reopen)
 
     def released(self, holder: str) -> int:
         """Nothing that can still be opened is sealed for a holder's keys below this number."""
@@ -686,9 +682,7 @@ class CoordinatorState:
         if isinstance(record, Prepared) and record.epoch:
             self.moving.files.setdefault(group.name, {})[record.shard] = record.state
             return
-        before = group.phase
-        self._change(group, at, record)
-        group.check(before, record)
+        group.move(record, partial(self._change, group, at, record))
 
     def _change(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
         match record:
@@ -712,7 +706,8 @@ class CoordinatorState:
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
             case Held(shard):
                 group.closed_cohort.held[shard] = record
-                self._hold(group)
+                if self._all_hold(group):
+                    group.open()
             case records.CohortOpened(sums=sums):
                 making, holders = group.closed_cohort, record.holders or ()
                 making.opened, making.key, making.opened_by = sums, record.key, holders
@@ -780,10 +775,8 @@ class CoordinatorState:
             case _:
                 assert_never(record)
 
-    def _hold(self, group: GroupState) -> None:
-        if self.owners(group.name).keys() <= group.closed_cohort.held.keys():
-            group.phase = Phase.OPENING
-            group.reason = OPENS
+    def _all_hold(self, group: GroupState) -> bool:
+        return self.owners(group.name).keys() <= group.closed_cohort.held.keys()
 
     def _move(self, at: float, record: Act | records.MovingRecord) -> None:
         """Folds a move of blocks; a cohort is held once all remaining shards have said so."""
@@ -792,9 +785,8 @@ class CoordinatorState:
         self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)
         self.reigns.placed(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
-            self._hold(group)
-            if group.phase is Phase.OPENING:
-                group.check(Phase.HOLDING, record)
+            if self._all_hold(group):
+                group.move(record, group.open)
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

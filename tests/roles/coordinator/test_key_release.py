@@ -19,7 +19,7 @@ from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.policy.base import Base
 from secureps.roles.coordinator import envelopes, opening
 from secureps.roles.coordinator.envelopes import AT_ONCE, BETWEEN
-from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order
@@ -49,7 +49,8 @@ class Begun:
 
     def __init__(self) -> None:
         pinned = RunPinned(RUN, make_placement(PLAN), ADDRESSES)
-        self.state = CoordinatorState({"all": GroupState("all")}, pinned=pinned)
+        group = GroupState("all", 0, phase=Phase.WAITING)
+        self.state = CoordinatorState({"all": group}, pinned=pinned)
         self.state.members = {"c0": 0.0}
         offered = tuple(key.key for key in KEYS.values())
         opening.form_committee(self.at(0.0), PinnedRun(PLAN, ROSTER, None, NONCE, offered))
