@@ -13,8 +13,8 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import FlawNoted, SubmissionsDropped
-from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import EraseKeys, HolderKeys, SealFor
+from secureps.messages.holder_records import KeyReplaced
+from secureps.messages.orders import HolderKeys, SealFor
 from secureps.messages.requests import Examined, OpenRefused
 from secureps.messages.submission import enveloped_part
 from secureps.roles.holder.ledger import KEPT
@@ -28,7 +28,7 @@ from secureps.store.journal import last_row
 from secureps.store.journal_height import height_path, write_height
 from secureps.store.served_runs import RUNS, run_folder
 from tests.kits.cheats import journalled
-from tests.kits.federations import FEWER, Walker, finished, later, same, small_federation, unharmed
+from tests.kits.federations import FEWER, Walker, later, same, small_federation, unharmed
 from tests.kits.key_rotation import (
     HOLDERS,
     bytes_of,
@@ -67,29 +67,6 @@ def test_a_key_for_every_version_changes_no_bit(cipher: str, tmp_path: Path) -> 
         assert isinstance(keys, EnvelopeKeys)
         assert keys.newest == number
         assert keys.oldest >= number - 1, "no older one is needed"
-
-
-def test_without_a_calendar_a_key_serves_as_many_cohorts_as_the_plan_says(tmp_path: Path) -> None:
-    simulation = ends(small_federation(rotating(2, versions=6), tmp_path))
-    assert {machine(simulation, h)._ledger.known.keys.number for h in HOLDERS} == {3}
-    simulation = ends(small_federation(rotating(10), tmp_path / "few"))
-    assert {receipt.keys for receipt in received(simulation)} == {(0, 0, 0, 0)}
-
-
-def test_a_calendar_replaces_the_kits_key_at_once_and_others_after_an_hour(tmp_path: Path) -> None:
-    simulation = small_federation(rotating(1000), tmp_path)
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.version >= 0)
-    calendar(simulation, SOME_DAY)
-    simulation.run(lambda: all(keys_of(simulation, h).newest == 1 for h in HOLDERS))
-    simulation.run(lambda: group.version >= 1)
-    calendar(simulation, SOME_DAY + 3599)
-    simulation.run(lambda: group.version >= 2)
-    assert all(keys_of(simulation, h).newest == 1 for h in HOLDERS)
-    calendar(simulation, SOME_DAY + 3600)
-    ends(simulation)
-    assert all(keys_of(simulation, h).newest == 2 for h in HOLDERS)
-    assert same(simulation.model(), unharmed()[0])
 
 
 @pytest.mark.parametrize(
@@ -249,19 +226,6 @@ def test_kills_between_announcing_and_erasing(
         assert keys.oldest >= keys.newest - 1
 
 
-def test_what_was_decided_is_erased_at_the_next_start_whoever_is_there(tmp_path: Path) -> None:
-    simulation = small_federation(rotating(), tmp_path)
-    simulation.run(lambda: decided_and_not_erased(simulation, "holder-1"))
-    for party in ("holder-1", "coordinator"):
-        simulation.kill(party)
-    least = machine(simulation, "holder-1")._ledger.known.keys.least
-    simulation.start("holder-1")
-    later(simulation, 1.0)
-    assert keys_of(simulation, "holder-1").oldest == least
-    simulation.start("coordinator")
-    assert same(ends(simulation).model(), unharmed()[0])
-
-
 def test_a_holder_that_is_away_keeps_its_last_key_and_erases_it_when_it_is_back(
     tmp_path: Path,
 ) -> None:
@@ -395,46 +359,3 @@ def test_what_a_client_seals_for_erased_keys_is_refused_and_not_kept(
     assert len(own) == len({receipt.version for receipt in own})
     assert not journalled(simulation, SubmissionsDropped)
     assert blamed(simulation) == []
-
-
-# --- announcements that are none --------------------------------------------------
-
-
-def test_clients_go_back_to_no_older_key(tmp_path: Path) -> None:
-    simulation = small_federation(rotating(versions=5), tmp_path)
-    federation = simulation.coordinator.federation
-    simulation.run(lambda: federation.keys.number("holder-2") == 1)
-    old = federation.keys.newest["holder-2"]
-    simulation.run(lambda: federation.keys.number("holder-2") == 3)
-    client = simulation.parties["client-00"]
-    client.heard("coordinator", HolderKeys(federation.incarnation, (old,)))
-    ends(simulation)
-    newest = [r.keys[2] for r in received(simulation) if r.id.client == "client-00"]
-    assert newest == sorted(newest)
-    assert newest[-1] >= 3
-    assert same(simulation.model(), unharmed(versions=5)[0])
-
-
-def test_a_holder_erases_neither_its_newest_key_nor_what_is_to_come(tmp_path: Path) -> None:
-    simulation = small_federation(rotating(), tmp_path)
-    federation = simulation.coordinator.federation
-    simulation.run(lambda: federation.keys.number("holder-0") == 1)
-    simulation.parties["holder-0"].heard("coordinator", EraseKeys(federation.incarnation, 1 << 40))
-    ends(simulation)
-    assert not blamed(simulation)
-    assert (
-        machine(simulation, "holder-0")._ledger.known.keys.least
-        <= keys_of(simulation, "holder-0").newest
-    )
-
-
-def test_the_ledger_has_numbers_and_no_keys(tmp_path: Path) -> None:
-    simulation = ends(small_federation(rotating(), tmp_path))
-    replaced = journalled(simulation, KeyReplaced, "holder-0")
-    numbers = [record.announced.number for record in replaced]
-    assert list(dict.fromkeys(numbers))[:3] == [1, 2, 3]
-    assert numbers == sorted(numbers)
-    erased = [record.below for record in journalled(simulation, KeysErased, "holder-0")]
-    assert erased == sorted(set(erased))
-    assert finished(simulation)
-    assert isinstance(keys_of(simulation, "holder-0"), EnvelopeKeys)
