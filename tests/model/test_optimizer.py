@@ -17,7 +17,6 @@ from secureps.config.sections import Section, parse
 from secureps.errors import ConfigError, PlanRefused, WrongShape
 from secureps.model.optimizer import (
     Optimizer,
-    OptimizerState,
     Values,
     build_optimizer,
     build_schedule,
@@ -95,14 +94,6 @@ def test_yogi_is_algorithm_2_of_the_paper() -> None:
         assert ours[i] == pytest.approx(x, rel=2e-5, abs=2e-6)
 
 
-def test_default_is_federated_averaging() -> None:
-    values, updates = problem()
-    optimizer = build_optimizer(OptimizerSection())
-    moved, state = optimizer.apply(updates[0], values, optimizer.init(values))
-    np.testing.assert_array_equal(moved, values + updates[0])
-    assert state == OptimizerState(1, {})
-
-
 @pytest.mark.parametrize("name", NAMES)
 @given(cuts=st.lists(st.integers(1, 96), unique=True, max_size=6))
 def test_blocks_do_not_matter_bit_for_bit(name: str, cuts: list[int]) -> None:
@@ -164,14 +155,6 @@ def test_schedules() -> None:
     cosine = rates(ScheduleSection(name="cosine", total_steps=4, floor=1.0), range(7))
     half = 1.0 + 0.5 * (1.0 + math.sqrt(0.5))
     assert cosine == pytest.approx([2.0, half, 1.5, 3.0 - half, 1.0, 1.0, 1.0])
-
-
-def test_the_schedule_is_read_at_the_state_s_step() -> None:
-    settings = OptimizerSection(
-        name="sgd", learning_rate=1.0, schedule=ScheduleSection(name="exponential", decay=0.5)
-    )
-    ones = np.ones(2, dtype=np.float32)
-    assert run(build_optimizer(settings), 0 * ones, [ones] * 3).tolist() == [1.75, 1.75]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def spread(nodes: dict[str, float]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 3, 5, 8])
+@pytest.mark.parametrize("count", [2, 5])
 def test_a_node_that_comes_or_goes_moves_only_its_share(count: int) -> None:
     small = {f"shard-{i}": 1.0 for i in range(count)}
     large = small | {"new": 1.0}
@@ -40,23 +40,6 @@ def test_a_node_that_comes_or_goes_moves_only_its_share(count: int) -> None:
     assert len(lost) / len(KEYS) == pytest.approx(1 / count, rel=0.1)
     assert set(lost) == {gone}
     assert gone not in left
-
-
-def test_weights_are_respected() -> None:
-    nodes = {"a": 1.0, "b": 2.0, "c": 5.0}
-    counts = Counter(spread(nodes))
-    for name, weight in nodes.items():
-        p = weight / 8
-        sigma = math.sqrt(len(KEYS) * p * (1 - p))
-        assert abs(counts[name] - len(KEYS) * p) < 5 * sigma
-
-
-def test_a_node_that_grows_only_gains() -> None:
-    before = spread({"a": 1.0, "b": 1.0, "c": 1.0})
-    after = spread({"a": 1.0, "b": 3.0, "c": 1.0})
-    changes = {new for old, new in zip(before, after, strict=True) if old != new}
-    assert changes == {"b"}
-    assert after.count("b") / len(KEYS) == pytest.approx(3 / 5, rel=0.1)
 
 
 weights = st.floats(1e-3, 1e3)
@@ -105,14 +88,6 @@ def test_known_answer() -> None:
     )
 
 
-def test_groups_are_placed_block_by_block() -> None:
-    nodes = {"a": 1.0, "b": 1.0}
-    assert place_group("g", 1, nodes) == (place("g/0", nodes),)
-    assert place_group("g", 0, nodes) == ()
-    assert place_group("g", 64, nodes) != place_group("h", 64, nodes)
-    assert place_group("g", 9, {"only": 0.5}) == ("only",) * 9
-
-
 @given(
     nodes=st.dictionaries(st.text(min_size=1), weights, min_size=1, max_size=8),
     blocks=st.integers(0, 40),
@@ -135,12 +110,6 @@ def test_copies_of_a_block_are_on_different_nodes(nodes: dict[str, float], block
     assert all(len(set(held)) == 3 for held in zip(*ranks, strict=True))
 
 
-def test_copies_are_spread_as_evenly_as_blocks() -> None:
-    nodes = {f"shard-{k}": 1.0 for k in range(4)}
-    for rank in place_copies("g", 40, nodes, 2):
-        assert all(rank.count(node) <= 11 for node in nodes)
-
-
 def test_copies_of_more_nodes_than_there_are_are_refused() -> None:
     with pytest.raises(PlanRefused, match="3 copies of every block lie on as many shards, not 2"):
         place_copies("g", 4, {"a": 1.0, "b": 1.0}, 3)
@@ -155,15 +124,6 @@ def test_groups_of_one_block_are_spread_as_evenly_as_blocks(
     load = Counter(each[0] for (each,) in held.values())
     assert max(load.values()) == math.ceil(groups / len(nodes))
     assert all(len(set(each)) == copies for (each,) in held.values())
-
-
-def test_what_a_node_has_of_other_groups_never_makes_a_group_uneven() -> None:
-    nodes = {f"shard-{k}": 1.0 for k in range(4)}
-    held = place_groups({"a": 3, "b": 3, "table": 8}, nodes, 1)
-    for group, most in (("a", 1), ("b", 1), ("table", 2)):
-        assert max(Counter(node for (node,) in held[group]).values()) == most
-    load = Counter(node for blocks in held.values() for (node,) in blocks)
-    assert sorted(load.values()) == [3, 3, 4, 4]
 
 
 def test_groups_of_one_block_of_who_goes_are_spread_over_those_that_stay() -> None:
