@@ -157,6 +157,14 @@ def test_schedules() -> None:
     assert cosine == pytest.approx([2.0, half, 1.5, 3.0 - half, 1.0, 1.0, 1.0])
 
 
+def test_the_schedule_is_read_at_the_state_s_step() -> None:
+    settings = OptimizerSection(
+        name="sgd", learning_rate=1.0, schedule=ScheduleSection(name="exponential", decay=0.5)
+    )
+    ones = np.ones(2, dtype=np.float32)
+    assert run(build_optimizer(settings), 0 * ones, [ones] * 3).tolist() == [1.75, 1.75]
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -42,6 +42,15 @@ def test_a_node_that_comes_or_goes_moves_only_its_share(count: int) -> None:
     assert gone not in left
 
 
+def test_weights_are_respected() -> None:
+    nodes = {"a": 1.0, "b": 2.0, "c": 5.0}
+    counts = Counter(spread(nodes))
+    for name, weight in nodes.items():
+        p = weight / 8
+        sigma = math.sqrt(len(KEYS) * p * (1 - p))
+        assert abs(counts[name] - len(KEYS) * p) < 5 * sigma
+
+
 weights = st.floats(1e-3, 1e3)
 
 
