@@ -30,7 +30,7 @@ from secureps.device.encoding import (
     unsigned,
     words,
 )
-from secureps.errors import InternalError
+from secureps.errors import InternalError, NotFinite
 from secureps.privacy import mechanism
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import PIECE, clip_l2
@@ -158,6 +158,14 @@ def test_integers_are_the_grids(
     drawn[:4] = 0, 2**32 - 1, 2**31, 2**31 - 1
     made = round_to_grid(there(x), there(drawn.view(np.int32)), grid, share)
     assert np.array_equal(back(made), grid.encode(x, drawn, share))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_not_rounded(wrong: float) -> None:
+    x = torch.zeros(9, device=DEVICE)
+    x[4] = wrong
+    with pytest.raises(NotFinite):
+        round_to_grid(x, torch.zeros(9, dtype=torch.int32, device=DEVICE), Grid(8, 1.0), 0.5)
 
 
 # --- noise ----------------------------------------------------------------------

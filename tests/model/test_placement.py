@@ -135,6 +135,15 @@ def test_groups_of_one_block_are_spread_as_evenly_as_blocks(
     assert all(len(set(each)) == copies for (each,) in held.values())
 
 
+def test_what_a_node_has_of_other_groups_never_makes_a_group_uneven() -> None:
+    nodes = {f"shard-{k}": 1.0 for k in range(4)}
+    held = place_groups({"a": 3, "b": 3, "table": 8}, nodes, 1)
+    for group, most in (("a", 1), ("b", 1), ("table", 2)):
+        assert max(Counter(node for (node,) in held[group]).values()) == most
+    load = Counter(node for blocks in held.values() for (node,) in blocks)
+    assert sorted(load.values()) == [3, 3, 4, 4]
+
+
 def test_groups_of_one_block_of_who_goes_are_spread_over_those_that_stay() -> None:
     nodes = {f"shard-{k}": 1.0 for k in range(5)}
     before = place_groups({f"table.{k}": 1 for k in range(40)}, nodes, 1)
