@@ -21,6 +21,7 @@ from secureps.device.encoding import (
     DeviceSkellam,
     clip_factor,
     decode,
+    divisor,
     encode,
     furthest,
     pieces,
@@ -104,6 +105,23 @@ def test_what_is_too_close_to_call_is_summed_exactly() -> None:
     for bound in (norm, float(np.nextafter(norm, 0)), float(np.nextafter(norm, 2 * norm))):
         expected = mechanism.clip_factor(lambda: cut(x), bound)
         assert clip_factor(lambda: [there(x)], bound) == expected
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_refused(wrong: float) -> None:
+    x = values(400, 1)
+    x[33] = wrong
+    with pytest.raises(NotFinite):
+        clip_factor(lambda: [there(x)], 1.0)
+
+
+def test_a_quotient_is_the_hosts() -> None:
+    x = values(5000, 2)
+    for by, after in pairwise((0.1, 0.3, 1e-7, 2.0**-20)):
+        single = there(x) / divisor(by, there(x), torch.float32)
+        assert np.array_equal(back(single), x / np.float32(by))
+        double = there(x).double() / divisor(after, there(x))
+        assert np.array_equal(back(double), x.astype(np.float64) / after)
 
 
 # --- encoding and rounding ------------------------------------------------------

@@ -88,6 +88,15 @@ def test_the_indicator_is_the_largest_float32_within_its_weight() -> None:
     assert third == float(np.float32(third)) <= 1 / 3 < float(np.nextafter(np.float32(third), 1))
 
 
+@pytest.mark.parametrize("scale", [0.25, 1.0, 4.0])
+def test_an_update_of_exactly_the_clip_passed_whole(scale: float) -> None:
+    clip, update = made(), np.zeros(LENGTH, np.float32)
+    update[3] = -clip.clip * scale
+    assert clip.clipped(with_place(update), scale)[-1] == clip.indicator
+    update[3] = np.nextafter(update[3], np.float32(-1e3))
+    assert clip.clipped(with_place(update), scale)[-1] == -clip.indicator
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(CLIPS, st.lists(UPDATES, min_size=2, max_size=5), SCALES, st.integers(0, 1 << 30))
