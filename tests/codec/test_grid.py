@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.codec.grid import Grid
-from secureps.errors import NotFinite, PlanRefused, WrongShape
+from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 
 pytestmark = pytest.mark.usefixtures("kernel_kind")
 grids = st.builds(Grid, bits=st.integers(2, 24), range=st.floats(1e-6, 1e6))
@@ -108,6 +108,12 @@ def test_weighted_sums_decode_exactly(grid: Grid, weights: list[int], data: st.D
     for j in range(3):
         steps = sum(w * (row[j] - grid.most) for w, row in zip(weights, u, strict=True))
         assert decoded[j] == steps * grid.step
+
+
+def test_bad_total_weights_are_malformed() -> None:
+    for bad in (0, -1, 2**62):
+        with pytest.raises(Malformed, match="total weight"):
+            Grid(8, 1.0).decode_sum(np.zeros(1, dtype=np.int64), bad)
 
 
 def test_weighted_mean_of_a_cohort() -> None:

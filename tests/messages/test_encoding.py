@@ -261,6 +261,12 @@ def test_a_number_that_no_record_writes_is_refused(plain: float) -> None:
         from_plain(Charge, to_plain(unset(Charge)) | {"sample_rate": plain})
 
 
+@pytest.mark.parametrize("text", ["AB", "a b", " ab", "ab\n"])
+def test_bytes_have_one_text(text: str) -> None:
+    with pytest.raises(Malformed, match="hexadecimal"):
+        from_plain(BlockHeader, to_plain(unset(BlockHeader)) | {"digest": text})
+
+
 def test_half_of_a_character_is_no_text() -> None:
     with pytest.raises(Malformed, match="half of a character"):
         from_plain(Heartbeat, {"party": "\ud800"})

@@ -35,6 +35,13 @@ def test_a_shard_holds_blocks_as_primary_or_as_replica() -> None:
     assert alone.holders("a", 1) == ("y",)
 
 
+def test_who_leaves_is_followed_by_the_next_in_order() -> None:
+    left = PLACEMENT.without("x")
+    assert (left.epoch, left.shards) == (2, ("y", "z"))
+    assert [left.holders("a", block) for block in range(3)] == [("y",), ("y",), ("z",)]
+    assert left.holders("b", 0) == ("y", "z")
+
+
 def test_what_follows_from_a_placement_is_made_once_for_all_blocks() -> None:
     """Of each block it is asked, in a model of many groups too."""
     groups = tuple(GroupPlacement(f"rows.{n}", ("x", "y")) for n in range(500))

@@ -20,7 +20,7 @@ from secureps.config.plan import (
     PlanSection,
     SparseSection,
 )
-from secureps.errors import NotFinite, PlanRefused, WrongShape
+from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import MOST_SLOTS, GroupLayout, Layout
 
@@ -145,6 +145,18 @@ def test_the_first_matching_group_wins_in_the_order_given() -> None:
     layout = build(groups=[("rest", "body.*"), ("words", "*")])
     assert [t.name for t in layout.group("words").tensors] == ["embedding.weight", "norm.running"]
     assert [g.name for g in layout.groups] == ["rest", "words"]
+
+
+def test_a_block_has_values_alone_and_the_last_is_shorter() -> None:
+    group = build().group("rest")
+    assert group.blocks == 4
+    assert [group.span(b) for b in range(4)] == [(0, 4), (4, 8), (8, 12), (12, 14)]
+    assert [group.slots(b) for b in range(4)] == [4, 4, 4, 2]
+    for block in (-1, 4):
+        with pytest.raises(Malformed, match="no block"):
+            group.span(block)
+        with pytest.raises(Malformed, match="no block"):
+            group.slots(block)
 
 
 @given(
@@ -302,6 +314,11 @@ def test_digest_covers_everything() -> None:
     assert len(base.digest) == 32
     assert base.digest == build().digest
     assert len({base.digest, *(o.digest for o in others)}) == 1 + len(others)
+
+
+def test_unknown_groups_are_malformed() -> None:
+    with pytest.raises(Malformed, match="'nobody'"):
+        build().group("nobody")
 
 
 def test_row_blocks_are_groups_that_hold_every_row_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import UnknownParty
+from secureps.errors import Malformed, NotReady, UnknownParty, WrongVersion
 from secureps.messages import orders, requests
 from secureps.roles.machine import Answer
 from secureps.roles.shard.keys import model_key, state_key
@@ -49,3 +49,13 @@ def test_another_holder_of_the_block_gets_its_state() -> None:
 def test_nobody_else_does(sender: str) -> None:
     with pytest.raises(UnknownParty, match=f"{sender} does not hold block 1 of all"):
         ask(desk(), sender, state=True)
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_what_is_not_here(state: bool) -> None:
+    with pytest.raises(NotReady, match="version 5 of all is not made yet"):
+        ask(desk(), PEER, 5, state=state)
+    with pytest.raises(WrongVersion, match="version 3 of all is gone"):
+        ask(desk(), PEER, 3, state=state)
+    with pytest.raises(Malformed, match="block 4 of all is not placed on shard-a"):
+        ask(desk(), PEER, block=4, state=state)
