@@ -51,8 +51,6 @@ RULES = [SYNC, SSP, MANY, PRIORITY, ASYNC]
 VALUES = 217
 """Of the walkers' model, without what stays with each of them."""
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
-
 
 def plan_of(
     rule: dict[str, Any], privacy: dict[str, Any], cipher: str = "plain", **changes: Any
@@ -84,8 +82,9 @@ def skellam(updates: int, l2: float, l1: float, s: float) -> float:
     return converted(renyi, SKELLAM_ORDERS)
 
 
-@each_rule
-@pytest.mark.parametrize("privacy", [RECORD, LOCAL], ids=["record", "client"])
+@pytest.mark.parametrize(
+    ("rule", "privacy"), [*((rule, RECORD) for rule in RULES), (RULES[-1], LOCAL)]
+)
 def test_the_ledger_has_one_fact_for_each_update_that_arrived(
     rule: dict[str, Any], privacy: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -70,29 +70,6 @@ def test_a_key_for_every_version_changes_no_bit(cipher: str, tmp_path: Path) -> 
         assert keys.oldest >= number - 1, "no older one is needed"
 
 
-def test_without_a_calendar_a_key_serves_as_many_cohorts_as_the_plan_says(tmp_path: Path) -> None:
-    simulation = ends(small_federation(rotating(2, versions=6), tmp_path))
-    assert {machine(simulation, h)._ledger.known.keys.number for h in HOLDERS} == {3}
-    simulation = ends(small_federation(rotating(10), tmp_path / "few"))
-    assert {receipt.keys for receipt in received(simulation)} == {(0, 0, 0, 0)}
-
-
-def test_a_calendar_replaces_the_kits_key_at_once_and_others_after_an_hour(tmp_path: Path) -> None:
-    simulation = small_federation(rotating(1000), tmp_path)
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.version >= 0)
-    calendar(simulation, SOME_DAY)
-    simulation.run(lambda: all(keys_of(simulation, h).newest == 1 for h in HOLDERS))
-    simulation.run(lambda: group.version >= 1)
-    calendar(simulation, SOME_DAY + 3599)
-    simulation.run(lambda: group.version >= 2)
-    assert all(keys_of(simulation, h).newest == 1 for h in HOLDERS)
-    calendar(simulation, SOME_DAY + 3600)
-    ends(simulation)
-    assert all(keys_of(simulation, h).newest == 2 for h in HOLDERS)
-    assert same(simulation.model(), unharmed()[0])
-
-
 @pytest.mark.parametrize(
     "rule",
     [
@@ -249,19 +226,6 @@ def test_kills_between_announcing_and_erasing(
         keys = keys_of(simulation, holder)
         assert keys.newest == machine(simulation, holder)._ledger.known.keys.number
         assert keys.oldest >= keys.newest - 1
-
-
-def test_what_was_decided_is_erased_at_the_next_start_whoever_is_there(tmp_path: Path) -> None:
-    simulation = small_federation(rotating(), tmp_path)
-    simulation.run(lambda: decided_and_not_erased(simulation, "holder-1"))
-    for party in ("holder-1", "coordinator"):
-        simulation.kill(party)
-    least = machine(simulation, "holder-1")._ledger.known.keys.least
-    simulation.start("holder-1")
-    later(simulation, 1.0)
-    assert keys_of(simulation, "holder-1").oldest == least
-    simulation.start("coordinator")
-    assert same(ends(simulation).model(), unharmed()[0])
 
 
 def test_a_holder_that_is_away_keeps_its_last_key_and_erases_it_when_it_is_back(

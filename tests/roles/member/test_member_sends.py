@@ -13,7 +13,6 @@ from secureps.errors import (
     Malformed,
     Refused,
     SecurepsError,
-    TermsRefused,
     WrongRun,
     WrongVersion,
 )
@@ -39,7 +38,7 @@ from secureps.roles.machine import (
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contributed, Offer, Reseal, SealOn
 from secureps.roles.member.terms import Terms
-from tests.kits.member_kit import Client, halts, leaves, puts, said
+from tests.kits.member_kit import Client, halts, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     KEYED_ROSTER,
@@ -339,15 +338,6 @@ def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
     client, step = keyed(make_plan("bfv"))
     assert halts(step) == []
     assert client.machine.pinned.run.roster == KEYED_ROSTER.digest
-
-
-def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
-    client = Client(kit=MemberSettings("c0", ROSTER, SCHEMA, terms=Terms(budget=8.0)))
-    step = client.welcome()
-    assert (step.records, len(step.effects)) == ([], 1)
-    halt = leaves(client, step)
-    assert halt.error is TermsRefused
-    assert halt.reason.startswith("budget: the plan trains without privacy")
 
 
 @pytest.mark.parametrize("version", [-1, 0])

@@ -142,13 +142,6 @@ def test_two_shards_with_many_blocks_never_wait_for_each_other() -> None:
     assert calls(says(made, MINE[0], False)[0]) == []
 
 
-def test_what_another_has_is_not_drawn_again() -> None:
-    made, order = noise(), hold()
-    begun(made, order)
-    says(made, MINE[0], True)
-    assert works(says(made, MINE[1], False)[0]) == [DrawNoise(order.cohort, MINE[1:])]
-
-
 def test_what_another_has_of_all_is_not_drawn_at_all() -> None:
     made = noise()
     begun(made)
@@ -156,14 +149,6 @@ def test_what_another_has_of_all_is_not_drawn_at_all() -> None:
     assert [works(step) for step in steps] == [[]] * 4
     assert calls(steps[1]) == [ask(made, block) for block in THEIRS]
     assert made.ready(Step(), hold())
-
-
-def test_a_primary_gives_what_it_has_drawn() -> None:
-    made = noise()
-    begun(made)
-    drawn(made, hold().cohort, MINE)
-    gives = made.serve(PEER, ask(made, 0))
-    assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 0))]
 
 
 def test_a_replica_gives_what_is_in_its_sums() -> None:
@@ -266,14 +251,6 @@ def test_noise_is_for_shards_that_hold_the_block(sender: str) -> None:
         noise().serve(sender, ask(noise(), 0))
     with pytest.raises(UnknownParty):
         noise().serve(PEER, ask(noise(), 4))
-
-
-def test_noise_of_cohorts_that_came_to_nothing_goes() -> None:
-    made = noise()
-    begun(made)
-    says(made, MINE[0], True)
-    step = begun(made, hold(4))
-    assert works(step) == [Prune((key(made, MINE[0]),))]
 
 
 def test_noise_is_of_one_cohort_and_not_of_its_number() -> None:
