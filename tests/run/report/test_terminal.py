@@ -18,10 +18,9 @@ from secureps.run.report import status_tables
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import (
     QUIET,
-    QUIET_BAR,
+    QUIET_MOVE,
     Progress,
     View,
-    bar_or_lines,
     move_text,
     plain,
     show_moves,
@@ -323,25 +322,12 @@ PART = Move("drain-shard", "shard-1", 3, 12, 900_000, 3_100_000)
 WAITING = Move("add-shard", "shard-2", 0, 4, 0, 1024, "waits for\x1b[2J shard-0")
 
 
-def test_lines_come_when_it_has_come_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, clock = io.StringIO(), [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    with bar_or_lines(Console(file=out), "begins") as show:
-        for _ in range(3):
-            show("[one] of 3", 1, 3)
-        clock[0] += QUIET_BAR
-        show("[one] of 3", 1, 3)
-        show("two of 3", 2, 3)
-    assert out.getvalue().splitlines() == ["[one] of 3", "[one] of 3", "two of 3"]
-
-
 def test_a_terminal_has_a_bar_that_goes_away() -> None:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=120)
-    with bar_or_lines(console, "begins") as show:
-        show("[one] of 3", 1, 3)
-    assert "begins" in out.getvalue()
-    assert "[one] of 3" in out.getvalue()
+    with show_moves(Console(file=out, force_terminal=True, width=120)) as show:
+        show(PART)
+    assert "asks the coordinator" in out.getvalue()
+    assert move_text(PART) in out.getvalue()
     assert out.getvalue().rstrip().endswith("\x1b[2K"), "nothing of it stays"
 
 
@@ -354,9 +340,14 @@ def test_a_move_is_told_in_a_line() -> None:
     )
 
 
-def test_moves_are_shown_as_they_come() -> None:
-    out = io.StringIO()
+def test_moves_are_told_as_they_come_further_and_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, clock = io.StringIO(), [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     with show_moves(Console(file=out)) as show:
         for move in (PART, PART, WAITING):
             show(move)
-    assert out.getvalue().splitlines() == [move_text(PART), move_text(WAITING)]
+        clock[0] += QUIET_MOVE
+        show(WAITING)
+    assert out.getvalue().splitlines() == [move_text(PART), *[move_text(WAITING)] * 2]
