@@ -182,13 +182,6 @@ def test_a_damaged_file_of_a_study_is_named(text: str, tmp_path: Path) -> None:
         _claim(folder, load_scenario(scenario(tmp_path)))
 
 
-def test_a_study_goes_into_no_report(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
-        study(scenario(tmp_path), tmp_path / "out", 2, screen())
-
-
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
     path = scenario(tmp_path, "target = 0.6", "target = 0.9")
     one, same, other = (play(path, Trial(Candidate("rounds", 1), s, 200.0)) for s in (1, 1, 2))
