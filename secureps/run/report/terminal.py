@@ -166,8 +166,8 @@ def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
         task = bar.add_task("asks the coordinator", total=None)
 
         def show(move: Move) -> None:
-            text = move_text(move)
-            bar.update(task, completed=move.moved, total=move.blocks, description=text, refresh=True)
+            done, of, text = move.moved, move.blocks, move_text(move)
+            bar.update(task, completed=done, total=of, description=text, refresh=True)
 
         yield show
 
