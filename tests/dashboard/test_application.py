@@ -80,6 +80,9 @@ def stranger(browser: Browser) -> Browser:
 def test_the_token_is_exchanged_once_for_a_cookie_that_no_script_reads() -> None:
     with opened(full()) as browser:
         entrance = f"/enter?{browser.address.query}"
+        with opened(full()) as other:
+            guesses = (other.address.query, "token=x", f"token={'a' * 43}", "token=%C3%A4")
+            assert {browser.get(f"/enter?{guess}")[0] for guess in guesses} == {401}
         status, headers, _ = browser.get(entrance)
         assert (status, headers["location"]) == (303, "/")
         cookie = headers["set-cookie"]
@@ -89,6 +92,7 @@ def test_the_token_is_exchanged_once_for_a_cookie_that_no_script_reads() -> None
         assert browser.get(entrance)[0] == 401, "it is used up"
         browser.cookie = cookie.partition(";")[0]
         assert browser.get("/")[0] == 200
+        assert browser.get("/", Sec_Fetch_Site="none")[0] == 200, "it is typed in"
         assert browser.get(entrance)[0] == 303, "whoever is in may come again"
 
 
