@@ -456,7 +456,7 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     if enough and asked:
         return
     if not out and not federation.isolated:
-        termination.end(tx, termination.budget_spent(tx, group, spent, retired))
+        termination.end(tx, *termination.budget_spent(tx, group, spent, retired))
         return
     parts = {
         "are left out of this run": federation.isolated.keys(),

@@ -44,7 +44,7 @@ def open_round(tx: Transaction, group: GroupState) -> Wait:
         why = [f"{text}: {named(sorted(names))}" for text, names in gone.items() if names]
         reason = "; ".join([*why, reason])
         if not invited and not _admitted(tx, group, tx.clients - out - spent - retired)[0]:
-            termination.end(tx, termination.budget_spent(tx, group, spent, retired))
+            termination.end(tx, *termination.budget_spent(tx, group, spent, retired))
     if group.sitting_out and not invited:
         _end_if_none_may_come(tx, group, tx.clients - out - retired)
     if not invited:
