@@ -14,6 +14,7 @@ import pytest
 from secureps.errors import SecurepsError
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
+from secureps.messages.requests import AskStatus
 from secureps.messages.run import COORDINATOR, STANDBY, Placement
 from secureps.messages.submission import Member
 from secureps.policy.plan import Plan
@@ -270,6 +271,25 @@ def test_a_move_to_a_shard_that_lost_its_disk_is_given_up_after_a_takeover(
     done = say(play, ShardDeed.REMOVE, NEW)
     play.run(done.done)
     assert done.exception() is None
+    play_out(play)
+    assert same(play.model(), expected)
+    assert placement(play).shards == ("shard-0", "shard-1")
+    whole(play)
+
+
+def test_a_removed_shard_that_is_added_is_waited_for_until_it_is_started(tmp_path: Path) -> None:
+    """Its process ended when it was removed: the move says so, and what to do."""
+    expected = expected_model(MANY)
+    play = federation(sharded(versions=MANY), tmp_path)
+    acted(play, ShardDeed.REMOVE, "shard-1", moments(sharded)[0])
+    play.run(lambda: play.parties["shard-1"].halted.done())
+    play.kill("shard-1")
+    play.run(say(play, ShardDeed.ADD, "shard-1").done)
+    asked = play.network.transport(COORDINATOR, (COORDINATOR,)).call(COORDINATOR, AskStatus())
+    play.run(asked.done)
+    told = "waits for shard-1 to come: start again what has ended"
+    assert asked.result().move.reason == told
+    play.start("shard-1")
     play_out(play)
     assert same(play.model(), expected)
     assert placement(play).shards == ("shard-0", "shard-1")

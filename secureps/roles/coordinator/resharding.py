@@ -144,8 +144,8 @@ def _waits(tx: Transaction) -> str:
         if not away and not _between(tx):
             return "waits for the cohorts and the checkpoint that are being made"
     else:
-        return f"waits for {federation.moving.shard} to come"
-    return f"waits for {named(sorted(away))}" if away else ""
+        away = [federation.moving.shard]
+    return f"waits for {named(sorted(away))} to come: start again what has ended" if away else ""
 
 
 def advance(tx: Transaction) -> None:

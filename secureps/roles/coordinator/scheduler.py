@@ -152,7 +152,7 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
         why = [f"{text}: {named(sorted(names))}" for text, names in gone.items() if names]
         reason = "; ".join([*why, reason])
         if not invited and not _admitted(tx, group, tx.clients - out - spent - retired)[0]:
-            termination.end(tx, termination.budget_spent(tx, group, spent, retired))
+            termination.end(tx, *termination.budget_spent(tx, group, spent, retired))
     if group.sitting_out and not invited:
         _end_if_none_may_come(tx, group, tx.clients - out - retired)
     if not invited:
@@ -699,7 +699,7 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     if enough and asked:
         return
     if not out and not federation.isolated:
-        termination.end(tx, termination.budget_spent(tx, group, spent, retired))
+        termination.end(tx, *termination.budget_spent(tx, group, spent, retired))
         return
     parts = {
         "are left out of this run": federation.isolated.keys(),

@@ -170,8 +170,11 @@ def unaffordable(tx: Transaction, client: str, group: GroupState) -> bool:
 
 def budget_spent(
     tx: Transaction, group: GroupState, spent: frozenset[str], retired: frozenset[str]
-) -> str:
-    """Why no round of a group can open any more, whoever comes."""
+) -> tuple[str, type[SecurepsError] | None]:
+    """Why no round of a group can open any more, whoever comes, and the failure that it is.
+
+    The plan foresees that its privacy budget is spent, and not that clients leave.
+    """
     privacy, after = tx.plan.section.privacy, f"after version {group.version}"
     after += tx.plan.of(group.name)
     # Whoever left, insists on privacy or has spent a budget of its own may not say which.
@@ -180,12 +183,15 @@ def budget_spent(
     why = by_reason({client: said.get(client) or "no reason given" for client in left})
     gone = f"{'takes' if len(left) == 1 else 'take'} part no more: {why}"
     if privacy is None or not spent:
-        return f"too few clients are left: {after}, {len(left)} of them {gone}"
+        made = f"{group.version} of {tx.plan.versions(group.name)}"
+        text = f"too few clients are left: {after}, {len(left)} of them {gone}"
+        return f"{text}; so the plan's versions are not all made ({made})", TooFew
     budget = f"{privacy.budget:g} ({adjacency(tx.plan)})"
     others = f", and {len(left)} more {gone}" if left else ""
     return (
         f"the privacy budget is spent: {after}, another would bring {len(spent)} clients above "
-        f"epsilon {budget}{others}"
+        f"epsilon {budget}{others}",
+        None,
     )
 
 

@@ -211,8 +211,10 @@ def test_too_few_who_could_still_come_end_the_run(plan: Plan) -> None:
     world.pump()
     assert world.federation.finished == (
         "too few clients are left: after version 1, 2 of them take part no more: "
-        "no reason given (c1, c2)"
+        "no reason given (c1, c2); so the plan's versions are not all made "
+        f"(1 of {plan.section.versions})"
     )
+    assert world.federation.failure == "TooFew"
     assert world.federation.checkpoints[-1].version_of("all") == 1
 
 
