@@ -56,6 +56,7 @@ from secureps.service.process import authenticator, link_of, settled
 from secureps.service.shard.tiers import ShardFolders
 from secureps.store import durability
 from secureps.store.atomic_file import own
+from secureps.store.backup import demand_owner
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import check_fits, load_private, load_public, own_seed
 from secureps.store.spool import DiskSpool
@@ -277,8 +278,10 @@ class Aggregator:
     def _start(self, name: str) -> None:
         state = self._state(name)
         own(state)
-        journal = DatedJournal(SqliteJournal(state / "journal.db"), time.time)
+        rows, role = SqliteJournal(state / "journal.db"), self.kit.roster.find(name).role
+        journal = DatedJournal(rows, name, role, time.time)
         self._closing.enter_context(closing(journal))
+        demand_owner(state, role, name)
         loop = RealLoop(journal.last)
         if name == COORDINATOR:
             self._network = InProcessNetwork(loop)

@@ -50,7 +50,7 @@ from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_pl
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.following import JournalRow
 from secureps.messages.member_records import Sealed
-from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
+from secureps.messages.records import ReceiptSummary, ReceivedBefore, SealedBefore
 from secureps.messages.requests import (
     Checkpointed,
     Examined,
@@ -486,13 +486,6 @@ def _unpacked(line: str) -> Row:
 def _fold(body: str) -> Fold:
     records, state = json.loads(body)
     return Fold(tuple(from_plain(RECORDS[kind], plain) for kind, plain in records), state)
-
-
-def run_pinned(path: Path, base: sqlite3.Connection) -> RunPinned | None:
-    """The run that a compacted journal is of; None if it is of none, or was never compacted."""
-    known = kept(path, base)
-    records: tuple[Any, ...] = () if known is None else known.fold.records
-    return next((record for record in records if isinstance(record, RunPinned)), None)
 
 
 def _tables(base: sqlite3.Connection) -> bool:
