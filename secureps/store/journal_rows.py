@@ -429,6 +429,8 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
     before = b""
     for last, chain, packed, own in base.execute("SELECT * FROM archive ORDER BY last"):
         where = f"{path}: the archive up to row {last}"
+        if [type(last), type(chain), type(packed)] != [int, bytes, bytes]:
+            raise DamagedStore(f"{where} is no archive")
         if own != _segment_digest(before, Mark(last, chain), packed):
             raise DamagedStore(f"{where} does not match its digest")
         before = own

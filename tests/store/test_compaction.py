@@ -388,9 +388,10 @@ def test_the_writer_of_a_compacted_journal_is_known_by_the_archive(twins: Twins)
     assert run_of(twins.path) == RUN.run.id, "the party goes on with a damaged archive"
 
 
-def test_a_damaged_archive_is_not_copied(twins: Twins, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["rows = x'00'", "rows = 'text'", "chain = 7", "digest = 'x'"])
+def test_a_damaged_archive_is_not_copied(twins: Twins, tmp_path: Path, damage: str) -> None:
     twice_compacted(twins)
-    twins.compacted._base.execute("UPDATE archive SET rows = x'00' WHERE last = 4")
+    twins.compacted._base.execute(f"UPDATE archive SET {damage} WHERE last = 4")
     with pytest.raises(DamagedStore, match="archive up to row 4"):
         backup(twins.path.parent, tmp_path / "copy")
 
