@@ -545,8 +545,10 @@ def _discount(
 
     Holders have not looked into it, or it is sent again. And nobody waits for who is done.
     """
+    if group.rounds:
+        return seen
     members, unseen, done = group.members, set(group.pending) - shown, _done(tx, group, seen)
-    if group.rounds or not (unseen or done):
+    if not (unseen or done):
         return seen
     # not copied: they may be very many clients
     clocks = ChainMap(dict.fromkeys(done, seen.closed + 1), members.clocks)
@@ -575,21 +577,6 @@ def _all_sent(tx: Transaction, group: GroupState, client: str) -> bool:
     """Whether a client has made all updates of the newest version that the plan allows."""
     base = group.members.next_base(client, group.version)
     return base.step > tx.plan.bounds(group.name).ahead
-
-
-def _seen(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
-    """The submissions that a rule may see: none before an older one of the same client.
-
-    Holders open a client's updates in the order in which it made them, and no others.
-    """
-    first: dict[str, int] = {}
-    for id in set(group.pending) - ids:
-        first[id.client] = min(id.sequence, first.get(id.client, id.sequence))
-    return {
-        id
-        for id in ids
-        if id.client not in group.sitting_out and id.sequence < first.get(id.client, math.inf)
-    }
 
 
 def _ask(tx: Transaction, group: GroupState) -> Wait:
