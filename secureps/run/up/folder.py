@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from secureps.config.sections import toml_tables
 from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
@@ -260,6 +259,8 @@ def write_holders(
 
 def write_config(folder: RunFolder, name: str, own: Mapping[str, object]) -> None:
     """Writes a server's configuration, without what is None; OperatorError if the disk refuses."""
+    from secureps.config.sections import toml_tables
+
     values = {"name": name, "kit": str(folder.kit), "state": str(folder.state(name)), **own}
     try:
         folder.config(name).parent.mkdir(exist_ok=True)
