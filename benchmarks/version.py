@@ -31,7 +31,6 @@ UNDER_TLS = "rlwe, by TLS"
 Costs = Mapping[str, Mapping[str, Cost]]
 """By size and cipher."""
 
-
 Least = tuple[float, float]
 """Seconds of the clock and of CPU that float32 takes."""
 
