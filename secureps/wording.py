@@ -93,7 +93,9 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that fits: 340 us, 12.5 ms, 7.21 s, 12.1 min, 3.4 h."""
+    """Seconds in the unit that fits: less than 1 us, 340 us, 12.5 ms, 7.21 s, 12.1 min, 3.4 h."""
+    if 0 < seconds < 1e-6:
+        return "less than 1 us"
     if seconds < 1e-3:
         return f"{1e6 * seconds:.0f} us"
     if seconds < 1:

@@ -52,6 +52,7 @@ def test_an_error_is_told_on_one_line(text: str, whole: str, first: str) -> None
     ("seconds", "text"),
     [
         (0.0, "0 us"),
+        (4e-7, "less than 1 us"),
         (3.4e-4, "340 us"),
         (0.0125, "12.5 ms"),
         (7.214, "7.21 s"),

@@ -261,6 +261,10 @@ def test_the_command(tmp_path: Path) -> None:
         check=True,
     )
     assert json.loads(done.stdout)["groups"][0]["values"] == 1000
+    small = [*command, str(write(tmp_path)), "--values", "9"]
+    page = subprocess.run(small, capture_output=True, text=True, check=True).stdout
+    assert "less than 1 us" in page
+    assert " 0 us" not in page
     unsound = write(tmp_path, PLAN.replace("quorum = 6", "quorum = 3"))
     refused = subprocess.run([*command, str(unsound)], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
