@@ -123,7 +123,7 @@ class ShardState:
         taken, moved = dict[str, set[int]](), set[str]()
         for name in self._pinned.plan.all_groups:
             self._groups.setdefault(name, ShardGroup())
-            taken[name] = {*self.own(name), *self.coming(name)}
+            taken[name] = set(self.own(name))
             if before is not None and self._move(name, before):
                 moved.add(name)
         past = [at for at in self.spooled if at[4] not in taken[at[2]]]
