@@ -41,8 +41,9 @@ from secureps.messages.coordinator_records import (
 )
 from secureps.messages.records import ReceivedBefore
 from secureps.messages.requests import Submit
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
-from secureps.run.assemble import Founding, make_coordinator
+from secureps.run.assemble import make_coordinator, pinned_run
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import replayed
 from secureps.service.loop import VirtualLoop
@@ -366,12 +367,12 @@ def start_seconds(parties: Soaked) -> float:
     public = load_public(parties.folder / "kit")
     began = time.process_time()
     kept = SqliteJournal(parties.folder / "coordinator" / "journal.db")
-    with closing(DatedJournal(kept, time.time)) as journal:
+    with closing(DatedJournal(kept, COORDINATOR, COORDINATOR, time.time)) as journal:
         stores = Stores(journal, MemorySpool(), parties.folder / "coordinator")
         loop = VirtualLoop()
         around = Environment(InProcessNetwork(loop, no_delay).transport("c"), loop, lambda: 1.0)
-        founding = Founding(parties.plan, None, bytes(32))
-        made = make_coordinator(public, founding, parties.folder / "checkpoints", stores, around)
+        run = pinned_run(public, parties.plan, None, bytes(32))
+        made = make_coordinator(run, parties.folder / "checkpoints", stores, around)
         for _ in replayed(made.machine, journal):
             pass
     return time.process_time() - began

@@ -36,13 +36,13 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import GetBlock
+from secureps.messages.requests import GetBlock, Prepared
 from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.shard_records import StateCommitted
 from secureps.policy.plan import Plan
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import MakeState, StateReady
+from secureps.roles.shard.tasks import MakeState
 from secureps.service.malloc import keep_pieces
 from secureps.service.process import Party, link_of
 from secureps.service.shard.noise import ShardNoise
@@ -107,12 +107,13 @@ class Founded:
         state = ShardState(SHARD)
         state.apply(self.records[0])
         folders = ShardFolders(folder / "state" / "states", folder / "state" / "checkpoints")
-        spool, noise = DiskSpool(folder / "state" / "spool"), ShardNoise(UnsafeSeed(1), {})
+        spool = DiskSpool(folder / "state" / "spool")
+        noise = ShardNoise(SHARD, state, spool, UnsafeSeed(1), {})
         worker = ShardWorker(SHARD, state, spool, folders, noise)
         for group in self.groups:
-            done = worker.work(MakeState(group, None))
-            assert isinstance(done, StateReady), done
-            for record in (done.made, StateCommitted(group, 0, 0)):
+            made = getattr(worker.work(MakeState(group, None)), "made", None)
+            assert isinstance(made, Prepared), made
+            for record in (made, StateCommitted(group, 0, 0)):
                 state.apply(record)
                 self.records.append(record)
         create_kit(folder / "kit", plan.cipher_parameters)

@@ -72,11 +72,8 @@ def test_an_import_that_no_extra_brings_is_told_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("extra", "module", "code"),
     [
-        ("torch", "torch", "ps.TorchTrainer"),
         ("torch", "opacus", "ps.check('net/plan.toml', run_script=True)"),
         ("bfv", "tenseal", "import secureps.crypto.bfv_seal"),
-        ("bfv", "zstandard", "import secureps.crypto.bfv_seal"),
-        ("report", "sklearn", "ps.datasets.digits(seed=0)"),
         ("report", "matplotlib", "print(ps.run.report.plots.undrawable())"),
     ],
 )

@@ -97,22 +97,18 @@ from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.machine import Leave, Prune, Sweep, Task
+from secureps.roles.machine import Done, Leave, Prune, Sweep, Task
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     DECLINES,
     NO_EXAMPLES,
     Aim,
-    BlockSealed,
     Contribute,
     Contributed,
     Evaluate,
-    Judged,
     Offer,
     Reseal,
-    Resting,
     SealOn,
-    Unsent,
     block_key,
 )
 from secureps.service.environment import Worker
@@ -313,7 +309,7 @@ class ClientWorker(Worker):
     def fetch(self, key: str) -> memoryview:
         return self._outbox.read(key, self._buffers)
 
-    def work(self, task: Task) -> BlockSealed | Contributed | Judged | Leave | Resting | None:
+    def work(self, task: Task) -> Done | Contributed | Leave | None:
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
@@ -323,13 +319,13 @@ class ClientWorker(Worker):
                 pinned = self._machine.pinned
                 if excess := self._sealer.excess(pinned, self._site.name, task):
                     return Leave(excess)
-                if (resting := self._rest(task)) is not None:
-                    return resting
+                if seconds := self._rest(task):
+                    return Contributed((), (), again=task.aims, rest=seconds)
                 self._sealing, self._aims = self._contribute(task), task.aims
                 self._left, self._between = time.perf_counter(), 0.0
-                return self._seal_next()
+                return self._seal_next(task)
             case SealOn():
-                return self._seal_next()
+                return self._seal_next(task)
             case Evaluate():
                 return self._evaluate(task)
             case Reseal():
@@ -364,7 +360,7 @@ class ClientWorker(Worker):
         staying = self._load_staying(task)
         result, training = self._train(task, staying)
         if not result.examples and not by_public_number(pinned.plan.section):
-            return Contributed((), (), tuple(Unsent(aim, NO_EXAMPLES) for aim in task.aims))
+            return Contributed((), (), dict.fromkeys(task.aims, NO_EXAMPLES))
         trained, made = time.perf_counter(), list[Sealed]()
         with self._sealer.all_or_none() as put:
             try:
@@ -389,7 +385,7 @@ class ClientWorker(Worker):
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
         return Contributed(tuple(made), figures, unsent, told, self._sealer.standing(pinned))
 
-    def _seal_next(self) -> BlockSealed | Contributed:
+    def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed:
         """Seals one block of a contribution, or all the rest if no block may leave alone.
 
         After an error all aims are sealed anew, because blocks may have left: a key seals each
@@ -405,18 +401,17 @@ class ClientWorker(Worker):
             done: Contributed = end.value
             return done
         self._sealing, self._left = sealing, time.perf_counter()
-        return BlockSealed(block)
+        return Done(task, block)
 
-    def _rest(self, task: Contribute) -> Resting | None:
-        """Rests if the site lets no training begin now; one that is done already needs no leave."""
+    def _rest(self, task: Contribute) -> float:
+        """Seconds until the site lets a training begin; one that is done already needs no leave."""
         pinned, ledger, early = self._machine.pinned, self._site.ledger, self._early
         if ledger.updates_per_hour is None:
-            return None
+            return 0.0
         if early is not None and self._labels(early[0]) == self._labels(task):
-            return None
+            return 0.0
         self._sealer.afford(pinned, self._site.name, task)  # else it leaves instead of resting
-        seconds = ledger.begin(pinned.run.id)
-        return Resting(seconds, task.aims) if seconds else None
+        return ledger.begin(pinned.run.id)
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         """Trains, unless that was done before; returns the model, and the seconds it took."""
@@ -511,11 +506,11 @@ class ClientWorker(Worker):
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         return (*labels, _content(task))
 
-    def _find_repeats(self, task: Contribute) -> tuple[Unsent, ...]:
+    def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
         """Returns all aims, if each of them had this model before, under another version."""
-        rows = [(aim, self._row(aim, b"", task, None)) for aim in task.aims]
-        said = [(aim, self._site.ledger.repeats(row)) for aim, row in rows]
-        return tuple(Unsent(*each) for each in said) if all(why for _, why in said) else ()
+        rows = {aim: self._row(aim, b"", task, None) for aim in task.aims}
+        said = {aim: self._site.ledger.repeats(row) for aim, row in rows.items()}
+        return said if all(said.values()) else {}
 
     def _row(
         self, aim: Aim, update: bytes, task: Contribute | Evaluate, spends: Fact | None
@@ -586,7 +581,7 @@ class ClientWorker(Worker):
         rest = leave_rest if plan.group(aim.group).feedback else None
         return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, rest)
 
-    def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Unsent, ...]]:
+    def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], dict[Aim, str]]:
         """Records updates in the ledger before anything of them leaves; separates those that may.
 
         The ledger has one update for each place: an update that came out differently, because this
@@ -595,7 +590,7 @@ class ClientWorker(Worker):
         said = self._sealer.release(self._machine.pinned, [each.row for each in drafts])
         both = list(zip(drafts, said, strict=True))
         leave = [each for each, objection in both if not objection]
-        return leave, tuple(Unsent(each.aim, objection) for each, objection in both if objection)
+        return leave, {each.aim: objection for each, objection in both if objection}
 
     def _seal(self, made: _Draft) -> Sealing[Sealed]:
         with self._sealer.all_or_none() as put:
@@ -625,14 +620,14 @@ class ClientWorker(Worker):
 
     # --- evaluating ---------------------------------------------------------------
 
-    def _evaluate(self, task: Evaluate) -> Contributed | Judged:
+    def _evaluate(self, task: Evaluate) -> Contributed | Done:
         """Judges the pulled model on held-out records; seals the metrics, or signs them."""
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
         own = None if task.aim is None else self._row(task.aim, b"", task, None)
         if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
-            return Contributed((), (), (Unsent(task.aim, said),))
+            return Contributed((), (), {task.aim: said})
         try:
             if excess := self._sealer.excess(pinned, site.name, task):
                 raise BudgetSpent(excess)
@@ -643,8 +638,8 @@ class ClientWorker(Worker):
         except (ConfigError, PlanRefused, ScriptFailed) as error:  # the run is about training
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
-                return Contributed((), (), (Unsent(task.aim, DECLINES),))
-            return Judged(Decline(site.name, EVALUATION, task.model[0].version, DECLINES))
+                return Contributed((), (), {task.aim: DECLINES})
+            return Done(task, Decline(site.name, EVALUATION, task.model[0].version, DECLINES))
         if task.aim is None:
             message = Evaluated(
                 run=pinned.run.id,
@@ -655,7 +650,7 @@ class ClientWorker(Worker):
                 examples=judgement.examples,
             )
             signature = site.identity.sign(*evaluated_bytes(message))
-            return Judged(dataclasses.replace(message, signature=signature))
+            return Done(task, dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
             counted = self._count(aim, judgement.examples)

@@ -63,6 +63,7 @@ def dashboard(
     from secureps.extras import from_extras
     from secureps.run.status import find
     from secureps.service.shutdown import Shutdown
+    from secureps.store.kit_files import Passphrases
 
     with from_extras():
         from secureps.dashboard.dashboard import Looking
@@ -76,7 +77,8 @@ def dashboard(
             "give RUN, the folder of a run of `up`, or --kit and what to look at: --server, "
             "--state or --log"
         )
-    more = (state, ledger, own_budget, tuple(logs or ()), listen, passphrase_fd, act)
+    passphrases = Passphrases(passphrase_fd)
+    more = (state, ledger, own_budget, tuple(logs or ()), listen, act, passphrases)
     with Shutdown() as shutdown, shown(Looking(own, name, target, *more)) as address:
         typer.echo(f"dashboard: {address}")
         shutdown.wait()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from secureps.crypto.identity import Role
@@ -72,8 +72,7 @@ class Looking:
         logs: audit logs to verify.
         listen: HOST:PORT; port 0 takes a free one.
         acts: also lets who looks act on the run.
-        passphrase_fd: an open file, with the passphrase of the private keys; passphrases: they are
-            known already.
+        passphrases: of the private keys.
     """
 
     kit: Path
@@ -84,9 +83,8 @@ class Looking:
     budget: float | None = None
     logs: tuple[Path, ...] = ()
     listen: str = LISTEN
-    passphrase_fd: int | None = None
     acts: bool = False
-    passphrases: Passphrases | None = None
+    passphrases: Passphrases = field(default_factory=Passphrases)
 
     @property
     def folder(self) -> RunFolder | None:
@@ -106,7 +104,7 @@ def dashboard(looking: Looking) -> Iterator[str]:
     roster = load_public(looking.kit).roster
     name = looking.name or find_observer(looking.kit, roster)
     viewer = Viewer(name, roster.find(name).role)
-    passphrases = looking.passphrases or Passphrases(looking.passphrase_fd)
+    passphrases = looking.passphrases
     secured = _secured(looking, viewer, passphrases)
     sources = list(_sources(looking, viewer, passphrases))
     owner = viewer.name if viewer.role == "client" else ""

@@ -5,7 +5,7 @@ From its own journal and ledger alone; nothing of anybody else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -39,20 +39,6 @@ class SentUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSpending:
-    """What one run spent of the records, in words; `this`: the one that the page is of."""
-
-    run: str
-    told: str
-    this: bool
-
-    @classmethod
-    def of(cls, spent: RunSpent, this: bytes) -> RunSpending:
-        """What the ledger says of a run; `this`: the id of the page's own."""
-        return cls(spent.run.hex()[:16], spent.told, spent.run == this)
-
-
-@dataclass(frozen=True, slots=True)
 class OwnLedger:
     """What the ledger over all runs says.
 
@@ -74,6 +60,11 @@ class OwnLedger:
         """How many updates left with no privacy, in words; empty if none did."""
         return without_privacy(sum(run.exact for run in self.runs))
 
+    @property
+    def told(self) -> dict[str, str]:
+        """By run, what it spent, in words."""
+        return {run.run.hex()[:16]: run.told for run in self.runs}
+
 
 @dataclass(frozen=True, slots=True)
 class HolderView:
@@ -83,7 +74,7 @@ class HolderView:
         epsilon: in this run at the plan's delta; None: nothing bounds it; `budget` the plan's, None
             for a plan without privacy.
         total, own_budget: over all runs, as the ledger has them; `exact`: how many updates left
-            with no privacy, in words, which `total` does not count.
+            with no privacy, in words, which `total` does not count. `runs`: as `OwnLedger.told`.
         updates: newest first; `bytes` of all that was ever sealed.
         open: who could open a single update; `holders` who hold shares of its keys, `threshold` of
             whom must agree.
@@ -105,7 +96,7 @@ class HolderView:
     own_budget: float | None
     own_delta: float
     ledger_trouble: str
-    runs: tuple[RunSpending, ...]
+    runs: Mapping[str, str]
     updates: tuple[SentUpdate, ...]
     count: int
     bytes: int
@@ -180,7 +171,7 @@ class OwnRows:
             own_budget=ledger.budget,
             own_delta=OWN_DELTA,
             ledger_trouble=ledger.trouble or (ledger.missing if self._sent else ""),
-            runs=tuple(RunSpending.of(each, run.id) for each in ledger.runs),
+            runs=ledger.told,
             updates=tuple(islice(reversed(self._sent.values()), KEPT)),
             count=len(self._sent),
             bytes=self._bytes,

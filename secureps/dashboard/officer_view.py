@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from secureps.audit.page import words
 from secureps.dashboard.course import Course, HolderRecord
-from secureps.dashboard.holder_view import OwnLedger, RunSpending
+from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import NOT_KNOWN, Cost, Seen
 from secureps.dashboard.scores import Report, costs_of
 from secureps.messages.requests import Status
@@ -23,7 +23,7 @@ class ClientSpending:
     Args:
         epsilon: in this run, in words, by the coordinator's status or journal.
         ledger: its own over all runs is at hand; only then the following are known.
-        total: over all runs; None if nothing bounds it.
+        total: over all runs; None if nothing bounds it. `runs`: as `OwnLedger.told`.
         exact: how many updates left with no privacy, in words, which no total counts.
         trouble: why the ledger cannot be read.
     """
@@ -33,7 +33,7 @@ class ClientSpending:
     ledger: bool
     total: float | None
     exact: str
-    runs: tuple[RunSpending, ...]
+    runs: Mapping[str, str]
     trouble: str
 
 
@@ -101,7 +101,7 @@ def officer_view(
         explanation=explanation,
         unit=unit,
         delta=delta,
-        clients=tuple(_clients(seen, course, ledgers)),
+        clients=tuple(_clients(seen, ledgers)),
         costs=tuple(cost for cost in costs_of(seen, report) if cost.epsilon is not None),
         holders=None if course is None else course.holders,
         refused=None if course is None else tuple(_refusals(course)),
@@ -120,11 +120,8 @@ def _protected(status: Status | None, plan: Plan | None) -> tuple[str | None, fl
     return adjacency(plan), 0.0 if privacy is None else privacy.delta
 
 
-def _clients(
-    seen: Seen, course: Course | None, ledgers: Mapping[str, OwnLedger]
-) -> Iterator[ClientSpending]:
+def _clients(seen: Seen, ledgers: Mapping[str, OwnLedger]) -> Iterator[ClientSpending]:
     members = {m.name: m for m in seen.status.members} if seen.status is not None else {}
-    this = b"" if course is None or course.run is None else course.run.id
     others = (
         NOT_KNOWN if seen.status is None else "never joined" if seen.ended else "has not joined"
     )
@@ -136,7 +133,7 @@ def _clients(
             ledger is not None,
             None if ledger is None else ledger.epsilon,
             "" if ledger is None else ledger.exact,
-            tuple(RunSpending.of(each, this) for each in (() if ledger is None else ledger.runs)),
+            {} if ledger is None else ledger.told,
             "" if ledger is None else ledger.trouble,
         )
 

@@ -53,8 +53,10 @@ from secureps.service.kit_watch import KitWatch
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import keep_whole
 from secureps.service.process import authenticator, link_of, settled
+from secureps.service.shard.tiers import ShardFolders
 from secureps.store import durability
 from secureps.store.atomic_file import own
+from secureps.store.backup import demand_owner
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import check_fits, load_private, load_public, own_seed
 from secureps.store.spool import DiskSpool
@@ -276,8 +278,10 @@ class Aggregator:
     def _start(self, name: str) -> None:
         state = self._state(name)
         own(state)
-        journal = DatedJournal(SqliteJournal(state / "journal.db"), time.time)
+        rows, role = SqliteJournal(state / "journal.db"), self.kit.roster.find(name).role
+        journal = DatedJournal(rows, name, role, time.time)
         self._closing.enter_context(closing(journal))
+        demand_owner(state, role, name)
         loop = RealLoop(journal.last)
         if name == COORDINATOR:
             self._network = InProcessNetwork(loop)
@@ -320,11 +324,13 @@ class Aggregator:
             # To wait until holders have checked a cohort would cost every round another wave where
             # they are nodes; in a simulation, a round trip during which all wait.
             looks = bool(self.address) and not self.simulated
-            founding = assemble.Founding(self.plan, self._initial, os.urandom(32), looks)
-            return assemble.make_coordinator(self.kit, founding, checkpoints, stores, around)
+            founding = (self.plan, self._initial, os.urandom(32), looks)
+            run = assemble.pinned_run(self.kit, *founding)
+            return assemble.make_coordinator(run, checkpoints, stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
-        settings = assemble.ShardSettings(address, self._seed(stores.folder), checkpoints)
-        return assemble.make_shard(self.kit, settings, stores, around)
+        folders = ShardFolders(stores.folder / "states", checkpoints)
+        seed = self._seed(stores.folder)
+        return assemble.make_shard(self.kit, address, seed, folders, stores, around)
 
     def _seed(self, state: Path) -> Seed:
         unsafe = self._unsafe_seed

@@ -352,14 +352,14 @@ MovingRecord = ShardLeft | PlacementMoved | ScalingDecided
 """What may have blocks move."""
 
 RoundRecord = RoundOpened | RoundExtended | RoundGivenUp | MemberDeclined
-StreamRecord = (
+MembersRecord = (
     StreamBegan | StreamEnded | MemberEntered | MemberLeft | MemberPassed | MembersReturned
 ) | (MemberAsked | SubmissionsDropped | Withdraw)
 AnswerRecord = Examined | KeyShare | OpenRefused | OpeningFailed
 """What holders of a committee said, or what came of it."""
 
 GroupRecord = (
-    (RoundRecord | StreamRecord | AnswerRecord | CohortClosed | CohortReopened)
+    (RoundRecord | MembersRecord | AnswerRecord | CohortClosed | CohortReopened)
     | (Held | CohortOpened | FlawNoted | LiarsNamed | CohortBurnt | GroupResigned)
     | (Prepared | VersionCommitted)
 )

@@ -182,10 +182,14 @@ class KeyCommittee:
 
 @dataclass(frozen=True, slots=True)
 class SealFor:
-    """Seal for these key holders; said before the first version that is."""
+    """Seal for these key holders, under the newest keys that they announced.
+
+    It is said before the first version that is sealed for them, and when one has a newer key.
+    """
 
     incarnation: int
     committee: KeyCommittee
+    announced: tuple[EnvelopeKeyAnnounced, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +211,6 @@ class Invite:
     seconds: float
     evaluates: int = 0
     step: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HolderKeys:
-    """Seal for these from now on: the newest keys of holders, as these announced them."""
-
-    incarnation: int
-    keys: tuple[EnvelopeKeyAnnounced, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +278,7 @@ class Finish:
 
 ShardOrder = Configure | RosterChanged | Found | Hold | Prepare | Commit | WriteCheckpoint | Discard
 HolderOrder = Configure | RosterChanged | Examine | Open | EraseKeys
-ClientOrder = (Configure | RosterChanged | SealFor | HolderKeys | Invite | Published) | (
+ClientOrder = (Configure | RosterChanged | SealFor | Invite | Published) | (
     Settled | SendAgain | SealAgain
 )
 AnyOrder = ShardOrder | HolderOrder | ClientOrder | Finish

@@ -53,9 +53,12 @@ class RosterFollowed:
 
 @dataclass(frozen=True, slots=True)
 class Dated:
-    """What the calendar said at this time of the run's clock: Unix seconds; no machine's fact."""
+    """Who writes this journal, and what the calendar said at this time of the run's clock, in Unix
+    seconds; no machine's fact. A journal begins with one."""
 
     unix: float
+    party: str
+    role: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from secureps.errors import SecurepsError
-from secureps.messages.coordinator_records import CoordinatorRecord
+from secureps.messages.coordinator_records import CoordinatorRecord, StandbyFollows
 from secureps.messages.holder_records import HolderRecord
-from secureps.messages.member_records import MemberRecord
+from secureps.messages.member_records import MemberRecord, OwnAct
 from secureps.messages.orders import AnyOrder
-from secureps.messages.requests import Reply, Request, Subscribe, Trouble
+from secureps.messages.requests import Reply, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import ShardRecord
 
@@ -164,6 +164,15 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Done(TaskResult):
+    """Event: a task is done, and what it made is durable: it may go on record, and to others."""
+
+    task: Task
+    made: Record | Request | None = None
+    telemetry: Telemetry | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkFailed:
     """Event: a work ended with an error."""
 
@@ -220,7 +229,7 @@ Effect = Answer | Defer | Order | Call | CallOff | Work | Locate | Watch | Halt 
 """What a machine has done for it."""
 
 Event = (Request | AnyOrder | TaskResult | WorkFailed) | (
-    Answered | Failed | Unwatched | WatchLost | Leave | Tick
+    Answered | Failed | Unwatched | WatchLost | OwnAct | StandbyFollows | Tick
 )
 """What a machine is told, of whichever role."""
 

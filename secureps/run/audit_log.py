@@ -83,7 +83,7 @@ def export(
     public, me = load_public(kit), load_private(kit, name, passphrases)
     role = public.roster.find(name).role
     found = _journalled(state)
-    demand_owner(state, found.rows, role, name)
+    demand_owner(state, role, name)
     begin = Begin(FORMAT, name, role, found.run.id, found.run)
     try:
         before = out.read_bytes() if out.exists() else b""

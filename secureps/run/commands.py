@@ -38,8 +38,7 @@ def study(
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
 
-    Ctrl-C lets the trials that are being played end, and keeps them; a second one,
-    or SIGTERM, ends them at once. The same command goes on.
+    Ctrl-C keeps the trials that have ended. The same command goes on.
     """
     settle_environment()
     from rich.console import Console

@@ -41,7 +41,9 @@ def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
 
 def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: str) -> None:
     """ConfigError unless copy and state folder are the named party's, in one run of this kit."""
-    demand_owner(copy, read_rows(copy / JOURNAL), role, name)
+    demand_owner(copy, role, name)
+    for _ in read_rows(copy / JOURNAL):  # DamagedStore unless each follows the one before it
+        pass
     pinned = pinned_in(copy / JOURNAL)
     if pinned is not None and roster.number_of(pinned.run.roster) is None:
         raise ConfigError(
@@ -52,7 +54,7 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
     if not there.is_file():
         return
     with suppress(DamagedStore):  # a damaged journal is what a copy replaces
-        demand_owner(state, read_rows(there), role, name)
+        demand_owner(state, role, name)
     with suppress(DamagedStore):
         run = run_of(there)
         if run is not None and pinned is not None and run != pinned.run.id:

@@ -18,7 +18,9 @@ from secureps.messages.run import COORDINATOR, ShardAddress, demand_address, on_
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.coordinator.standby import BEGINS, TAKES_OVER
+from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.machine import Halt
+from secureps.roles.shard.memory_limit import Limit
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
@@ -30,6 +32,7 @@ from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave, answering
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Serve, await_certificates, run_process, settled
+from secureps.service.shard.tiers import ShardFolders, nowhere
 from secureps.service.shutdown import Shutdown
 from secureps.store import keyring
 from secureps.store.backup import (
@@ -279,7 +282,7 @@ def _lead(serving: Serving) -> bool:
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)
     other = bool(serving.addresses)
-    founding = assemble.Founding(plan, initial_schema(plan), os.urandom(32), elsewhere=other)
+    founding = (plan, initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     try:
         with settled(serving.state, serving.section.listen) as listen:
@@ -288,7 +291,8 @@ def _lead(serving: Serving) -> bool:
                 serving = replace(serving, kit=kit)
                 begun = _has_run(serving.state)  # then the key holders go on that there were
                 keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
-                make = partial(assemble.make_coordinator, kit, founding, checkpoints)
+                run = assemble.pinned_run(kit, *founding, elsewhere=other)
+                make = partial(assemble.make_coordinator, run, checkpoints)
                 party = _party(serving)
                 if _run(serving, party, make, CoordinatorServer, listen).reason != ALONE:
                     return False
@@ -351,7 +355,7 @@ def _advertised(serving: Serving, listen: str) -> str:
 
 
 def _serve_shard(serving: Serving) -> None:
-    name = serving.section.name
+    section, name = serving.section, serving.section.name
 
     def listener(
         link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
@@ -360,25 +364,18 @@ def _serve_shard(serving: Serving) -> None:
         return ShardServer(link, name, endpoint, listen, authenticate, *limits)
 
     with settled(serving.state, serving.section.listen) as listen:
-        make = partial(assemble.make_shard, serving.kit, _shard_settings(serving, listen))
+        address = ShardAddress(name, _advertised(serving, listen), section.weight)
+        own = (serving.kit, address, serving.seed(), _shard_folders(serving))
+        memory = None if section.memory is None else memory_bytes(section.memory)
+        make = partial(assemble.make_shard, *own, limit=Limit(memory, section.threads))
         _run(serving, _party(serving), make, listener, listen)
 
 
-def _shard_settings(serving: Serving, listen: str) -> assemble.ShardSettings:
-    section = serving.section
-    address = ShardAddress(section.name, _advertised(serving, listen), section.weight)
-    settings = assemble.ShardSettings(
-        address,
-        serving.seed(),
-        serving.path("checkpoints"),
-        section.threads,
-        memory=None if section.memory is None else memory_bytes(section.memory),
-        initial=serving.initial,
-    )
-    if (store := serving.copies) is not None:
-        elsewhere = partial(parts_at, store, f"{address.name}.safetensors")
-        settings = replace(settings, elsewhere=elsewhere)
-    return settings
+def _shard_folders(serving: Serving) -> ShardFolders:
+    store, part = serving.copies, f"{serving.section.name}.safetensors"
+    elsewhere = nowhere if store is None else partial(parts_at, store, part)
+    own = (serving.state / "states", serving.path("checkpoints"), elsewhere)
+    return ShardFolders(*own, initial=serving.initial)
 
 
 def _serve_holder(serving: Serving) -> None:
@@ -386,13 +383,12 @@ def _serve_holder(serving: Serving) -> None:
     secret = load_keys(serving.path("kit"), party.name, serving.passphrases)
     runs = serving.path("kit") / "private" / party.name / RUNS
     section, served = serving.section, served_runs(runs)
-    own = assemble.HolderSecrets(
-        party.name, party.identity, secret, section.minimum, served, section.threshold
-    )
+    rules = HolderRules(section.minimum, served, section.threshold)
+    own = (party.name, party.identity, secret, rules)
 
     def make(stores: Stores, around: Environment) -> Executor:
         noted = replace(stores, journal=ServedJournal(stores.journal, runs))
-        return assemble.make_holder(serving.kit, own, noted, around)
+        return assemble.make_holder(serving.kit, *own, noted, around)
 
     if section.socket is None:
         _run(serving, party, make)

@@ -16,7 +16,6 @@ from secureps.crypto.identity import PublicIdentity
 from secureps.errors import KitError, SecurepsError
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.roles.machine import WORKER, KitRead
-from secureps.roles.member.tasks import Acted
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.store.act_lines import FILE, ActLine, read_acts
@@ -99,7 +98,7 @@ class ActWatch(_Watch):
             return
         try:
             for line in self._changed():
-                self._executor.heard(WORKER, Acted(own_act(line)))
+                self._executor.heard(WORKER, own_act(line))
         except (OSError, SecurepsError, ValueError) as error:
             text = f"does nothing of what its data holder wants: {error}"
             tell(self._party, "OwnAct", text, logging.WARNING)

@@ -31,7 +31,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.early_stopping import best
 from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.standby import CaughtUp, Keep, PartKept, RowsKept
+from secureps.roles.coordinator.standby import Keep, PartKept, RowsKept
 from secureps.roles.machine import WORKER, Halt, Machine, Record, Step, Task
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor, compact_if_due, replayed
@@ -230,7 +230,7 @@ class Lead(Executor):
             self._follows = True
             self._look()
         self._unconfirmed = False
-        self.heard(WORKER, CaughtUp(self._standby))
+        self.heard(WORKER, StandbyFollows(self._standby))
 
     def _look(self) -> None:
         """Ends this process's rule if its standby is away; looks again later."""

@@ -46,6 +46,7 @@ from secureps.service.kit_watch import ActWatch, KitWatch
 from secureps.service.logs import tell
 from secureps.service.loop import WaveLoop
 from secureps.store.atomic_file import one_at_a_time, own
+from secureps.store.backup import demand_owner
 from secureps.store.journal import DatedJournal, Journal, SqliteJournal, WrappedJournal
 from secureps.store.journal_rows import Record
 from secureps.store.keyring import PublicKit
@@ -223,6 +224,7 @@ class OneWave:
             one_at_a_time(self.state / "wave"),
             closing(self._journal()) as journal,
         ):
+            demand_owner(self.state, self._role, self.name)
             kept = _ReadOnce(journal)
             ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
             if batch.run and ours and batch.run != ours:
@@ -251,7 +253,13 @@ class OneWave:
         return Answer(sealed(answer, self._sign), ended)
 
     def _journal(self) -> DatedJournal:
-        return DatedJournal(SqliteJournal(self.state / "journal.db", least=LEAST), time.time)
+        rows = SqliteJournal(self.state / "journal.db", least=LEAST)
+        return DatedJournal(rows, self.name, self._role, time.time)
+
+    @property
+    def _role(self) -> str:
+        roster = self.kit.roster
+        return roster.find(self.name).role if self.name in roster else "client"
 
     def _ended(self, halt: Halt) -> str:
         """Logs why it takes part no more; returns what its server hears of that."""

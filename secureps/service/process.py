@@ -49,6 +49,7 @@ from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown, before_threads
 from secureps.service.tracing import Tracing
 from secureps.store.atomic_file import own, replace_text
+from secureps.store.backup import demand_owner
 from secureps.store.durability import oldest_wait
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.journal_height import NO_SPACE
@@ -311,9 +312,10 @@ def _run(
     beats = party.role in ("shard", "holder")  # a client's machine says that it is there
     way = GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT, beats)
     with (
-        closing(DatedJournal(own_journal, time.time, refused)) as journal,
+        closing(DatedJournal(own_journal, party.name, party.role, time.time, refused)) as journal,
         closing(way) as transport,
     ):
+        demand_owner(party.state, party.role, party.name)
         if party.role != "client":  # a data holder's terminal says what its script does
             text = f"runs secureps {__version__}, format {FORMAT}"
             tell(party.name, "Version", text, fields={"version": __version__, "format": FORMAT})

@@ -36,9 +36,8 @@ from secureps.messages.submission import Cohort, Held
 from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.holder.bfv import OpenSum
 from secureps.roles.holder.committee import DeriveShare, ExamineEnvelope
-from secureps.roles.machine import Record, Task, TaskResult
+from secureps.roles.machine import Done, Record, Task, TaskResult
 from secureps.roles.member.tasks import (
-    BlockSealed,
     Contribute,
     Contributed,
     Evaluate,
@@ -214,7 +213,7 @@ class Tracing(Meter):
         """Makes the spans of a training and its sealing, for all versions that it is part of."""
         if isinstance(task, Contribute):
             self._contribution = (task, begin)
-        if isinstance(result, BlockSealed) or self._contribution is None:
+        if isinstance(result, Done) or self._contribution is None:
             return
         (task, begin), self._contribution = self._contribution, None
         if not isinstance(result, Contributed) or result.again:

@@ -27,35 +27,25 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar
 
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError, Refused
 from secureps.file_access import BINARY
-from secureps.messages.coordinator_records import CoordinatorRecord
 from secureps.messages.encoding import from_plain, payload_hasher
 from secureps.messages.following import CopyPart
-from secureps.messages.holder_records import HolderRecord, KeyReplaced
-from secureps.messages.member_records import MemberRecord, Sealed, SubmissionSettled
-from secureps.messages.records import (
-    Dated,
-    ReceivedBefore,
-    RequestsRefused,
-    RunPinned,
-    SealedBefore,
-)
-from secureps.messages.requests import Prepared
-from secureps.messages.shard_records import ShardRecord
+from secureps.messages.records import Dated, RunPinned
 from secureps.store import durability
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably
 from secureps.store.journal import last_row, read_rows
 from secureps.store.journal_height import (
+    START,
     Mark,
     height_path,
     lock,
@@ -63,8 +53,10 @@ from secureps.store.journal_height import (
     restoring_path,
     write_height,
 )
-from secureps.store.journal_rows import MOST_COPY, Record, Row, read_only, run_pinned
+from secureps.store.journal_rows import MOST_COPY, archive, kept, read_only
 from secureps.store.served_runs import ledger_height, run_folder
+
+T = TypeVar("T")
 
 JOURNAL = "journal.db"
 COPY = "copy"
@@ -78,14 +70,6 @@ _PASSING = ("address", "metrics-address", FOLDER_NUMBER)
 
 _GROWING = (ACTS,)
 """Files that are written anew under their names; of any other a name stands for its bytes."""
-
-_WRITES: Mapping[Role, tuple[type, ...]] = {
-    "coordinator": (*get_args(CoordinatorRecord), ReceivedBefore),
-    "shard": get_args(ShardRecord),
-    "holder": get_args(HolderRecord),
-    "client": (*get_args(MemberRecord), SealedBefore),
-}
-"""The records in the journal of each role, besides those that every party writes."""
 
 
 def backup(state: Path, copy: Path) -> int:
@@ -165,35 +149,28 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
     return mark.seq
 
 
-def demand_owner(folder: Path, rows: Iterable[Row], role: Role, name: str) -> None:
-    """ConfigError if a row of the journal of a folder says that another party wrote it."""
-    for row in rows:
-        record, what = row.record, f"row {row.seq} of its journal is a {type(row.record).__name__}"
-        if not isinstance(record, (*_WRITES.get(role, ()), Dated, RequestsRefused)):
-            writers = [other for other, kinds in _WRITES.items() if isinstance(record, kinds)]
-            raise ConfigError(
-                f"{folder} is of a {' or '.join(writers)}, as {what}, and {name} is a {role}: name "
-                f"the folder that is {name}'s, or by --name the party whose folder this is"
-            )
-        if (owner := _owner(role, record)) not in (None, name):
-            raise ConfigError(
-                f"{folder} is {owner}'s, as {what} of {owner}: name the folder that is {name}'s, "
-                f"or {owner} by --name"
-            )
+def demand_owner(folder: Path, role: str, name: str) -> None:
+    """ConfigError if the journal of a folder says that another party writes it.
 
+    A party must not sign, restore or continue what another party did. Damage is left to those who
+    read all rows: a party goes on with a damaged archive.
 
-def _owner(role: Role, record: Record) -> str | None:
-    """The party that a record of its own journal names as its writer."""
-    match record:
-        case Sealed(receipt) | SealedBefore(receipt):
-            return str(receipt.id.client)
-        case SubmissionSettled(id):
-            return id.client
-        case KeyReplaced(announced):
-            return announced.holder
-        case Prepared(shard) if role == "shard":  # the coordinator keeps what all shards prepared
-            return shard
-    return None
+    Raises:
+        DamagedStore: the journal has rows, and none says who writes it.
+    """
+    journal = folder / JOURNAL
+    try:
+        writer = _find(journal, Dated)
+    except DamagedStore:
+        return
+    if writer is None:
+        if last_row(journal) != START:
+            raise DamagedStore(f"{journal}: it has rows, and none says which party writes it")
+    elif (writer.role, writer.party) != (role, name):
+        raise ConfigError(
+            f"{folder} belongs to the {writer.role} {writer.party}, as its journal says, not to "
+            f"the {role} {name}: name the folder of {name}, or {writer.party} by --name"
+        )
 
 
 def _demand_row(folder: Path, role: Role, known: Mark) -> None:
@@ -269,14 +246,25 @@ def run_of(journal: Path) -> bytes | None:
 
 def pinned_in(journal: Path) -> RunPinned | None:
     """The run of a journal, with plan and model; None and DamagedStore as `run_of`."""
+    return _find(journal, RunPinned)
+
+
+def _find(journal: Path, kind: type[T]) -> T | None:
+    """Finds a record of a class among rows, fold and archive; None if there is none.
+
+    DamagedStore if the journal cannot be read.
+    """
     try:
         with read_only(journal) as reader:
             reader.execute("BEGIN")  # rows, fold and archive are of one moment: it may be written
             query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
-            row = reader.execute(query, (RunPinned.__name__,)).fetchone()
-            if row is None:
-                return run_pinned(journal, reader)
-            return from_plain(RunPinned, json.loads(row[0]))
+            found = reader.execute(query, (kind.__name__,)).fetchone()
+            if found is not None:
+                return from_plain(kind, json.loads(found[0]))
+            known = kept(journal, reader)
+            archived = (row.record for row in archive(journal, reader))
+            records = chain(() if known is None else known.fold.records, archived)
+            return next((record for record in records if isinstance(record, kind)), None)
     except (Malformed, ValueError, TypeError, RecursionError) as error:
         raise DamagedStore(f"{journal}: {error}") from None
 

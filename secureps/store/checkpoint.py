@@ -44,7 +44,7 @@ from secureps.messages.encoding import (
     to_plain,
 )
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
-from secureps.messages.format import demand_readable
+from secureps.messages.format import FORMAT, demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
 from secureps.store.atomic_file import make_directory, write_durably
@@ -291,7 +291,9 @@ def read_manifest(directory: str | Path) -> Manifest:
         if isinstance(found, int):  # fields of another format may be others
             demand_readable(path, found)
         manifest = from_plain(Manifest, plain)
-        sound = _text_of(plain) == text and manifest.run.id.hex() == manifest.id
+        # An older format may have named more. Of today's a manifest has one form.
+        named_now = to_plain(manifest) if found == FORMAT else plain
+        sound = _text_of(named_now) == text and manifest.run.id.hex() == manifest.id
     except (Malformed, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         sound = False
     if not sound:

@@ -4,7 +4,7 @@
     SqliteJournal   one file; every row's digest covers all rows before it, and a second one
                     says how far it has come (`store.journal_height`)
     MemoryJournal   for simulation and tests
-    DatedJournal    around one of them: what day it is, and what was refused
+    DatedJournal    around one of them: who writes it, what day it is, and what was refused
 
 A record is any dataclass of `messages.records`, `messages.*_records` and `messages.charge`, or
 what became of an evaluation.
@@ -559,10 +559,11 @@ EVERY = 3600.0
 
 
 class DatedJournal(WrappedJournal):
-    """A journal that says what day it is, and what was refused: people ask, and no machine knows.
+    """A journal that says who writes it, what day it is, and what was refused: no machine knows.
 
     The first transaction of a process begins with a `Dated`, and so does one after the calendar and
-    the run's clock came apart (a host that slept, a clock that was set). Requests that were refused
+    the run's clock came apart (a host that slept, a clock that was set). So the first row of every
+    journal names its writer (`store.backup.demand_owner`). Requests that were refused
     are counted in the next transaction, but not sooner than EVERY after the last that had any, and
     when the journal is closed: a flood of them takes no more of the disk than one.
 
@@ -570,6 +571,8 @@ class DatedJournal(WrappedJournal):
     own process began, and may be behind the coordinator's, whose rows its own follow.
 
     Args:
+        party: the name of the party that writes it.
+        role: the role of this party.
         unix: reads the calendar, in seconds since 1970.
         refused: requests that were refused since it was last called.
     """
@@ -577,11 +580,13 @@ class DatedJournal(WrappedJournal):
     def __init__(
         self,
         journal: Journal,
+        party: str,
+        role: str,
         unix: Callable[[], float],
         refused: Callable[[], tuple[RefusedRequests, ...]] = tuple,
     ) -> None:
         super().__init__(journal)
-        self._unix, self._refused = unix, refused
+        self._party, self._role, self._unix, self._refused = party, role, unix, refused
         # Asked once: it reads all that a followed journal has, what is a query too.
         self._followed = journal if isinstance(journal, FollowedJournal) else None
         self._began: float | None = None
@@ -589,21 +594,21 @@ class DatedJournal(WrappedJournal):
         self._counts: tuple[RefusedRequests, ...] = ()
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        before: list[Record] = []
         at = max(at, self._taken)
+        refusals = self._refusals() if records and at - self._counted >= EVERY else []
+        self._append(at, [*refusals, *records])
+        if refusals:
+            self._counted, self._counts = at, ()
+
+    def _append(self, at: float, records: Sequence[Record]) -> None:
         unix = self._unix()
         began = unix - at
         dated = self._began is not None and abs(began - self._began) <= APART
-        if records and not dated:
-            before.append(Dated(unix))
-        if records and at - self._counted >= EVERY:
-            before += self._refusals()
+        before = [Dated(unix, self._party, self._role)] if records and not dated else []
         self._journal.append(at, [*before, *records])
         self._at = at
-        if records:
-            self._began = self._began if dated else began
-        if any(isinstance(record, RequestsRefused) for record in before):
-            self._counted, self._counts = at, ()
+        if before:
+            self._began = began
 
     def _refusals(self) -> list[Record]:
         self._counts = self._counts or self._refused()
@@ -617,7 +622,7 @@ class DatedJournal(WrappedJournal):
     def close(self) -> None:
         with suppress(SecurepsError):  # a disk that refuses has been told of
             if rest := self._refusals():
-                self._journal.append(self._at, rest)
+                self._append(self._at, rest)
                 self._counts = ()
         self._journal.close()
 

@@ -50,7 +50,7 @@ from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_pl
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.following import JournalRow
 from secureps.messages.member_records import Sealed
-from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
+from secureps.messages.records import ReceiptSummary, ReceivedBefore, SealedBefore
 from secureps.messages.requests import (
     Checkpointed,
     Examined,
@@ -429,6 +429,8 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
     before = b""
     for last, chain, packed, own in base.execute("SELECT * FROM archive ORDER BY last"):
         where = f"{path}: the archive up to row {last}"
+        if [type(last), type(chain), type(packed)] != [int, bytes, bytes]:
+            raise DamagedStore(f"{where} is no archive")
         if own != _segment_digest(before, Mark(last, chain), packed):
             raise DamagedStore(f"{where} does not match its digest")
         before = own
@@ -486,13 +488,6 @@ def _unpacked(line: str) -> Row:
 def _fold(body: str) -> Fold:
     records, state = json.loads(body)
     return Fold(tuple(from_plain(RECORDS[kind], plain) for kind, plain in records), state)
-
-
-def run_pinned(path: Path, base: sqlite3.Connection) -> RunPinned | None:
-    """The run that a compacted journal is of; None if it is of none, or was never compacted."""
-    known = kept(path, base)
-    records: tuple[Any, ...] = () if known is None else known.fold.records
-    return next((record for record in records if isinstance(record, RunPinned)), None)
 
 
 def _tables(base: sqlite3.Connection) -> bool:

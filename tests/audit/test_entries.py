@@ -79,7 +79,7 @@ def test_rows_that_tell_nothing_leave_no_entry_and_dates_date_what_follows() -> 
     refused = OpenRefused("holder-0", "all", 2, "an older base", b"")
     found = told(
         refused,
-        Dated(1_700_000_000.0),
+        Dated(1_700_000_000.0, "coordinator", "coordinator"),
         Incarnated(1),
         KeyShare("holder-0", "all", 2, b"share", b""),
         Examined("holder-0", SubmissionId("client-0", "all", 0), "", b""),

@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.requests import PutBlock
 from secureps.messages.submission import OPENED, UPDATE, Cohort, SubmissionId, cohort_digest
-from secureps.roles.machine import Effect, Machine, Step
+from secureps.roles.machine import Done, Effect, Machine, Step, WorkFailed
 from secureps.service.shard.worker import ShardWorker
 from tests.kits.sealed_blocks import looked_at
 
@@ -98,21 +97,21 @@ class Evidence:
 
     def watch_noise(self, worker: ShardWorker) -> None:
         """Notes all noise that a shard draws from now on: the integers, without their cipher."""
-        kept = worker._noise
-        drawing = kept.source
+        noise, seal = worker._noise, worker._noise.seal
 
-        def drawn(plan: Any, layout: Any, cohort: Cohort, block: int) -> bytes:
-            plain = plan.mechanism(cohort.group, layout.sent)
+        def drawn(cohort: Cohort, block: int) -> bytes:
+            pinned = noise.state.pinned
+            layout = pinned.layout.group(cohort.group)
+            plain: Any = pinned.plan.mechanism(cohort.group, layout.sent)
             bound = canonical(replace(cohort, committee=None))
-            stream = drawing.seed.derive("aggregator-noise", bound, block)
+            stream = noise.seed.derive("aggregator-noise", bound, block)
             values = np.asarray(plain.noise(layout.slots(block), stream.words), np.int64)
             known = self.noise[cohort_digest(b"", replace(cohort, committee=None)), block]
             if not any(np.array_equal(values, each) for each in known):
                 known.append(values)
-            return drawing.sealed(plan, layout, cohort, block)
+            return seal(cohort, block)
 
-        source: Any = SimpleNamespace(sealed=drawn)
-        worker._noise = replace(kept, source=source)
+        object.__setattr__(noise, "seal", drawn)  # its class is frozen
 
     # --- what they journal and send -----------------------------------------------
 
@@ -153,7 +152,11 @@ class Evidence:
         handle, resume, troubled = machine.handle, machine.resume, machine.troubled
 
         def handled(now: float, sender: str, event: Any) -> Step:
-            self.kinds[f"{role} hears {type(event).__name__}"] += 1
+            heard = f"{role} hears {type(event).__name__}"
+            self.kinds[heard] += 1
+            if isinstance(event, Done | WorkFailed):
+                of = event.task if isinstance(event, Done) else event.error
+                self.kinds[f"{heard} {type(of).__name__}"] += 1
             return counted(handle(now, sender, event))
 
         def resumed(now: float) -> Step:

@@ -12,7 +12,19 @@ from secureps.roles.coordinator import checkpointing, standby
 from secureps.roles.holder import bfv, committee
 from secureps.roles.machine import Effect, Event, Task, TaskResult
 from secureps.roles.member import tasks as member_tasks
+from secureps.roles.member.tasks import Contribute, Evaluate
 from secureps.roles.shard import tasks as shard_tasks
+from secureps.roles.shard.tasks import (
+    ComingDamaged,
+    DoesNotOpen,
+    DrawNoise,
+    GatherState,
+    MakeState,
+    PayloadsDamaged,
+    StepState,
+    SumCohort,
+    WritePart,
+)
 
 ROLES = ("coordinator", "shard", "holder", "client")
 
@@ -22,7 +34,6 @@ MODULES = (checkpointing, standby, bfv, committee, member_tasks, shard_tasks)
 _OBSERVER = "asked by observers, who are no party: tests/run/test_status.py"
 _WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
 _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
-_RATE = "where a site's policy bounds its trainings: tests/federation/test_site_policies.py"
 _LATE = "where a standby begins late: tests/federation/test_standby.py"
 
 _LEAD = "answered by the executor: tests/service/test_lead.py"
@@ -34,10 +45,23 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
     "orders Call Act": _OPERATOR,
-    "hears Resting": _RATE,
     "hears PartKept": _LATE,
 }
 """What chaos does not play, and why."""
+
+
+ENDS = {
+    "Done": Contribute
+    | Evaluate
+    | DrawNoise
+    | SumCohort
+    | MakeState
+    | StepState
+    | GatherState
+    | WritePart,
+    "WorkFailed": PayloadsDamaged | ComingDamaged | DoesNotOpen,
+}
+"""The tasks that are done, and the errors that say what is missing for one."""
 
 
 def _within(root: type[Any]) -> set[str]:
@@ -61,6 +85,7 @@ def all_kinds() -> tuple[str, ...]:
     orders = {f"{effect} {name}" for effect, names in inner.items() for name in names}
     orders |= _names(Effect) - inner.keys()
     heard = (_names(Event) - {TaskResult.__name__}) | _within(TaskResult)
+    heard |= {f"{end} {name}" for end in ENDS for name in _names(ENDS[end])}
     return (*(f"hears {n}" for n in sorted(heard)), *(f"orders {n}" for n in sorted(orders)))
 
 

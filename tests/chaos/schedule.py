@@ -152,7 +152,7 @@ SPEECH = {
         ),
         (
             *("Invite", "Published", "Settled", "Configure", "SendAgain", "Finish"),
-            *("SealAgain", "RosterChanged", "HolderKeys", "SealFor"),
+            *("SealAgain", "RosterChanged", "SealFor"),
         ),
         ("PutBlock", "GetBlock"),
     ),

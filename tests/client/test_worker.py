@@ -29,12 +29,12 @@ from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.tensor_kinds import Kind
+from secureps.roles.machine import Done
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     NO_EXAMPLES,
     Aim,
-    BlockSealed,
     Contribute,
     Contributed,
     SealOn,
@@ -192,7 +192,7 @@ def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
     monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
     made = whole(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
     assert made.updates == ()
-    assert [each.reason for each in made.unsent] == [NO_EXAMPLES]
+    assert list(made.unsent.values()) == [NO_EXAMPLES]
 
 
 def test_what_has_no_privacy_is_on_record_before_any_of_it_is_sealed(
@@ -306,7 +306,7 @@ def test_what_is_done_between_two_blocks_is_no_encryption(
     drafts_by_rote(own, monkeypatch, seal)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     task: Contribute | SealOn = Contribute((), (), (Aim("all", 0, 3),))
-    while isinstance(done := own.work(task), BlockSealed):
+    while isinstance(done := own.work(task), Done):
         clock[0] += 10.0
         task = SealOn()
     assert isinstance(done, Contributed)

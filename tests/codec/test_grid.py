@@ -76,13 +76,6 @@ def test_encode_follows_the_formula(
             assert abs(got - grid.most - exact) <= 1 + Fraction(1, 2**20)
 
 
-def test_the_words_decide() -> None:
-    grid = Grid(8, 127.0)
-    x = np.array([2.25, 2.25, 2.25, -2.25, -2.25])
-    w = np.array([2**30 - 1, 2**30, 2**32 - 1, 0, 2**32 - 1], dtype=np.uint32)
-    assert (grid.encode(x, w) - 127).tolist() == [3, 2, 2, -2, -3]
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(NotFinite):

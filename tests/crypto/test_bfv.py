@@ -64,11 +64,6 @@ def test_the_plain_modulus_is_the_greatest_that_holds_the_noise(capacity: int, b
     assert not any(bfv._is_prime(n) for n in range(t + 2 * DEGREE, ceiling - 1, 2 * DEGREE))
 
 
-def test_the_noise_bound_is_ten_sigma() -> None:
-    sigma = math.sqrt(4 * 32 * (DEGREE + 1) / 12)
-    assert noise_bound(32) == pytest.approx(10 * sigma + 16, abs=0.01)
-
-
 def test_too_many_bits_are_refused_with_the_numbers() -> None:
     for capacity in (1, 32, 50, 100, 128):
         t, fits = plain_modulus(capacity), most_levels(capacity)

@@ -1,15 +1,13 @@
-"""BFV against SEAL and TenSEAL: the same sums, the noise that the formula foretells, keys."""
+"""BFV against SEAL: the same sums, the noise that the formula foretells, keys."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tenseal
 from tenseal import sealapi
 
 from secureps.crypto.bfv import (
@@ -24,11 +22,9 @@ from secureps.crypto.bfv import (
 )
 from secureps.crypto.bfv_seal import BfvOpener, BfvSealer, _Ring, generate
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.pack import Packing, capacity_base
 from secureps.errors import Malformed
 
 Keys = tuple[BfvSecretKey, BfvPublicKey]
-Words = npt.NDArray[np.uint64]
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +146,8 @@ def test_sealing_twice_gives_other_bytes(keys: Keys) -> None:
 
 
 def test_keys_survive_their_bytes_and_serve_every_capacity(keys: Keys) -> None:
+    assert len(keys[1].to_bytes()) == 26 + 2 * 2 * DEGREE * 8
+    assert keys[0].to_bytes()[26:] not in keys[1].to_bytes()
     secret = BfvSecretKey.from_bytes(keys[0].to_bytes())
     public = BfvPublicKey.from_bytes(keys[1].to_bytes())
     for capacity in (1, 128):
@@ -157,72 +155,3 @@ def test_keys_survive_their_bytes_and_serve_every_capacity(keys: Keys) -> None:
         values = random_values(parameters, 5000, capacity)
         total = BfvSealer(parameters, public).seal(0, values)
         assert np.array_equal(BfvOpener(parameters, secret).open(0, total, 5000), values)
-
-
-def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Length-delimited fields of a protobuf message; other fields do not occur before them."""
-    at = 0
-    while at < len(message):
-        if message[at] & 7 != 2:
-            return
-        number, at, length, shift = message[at] >> 3, at + 1, 0, 0
-        while True:
-            length |= (message[at] & 127) << shift
-            at, shift = at + 1, shift + 7
-            if message[at - 1] < 128:
-                break
-        yield number, message[at : at + length]
-        at += length
-
-
-def field(number: int, content: bytes) -> bytes:
-    head, length = bytearray([number << 3 | 2]), len(content)
-    while length > 127:
-        head.append(length & 127 | 128)
-        length >>= 7
-    return bytes(head) + bytes([length]) + content
-
-
-def test_tenseal_takes_the_public_key_and_finds_nothing_secret(keys: Keys) -> None:
-    """A TenSEAL context of our bytes is public, and what it encrypts opens like our own."""
-    parameters = CipherParameters("bfv", 32, 65_536)
-    t = plain_modulus(32)
-    data = keys[1].to_bytes()
-    assert len(data) == 26 + 2 * 2 * DEGREE * 8  # two polynomials modulo two primes, no more
-    assert keys[0].to_bytes()[26:] not in data
-
-    ring = _Ring(t)
-    template = tenseal.context(
-        tenseal.SCHEME_TYPE.BFV, DEGREE, plain_modulus=t, coeff_mod_bit_sizes=[60, 49]
-    ).serialize(False, False, False, False)
-    body = ring.public + data[26:]
-    public = field(1, ring._header(len(body)) + body)
-    context = tenseal.context_from(
-        field(1, next(c for n, c in fields(template) if n == 1))
-        + field(2, next(c for n, c in fields(template) if n == 2) + public)
-    )
-    assert context.has_public_key()
-    assert not context.is_private()
-    assert not context.has_secret_key()
-    assert not context.has_galois_keys()
-    assert not context.has_relin_keys()
-
-    values = random_values(parameters, 8192, 1)
-    packed = Packing(capacity_base(32, 65_536), 2).pack(values)
-    vector = tenseal.bfv_vector(context, packed.tolist())
-    stream = next(c for n, c in fields(vector.serialize()) if n == 2)
-
-    class Written:
-        def save(self, path: str) -> None:
-            with open(path, "wb") as file:
-                file.write(stream)
-
-    payload = ring.save(Written(), ring.ciphertext)
-    adder = BfvAdder(parameters)
-    adder.check(8192, payload)
-    accumulator = adder.zero(8192)
-    ours = random_values(parameters, 8192, 2)
-    adder.add(accumulator, payload, 2)
-    adder.add(accumulator, BfvSealer(parameters, keys[1]).seal(0, ours), 1)
-    opened = BfvOpener(parameters, keys[0]).open(0, adder.total(accumulator), 8192)
-    assert np.array_equal(opened, 2 * values + ours)

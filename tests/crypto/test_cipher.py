@@ -181,31 +181,6 @@ def test_weighted_sums_open_exactly(sides: Sides, data: st.DataObject) -> None:
     assert np.array_equal(cohort.open(sides.adder.total(accumulator), 17), expected)
 
 
-def test_the_order_of_adding_does_not_show(sides: Sides) -> None:
-    cohort = sides.cohort()
-    count = min(sides.parameters.capacity, 20)
-    payloads = [cohort.seal(random_values(sides, 300, seed)) for seed in range(count)]
-    totals = set()
-    for order in (payloads, payloads[::-1]):
-        accumulator = sides.adder.zero(300)
-        for payload in order:
-            sides.adder.add(accumulator, payload, 1)
-            sides.adder.total(accumulator)  # looking does not disturb
-        totals.add(bytes(sides.adder.total(accumulator)))
-    assert len(totals) == 1
-
-
-def test_memoryviews_will_do(sides: Sides) -> None:
-    cohort = sides.cohort()
-    values = random_values(sides, 100)
-    payload = memoryview(bytearray(b"?" + cohort.seal(values)))[1:]
-    sides.adder.check(100, payload)
-    accumulator = sides.adder.zero(100)
-    sides.adder.add(accumulator, payload, 1)
-    total = memoryview(bytearray(b"?" + bytes(sides.adder.total(accumulator))))[1:]
-    assert np.array_equal(cohort.open(total, 100), values)
-
-
 def test_the_capacity_is_not_exceeded(sides: Sides) -> None:
     cohort = sides.cohort()
     capacity = sides.parameters.capacity

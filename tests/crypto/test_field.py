@@ -39,11 +39,6 @@ def test_combinations_are_exact(terms: list[tuple[int, int, int]]) -> None:
     assert made.tolist() == expected
 
 
-def test_a_thousand_greatest_terms() -> None:
-    top = np.full(3, P - 1, np.uint32)
-    assert combination([P - 1] * 1000, [top] * 1000).tolist() == [1000] * 3
-
-
 @given(st.lists(ELEMENTS, min_size=1, max_size=8), st.integers(0, 70))
 def test_lagranges_formula_is_newtons(values: list[int], at: int) -> None:
     points = tuple(range(1, len(values) + 1))

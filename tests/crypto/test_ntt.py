@@ -72,17 +72,6 @@ def test_products_are_negacyclic(degree: int, prime: int) -> None:
     assert found.tolist() == expected
 
 
-def test_kronecker_is_schoolbook() -> None:
-    """The reference against the definition of X^N = -1."""
-    p, n = 97, 8
-    a, b = random(n, p, 4).tolist(), random(n, p, 5).tolist()
-    c = [0] * n
-    for i in range(n):
-        for j in range(n):
-            c[(i + j) % n] += a[i] * b[j] * (1 if i + j < n else -1)
-    assert product(a, b, p) == [x % p for x in c]
-
-
 def lazy_bound(a: list[int], degree: int, prime: int) -> list[int]:
     """`forward` in Python's integers, in plain order; fails where 32 bits would overflow."""
     bits, root = degree.bit_length() - 1, root_of_unity(degree, prime)
@@ -143,14 +132,6 @@ def test_there_and_back(data: st.DataObject) -> None:
     lifts = np.random.default_rng(7).integers(0, 2, degree)
     lifted = b + np.uint32(prime) * lifts.astype(np.uint32)
     assert np.array_equal(inverse(lifted, prime), a)
-
-
-@every_prime
-def test_the_greatest_inputs_come_back(degree: int, prime: int) -> None:
-    top = np.full(degree, 2 * prime - 1, np.uint32)
-    expected = inverse(np.full(degree, prime - 1, np.uint32), prime)
-    assert np.array_equal(inverse(top, prime), expected)
-    assert expected.max() < prime
 
 
 @pytest.mark.slow

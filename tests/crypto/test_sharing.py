@@ -133,24 +133,6 @@ def test_shares_are_the_slow_references(t: int, n: int) -> None:
             assert slow.through(points, k + 1) == made[k].tolist()[i]
 
 
-@sizes
-def test_every_quorum_opens_the_same_sum(t: int, n: int) -> None:
-    us, length = committee(t, n), 16
-    weights = [1, 2, 4, 1]
-    keys = [some_key(length, seed) for seed in range(4)]
-    ids = [b"run/client-%d" % i for i in range(4)]
-    shared = [share(id, key, us) for id, key in zip(ids, keys)]
-    held = [holders_of(one, us, id) for one, id in zip(shared, ids)]
-    answers = {k: weighted_sum((h[k].share(length) for h in held), weights) for k in range(n)}
-    expected = [sum(w * s for w, s in zip(weights, column)) for column in zip(*map(list, keys))]
-    corrections = [one.correction for one in shared]
-    for quorum in itertools.islice(itertools.combinations(range(n), t), 100):
-        some = {k: answers[k] for k in reversed(quorum)}
-        opened = key_sum(us, some, corrections, weights)
-        assert opened.dtype == np.int64
-        assert opened.tolist() == expected
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_heaviest_cohort_of_extreme_keys_does_not_wrap(sign: int) -> None:
     assert KEY_BOUND * 4096 < P / 2

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-import secureps
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import KitError, Malformed, Oversized, PlanRefused, Refused
@@ -49,34 +44,3 @@ def test_a_key_belongs_to_its_sealer_and_opens_that_submission_alone() -> None:
             built.opener(PLACE, key)
     plain = cipher(CipherParameters("plain", 4, 100))
     assert (plain.sealer(PLACE, None).key, built.noise_sealer(None).key) == (None, None)
-
-
-def test_servers_never_import_tenseal() -> None:
-    program = """
-import sys
-from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.suite import CIPHERS, cipher, key_length
-import secureps.store.keyring
-for name in CIPHERS:
-    adder = cipher(CipherParameters(name, 4, 100)).adder()
-    sum = adder.zero(10)
-    adder.check(10, bytes(adder.block_bytes(10)))
-    adder.add(sum, bytes(adder.block_bytes(10)), 2)
-    adder.check_total(10, adder.total(sum))
-print([m for m in sys.modules if "tenseal" in m or "sealapi" in m or m == "torch"])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout.decode().strip() == "[]"
-
-
-def test_one_module_imports_tenseal() -> None:
-    root = Path(secureps.__file__).parent
-    importers = [
-        str(path.relative_to(root))
-        for path in root.rglob("*.py")
-        if any(
-            line.split()[:2] in (["import", "tenseal"], ["from", "tenseal"])
-            for line in path.read_text().splitlines()
-        )
-    ]
-    assert importers == ["crypto/bfv_seal.py"]

@@ -8,7 +8,7 @@ import pytest
 
 from secureps.dashboard import actions
 from secureps.dashboard.actions import KINDS, RunActs
-from secureps.errors import ConfigError, Refused, SecurepsError
+from secureps.errors import ConfigError, SecurepsError
 from secureps.messages.acts import Act, Deed
 from secureps.run.up.folder import RunFolder
 from secureps.store.act_lines import ActLine
@@ -82,12 +82,3 @@ def test_of_a_run_elsewhere_there_is_no_end_and_no_export(folder: RunFolder) -> 
         acts.do("end", {})
     acts.do("pause", {})
     assert (SAID, acts.done) == ([Act("pause")], ())
-
-
-def test_what_the_coordinator_refuses_is_said_as_it_says_it(folder: RunFolder) -> None:
-    def refuses(act: Act) -> None:
-        raise Refused("the run is over")
-
-    acts = RunActs(folder, "observer", load_private(folder.kit, "observer"), refuses)
-    with pytest.raises(Refused, match="the run is over"):
-        acts.do("pause", {})

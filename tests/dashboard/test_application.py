@@ -80,6 +80,9 @@ def stranger(browser: Browser) -> Browser:
 def test_the_token_is_exchanged_once_for_a_cookie_that_no_script_reads() -> None:
     with opened(full()) as browser:
         entrance = f"/enter?{browser.address.query}"
+        with opened(full()) as other:
+            guesses = (other.address.query, "token=x", f"token={'a' * 43}", "token=%C3%A4")
+            assert {browser.get(f"/enter?{guess}")[0] for guess in guesses} == {401}
         status, headers, _ = browser.get(entrance)
         assert (status, headers["location"]) == (303, "/")
         cookie = headers["set-cookie"]
@@ -89,6 +92,7 @@ def test_the_token_is_exchanged_once_for_a_cookie_that_no_script_reads() -> None
         assert browser.get(entrance)[0] == 401, "it is used up"
         browser.cookie = cookie.partition(";")[0]
         assert browser.get("/")[0] == 200
+        assert browser.get("/", Sec_Fetch_Site="none")[0] == 200, "it is typed in"
         assert browser.get(entrance)[0] == 303, "whoever is in may come again"
 
 
@@ -292,7 +296,8 @@ def test_the_oldest_stream_ends_for_one_too_many(browser: Browser) -> None:
 def test_a_client_sees_its_own_page_and_nobody_elses() -> None:
     view = HolderView(
         *("client-00", "ab", "digits", 0.5, 8.0, 1e-5, "a record", False, 0.5, "", None, 1e-5, ""),
-        *((), (), 0, 0, (), (), 0, (), 0, ""),
+        {},
+        *((), 0, 0, (), (), 0, (), 0, ""),
     )
     facts = Facts(owner="client-00", own=view, troubles={"ledger": "is damaged"})
     own = json.loads(pages(facts, Viewer("client-00", "client")))

@@ -69,7 +69,7 @@ def test_burnt_and_reopened_cohorts_are_told_with_the_reason(rows: list[Row]) ->
     told = course(
         numbered(
             [
-                (0.0, Dated(1_700_000_000.0)),
+                (0.0, Dated(1_700_000_000.0, "coordinator", "coordinator")),
                 (1.0, records.CohortClosed(cohort, "all are here")),
                 (2.0, records.CohortReopened("all", cohort.number, ())),
                 (3.0, records.CohortClosed(again, "all are here")),

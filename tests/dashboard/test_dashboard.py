@@ -300,7 +300,7 @@ def test_a_client_that_takes_part_has_its_page_beside_it(
         with browser.news() as news:
             told = next(each for each in news if "holder" in each)["holder"]
     assert told["own_budget"] == 3.0, "the stricter of both"
-    assert [each["run"] for each in told["runs"]] == ["05" * 8], "its site's ledger"
+    assert [*told["runs"]] == ["05" * 8], "its site's ledger"
     with own_beside(joining, False):
         assert capsys.readouterr().out == ""
 

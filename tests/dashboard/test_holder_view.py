@@ -87,10 +87,10 @@ def test_all_runs_are_the_ledgers(rows: list[Row]) -> None:
     this = next(r.record.run.id for r in rows if hasattr(r.record, "run"))
     ledger = OwnLedger((RunSpent(b"\x02" * 32, 4, 0.5), RunSpent(this, 3, 0.25)), 0.75, 8.0)
     view = seen(rows, ledger)
-    assert [(each.told, each.this) for each in view.runs] == [
-        ("4 updates  epsilon 0.500", False),
-        ("3 updates  epsilon 0.250", True),
-    ]
+    assert view.runs == {
+        "02" * 8: "4 updates  epsilon 0.500",
+        view.run: "3 updates  epsilon 0.250",
+    }
     assert (view.own_budget, view.ledger_trouble) == (8.0, "")
 
 
@@ -99,7 +99,7 @@ def test_runs_without_privacy_are_among_them(rows: list[Row]) -> None:
         (RunSpent(b"\x02" * 32, 7, math.inf, 30), RunSpent(b"\x03" * 32, 4, 0.5)), 0.5
     )
     view = seen(rows, ledger)
-    assert [each.told for each in view.runs] == [
+    assert list(view.runs.values()) == [
         "at most 30 updates with no privacy",
         "4 updates  epsilon 0.500",
     ]

@@ -34,7 +34,7 @@ def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
     assert told["client-01"] == ("1.250", None, "")
     assert told["somebody"] == ("has not joined", None, "it is damaged")
     assert [each.ledger for each in view.clients] == [True, False, False, True]
-    assert view.clients[0].runs[0].run == "07" * 8
+    assert view.clients[0].runs.keys() == {"07" * 8}
     assert (view.unit, view.delta) == (STATUS.adjacency, 1e-5)
     assert [cost.epsilon for cost in view.costs] == [1.25]
 

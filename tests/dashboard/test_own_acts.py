@@ -78,14 +78,6 @@ def test_a_budget_is_lowered_over_all_runs_before_its_line_is_there(
     assert BudgetLedger(tmp_path / "ledger.db").limit == 2.5
 
 
-@pytest.mark.parametrize("what", ["", "left", "end", "../pause", "leave-out", "lower-budget 1"])
-def test_what_cannot_be_done_leaves_no_line(what: str, rows: list[Row], tmp_path: Path) -> None:
-    acts = acting(tmp_path, seen(rows))
-    with pytest.raises(ConfigError, match="is nothing that can be done here"):
-        acts.do(what, {})
-    assert acts.done == ()
-
-
 def test_before_a_run_and_where_privacy_is_not_planned_nothing_is_begun(
     rows: list[Row], tmp_path: Path
 ) -> None:

@@ -227,15 +227,6 @@ def test_a_plan_that_nobody_can_explain_hides_nothing_else(
     assert board.facts.explanation is None
 
 
-def test_a_damaged_journal_is_said_for_as_long_as_it_is(run: Path, tmp_path: Path) -> None:
-    state = Path(shutil.copytree(run / "state" / "coordinator", tmp_path / "state"))
-    (state / "journal.db").write_bytes(b"no journal" * 1000)
-    source = CourseSource(run / "kit", state)
-    for _ in range(2):
-        with pytest.raises(DamagedStore):
-            source.look(Board())
-
-
 @pytest.mark.parametrize("read", ["read_rows", "verify", "KnownLedger.read"])
 def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
     read: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,10 +252,10 @@ def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> N
     source = HolderSource("client-00", run / "kit", state, ledger, 8.0)
     source.look(board)
     assert board.facts.own is not None
-    assert (board.facts.own.own_budget, board.facts.own.runs) == (8.0, ())
+    assert (board.facts.own.own_budget, board.facts.own.runs) == (8.0, {})
     charge(BudgetLedger(ledger), b"\x05" * 32, FACT)
     source.look(board)
-    assert [each.run for each in board.facts.own.runs] == ["05" * 8]
+    assert [*board.facts.own.runs] == ["05" * 8]
     assert board.facts.own.holders == ("holder-0", "holder-1", "holder-2")
     board = Board()
     source.look(board)
@@ -364,12 +355,24 @@ def test_a_status_that_does_not_come_says_why(tmp_path: Path) -> None:
         StatusSource(StatusTarget(folder / "kit", "nobody", "127.0.0.1:9"), Passphrases())
 
 
-def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go() -> None:
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (DamagedStore("row 3 is missing"), "row 3 is missing"),
+        (
+            OverflowError("overflow in fsum"),
+            "OverflowError: overflow in fsum",
+        ),  # of nobody's making
+    ],
+)
+def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go(
+    fault: Exception, told: str
+) -> None:
     board, looked, mended = Board(), threading.Event(), threading.Event()
 
     def look(on: Board) -> None:
         if not mended.is_set():
-            raise DamagedStore("row 3 is missing")
+            raise fault
         on.put(lambda facts: replace(facts, logs=()))
         looked.set()
 
@@ -381,26 +384,8 @@ def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go() -> Non
         raise AssertionError(board.facts.troubles)
 
     with fed(board, [Source("a journal", look, 0.01)]):
-        until({"a journal": "row 3 is missing"})
+        until({"a journal": told})
         mended.set()
         assert looked.wait(20)
         until({})
     assert board.facts == Facts(logs=())
-
-
-def test_a_look_that_fails_as_nobody_expected_is_said_and_not_the_last() -> None:
-    board, looks = Board(), 0
-    again = threading.Event()
-
-    def look(board: Board) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
-            raise OverflowError("intermediate overflow in fsum")
-        assert dict(board.facts.troubles) == {
-            "status": "OverflowError: intermediate overflow in fsum"
-        }
-        again.set()
-
-    with fed(board, [Source("status", look, 0.01)]):
-        assert again.wait(20)

@@ -25,7 +25,6 @@ from secureps.device.encoding import (
     encode,
     furthest,
     pieces,
-    rotated_left,
     round_to_grid,
     shrink,
     sums_of_squares,
@@ -52,25 +51,11 @@ def test_words_are_the_streams(first: int, count: int, number: int) -> None:
     assert np.array_equal(back(unsigned(made)), expected)
 
 
-def test_they_are_those_of_the_rfc() -> None:
-    """RFC 8439, section 2.4.2: the key stream under a key and a nonce, from block 1 on."""
-    nonce = int.from_bytes(bytes.fromhex("000000000000004a00000000"), "little")
-    made = back(words(Stream(bytes(range(32)), nonce), 16, 32, DEVICE)).astype("<i4").tobytes()
-    assert made.hex().startswith("224f51f3401bd9e12fde276fb8631ded8c131f823d2c06e27e4fcaec9ef3cf78")
-
-
 def test_a_stream_ends_where_it_ends_on_the_host() -> None:
     stream = UnsafeSeed(1).derive("end")
     assert words(stream, (1 << 36) - 8, 8, DEVICE).numel() == 8
     with pytest.raises(InternalError, match="68719476736 words"):
         words(stream, (1 << 36) - 8, 9, DEVICE)
-
-
-@given(word=st.integers(0, 2**32 - 1), bits=st.integers(1, 31))
-def test_a_rotation_loses_no_bit(word: int, bits: int) -> None:
-    signed = word - (1 << 32 if word >> 31 else 0)
-    turned = rotated_left(torch.tensor([signed], dtype=torch.int32, device=DEVICE), bits)
-    assert int(unsigned(turned)) == (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
 
 
 # --- norms and clips ------------------------------------------------------------

@@ -136,36 +136,6 @@ def test_clients_that_frame_a_holder_are_summed_without_its_shares(tmp_path: Pat
     }
 
 
-@pytest.mark.slow
-def test_clients_that_collude_do_not_have_a_holder_believed_of_more(tmp_path: Path) -> None:
-    """They frame another one first: more are doubted than can be missed."""
-    simulation = stream(stream_plan("rlwe", BUFFERED, versions=2), tmp_path, 10)
-    framing = ("client-00", "client-01", "client-03", "client-06")
-    accuses(simulation, "holder-3", but=framing)
-    for client in framing:
-        cheats(simulation, client, spoil_one, times=99)
-    plays_on(simulation)
-    noted = journalled(simulation, coordinator_records.FlawNoted)
-    assert {r.holder for r in noted if "not believed" in r.reason} == {"holder-2", "holder-3"}
-    honest = {r.id.client for r in dropped(simulation)}.difference(framing)
-    assert len(honest) == BELIEVED
-    assert simulation.versions() == {"all": 2}
-
-
-@pytest.mark.slow
-def test_what_more_holders_say_than_can_be_missed_is_believed(tmp_path: Path) -> None:
-    """Also of a client that a holder accused which is not believed any more."""
-    simulation = federation(BUFFERED, tmp_path)
-    accuses(simulation, "holder-1")
-    cheats(simulation, "client-05", spoil_one, times=99)
-    plays_on(simulation)
-    assert simulation.versions() == {"all": 4}
-    found = simulation.coordinator.federation
-    assert found.accused["client-05"] == {"holder-1", "holder-2"}
-    assert found.included["client-05"] == 0
-    assert all(found.included[f"client-0{k}"] for k in range(5))
-
-
 @pytest.mark.parametrize("cipher", ["rlwe-2-of-3", "rlwe-alone"])
 def test_a_holder_that_cannot_be_missed_is_believed_whatever_it_says(
     cipher: str, tmp_path: Path
@@ -242,7 +212,7 @@ def test_who_is_doubted(graph: dict[int, frozenset[int]], spare: int, most: int)
             assert holders <= found, "who stays in is opened without those that are doubted"
 
 
-@pytest.mark.parametrize("n", range(1, 6))
+@pytest.mark.parametrize("n", [3, 5])
 @given(data=st.data())
 def test_no_coalition_keeps_more_out_than_its_holders_alone(n: int, data: st.DataObject) -> None:
     """Any corrupt holders that can be missed say anything, in any order; so may any holder of

@@ -12,21 +12,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.update import Trained, Update, difference
 from secureps.client.worker import ClientWorker, trained_update
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher
+from secureps.messages.records import RunPinned
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import Aim
 from secureps.roles.shard.shard import Shard
+from secureps.roles.shard.state import ShardState
 from secureps.run.export import newest_model
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.spool import MemorySpool
 from tests.kits.cipher_kit import PLACE
-from tests.kits.federations import Tensors, Walker, same
+from tests.kits.federations import Tensors, same
 from tests.kits.privacy_kit import (
     PRIVACY,
     SIGMAS,
@@ -35,10 +37,17 @@ from tests.kits.privacy_kit import (
     adaptive_plan,
     federation,
     group,
-    private_plan,
     scales,
 )
-from tests.kits.roles_kit import SCHEMA, make_cohort, make_plan
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    SCHEMA,
+    SHARDS,
+    make_cohort,
+    make_placement,
+    make_plan,
+    make_run,
+)
 from tests.kits.sealed_blocks import drawn, made_of
 
 PLACEMENTS = ["local", "distributed", "aggregator"]
@@ -146,36 +155,6 @@ def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
 # --- what is sent and what comes of it ------------------------------------------------
 
 
-class Rescaled(Walker):
-    """Its updates have an L2 norm of exactly 8: a clip of 1 is far too short."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        result = super().fit(parameters, config)
-        names = [name for name in parameters if name != "body.count"]
-        moved = {name: result.parameters[name] - parameters[name] for name in names}
-        norm = math.sqrt(sum(float(np.sum(np.square(m, dtype=float))) for m in moved.values()))
-        for name in names:
-            result.parameters[name] = parameters[name] + np.float32(8 / norm) * moved[name]
-        return result
-
-
-@pytest.mark.slow
-def test_the_clip_grows_until_updates_pass_and_they_arrive_unscaled(tmp_path: Path) -> None:
-    """Little noise: the mean update of the last version is the mean of what was trained."""
-    privacy = PRIVACY | {"placement": "local", "noise_multiplier": 1e-3, "budget": 1e12}
-    adaptive = {"rate": 1.0, "quantile": 0.7}
-    plan = adaptive_plan(
-        "local", "plain", group=[group(adaptive=adaptive)], privacy=privacy, versions=7
-    )
-    simulation = federation(plan, tmp_path, kind=Rescaled)
-    simulation.run()
-    found = scales(simulation)
-    for version in range(3):  # nobody passes: exp(0.7) times more
-        assert found[version + 1] / found[version] == pytest.approx(math.exp(0.7), rel=1e-2)
-    assert found[3] > 8
-    assert found[4] / found[3] == pytest.approx(math.exp(-0.3), rel=1e-2)  # everybody passes
-
-
 def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
     """Wherever the clip is, an update that passes whole moves the model by itself."""
     sent: dict[tuple[str, int], NDArray[np.float32]] = {}
@@ -256,28 +235,6 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_ledger_charges_the_enlarged_clip(tmp_path: Path) -> None:
-    plan = adaptive_plan("distributed")
-    simulation = federation(plan, tmp_path)
-    simulation.run()
-    ledger = simulation.coordinator.federation.ledger
-    released = [release for release in ledger.releases if release.party == "client-00"]
-    assert [r.version for r in released] == [0, 1, 2, 3]
-    mechanism = plan.mechanism("all", VALUES + 1)
-    assert mechanism is not None
-    bound = math.sqrt(1 + (0.5 / 2) ** 2) / mechanism.calibration.step
-    d = VALUES + 1
-    limit = math.floor(bound**2 + d / 4 + bound + math.sqrt(d) / 2)
-    for release in released:
-        assert release.l2 == pytest.approx(math.sqrt(limit), rel=1e-9)
-        assert release.stddev == pytest.approx(math.sqrt(limit), rel=1e-6)
-    fixed = private_plan("distributed", group=[group(adaptive=None)]).mechanism("all", VALUES)
-    assert fixed is not None
-    cost = (mechanism.stddev * mechanism.calibration.step) / (fixed.stddev * fixed.calibration.step)
-    assert cost == pytest.approx(math.sqrt(1 + 0.25**2), rel=1e-2)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_count_is_published_under_noise_and_never_without(
     placement: str, tmp_path: Path
@@ -307,9 +264,11 @@ def test_the_shards_noise_covers_the_indicator() -> None:
     )
     layout, drawn = plan.layout(SCHEMA).group("all"), []
     last, tools = layout.blocks - 1, cipher(plan.cipher_parameters)
+    state = ShardState(SHARDS[0])
+    state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    source = ShardNoise(SHARDS[0], state, MemorySpool(), UnsafeSeed(1), {})
     for number in range(400):
-        cohort = make_cohort(number=number)
-        sealed = ShardNoise(UnsafeSeed(1), {}).sealed(plan, layout, cohort, last)
+        sealed = source.seal(make_cohort(number=number), last)
         total = tools.adder().zero(layout.slots(last))
         tools.adder().add(total, sealed, 1)
         opened = tools.opener(PLACE, None).open(0, tools.adder().total(total), layout.slots(last))

@@ -17,7 +17,6 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING
 from secureps.model.layout import SCALE
 from secureps.policy.plan import Plan
-from secureps.privacy.adaptive import AdaptiveClip
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer
 from secureps.roles.shard.shard import Shard
@@ -158,26 +157,6 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"privacy": None, "group": [group()]}, "under client-level privacy alone"),
-        (
-            {
-                "privacy": {
-                    "noise_multiplier": 1.0,
-                    "max_grad_norm": 1.0,
-                    "records": 10,
-                    "sample_rate": 0.1,
-                    "delta": 1e-5,
-                    "budget": 8.0,
-                },
-                "training": {"local_steps": 4},
-                "group": [group()],
-            },
-            "under client-level privacy alone",
-        ),
-        (
-            {"group": [group(weighting="examples", most_examples=8)]},
-            'client-level privacy needs "uniform"',
-        ),
         ({"group": [group(range=2.0)]}, "it follows from clip, bits and noise"),
     ],
 )
@@ -229,9 +208,3 @@ def test_status_and_metrics_show_the_clip_of_every_version(tmp_path: Path) -> No
     (status,) = [e.message for e in step.effects if isinstance(e, Answer)]
     assert isinstance(status, requests.Status)
     assert status.groups[0].clip == clips[4]
-
-
-def test_the_clip_is_built_from_the_plan() -> None:
-    wanted = {"quantile": 0.8, "rate": 0.1, "weight": 1.0, "least": 0.5, "most": 4.0}
-    plan = adaptive_plan("local", group=[group(clip=3.0, adaptive=wanted)])
-    assert plan.adaptive("all") == AdaptiveClip(3.0, 0.8, 0.1, 1.0, 0.5, 4.0)

@@ -50,15 +50,8 @@ def logistic() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 10))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "perceptron": perceptron,
-    "convolution": Small,
-    "logistic": logistic,
-}
-SHARES = {
-    "few": (60, 60, 60, 60, 60),
-    "uneven": (20, 1000, 40, 60, 80),
-}
+FEW = (60, 60, 60, 60, 60)
+UNEVEN = (20, 1000, 40, 60, 80)
 LOCAL = {"lr": 0.1, "momentum": 0.9, "local_epochs": 4}
 
 
@@ -93,8 +86,9 @@ def averaged(trainers: Mapping[str, TorchTrainer], start: Tensors) -> Tensors:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES.keys())
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize(
+    ("model", "shares"), [(perceptron, UNEVEN), (Small, FEW), (logistic, UNEVEN)]
+)
 def test_a_minimal_plan_is_within_a_point_of_float_averaging(
     model: Callable[[], nn.Module], shares: tuple[int, ...], tmp_path: Path
 ) -> None:

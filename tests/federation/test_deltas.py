@@ -248,8 +248,6 @@ def flipped(payload: bytes) -> bytes:
 
 LIES: dict[str, Callable[[bytes], bytes]] = {
     "another difference": lambda each: flipped(each) if len(each) < 40 else each,
-    "a shorter one": lambda each: each[:-1] if len(each) < 40 else each,
-    "two": lambda each: 2 * each if len(each) < 40 else each,
     "none": lambda each: b"" if len(each) < 40 else each,
 }
 

@@ -13,7 +13,6 @@ from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER
 from secureps.roles.member.leaving import LEFT, PAUSED
 from secureps.roles.member.member import Member
-from secureps.roles.member.tasks import Acted
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.federations import OF_RECORDS, finished, small_federation, small_plan
 from tests.kits.folding import differing
@@ -36,7 +35,7 @@ def act(play: Simulation, number: int, what: str, budget: float | None = None) -
     ledger = play._ledgers[NAME]
     if budget is not None and budget < (ledger.limit or math.inf):
         ledger.lower(budget)
-    play.parties[NAME].heard(WORKER, Acted(OwnAct(number, what, budget)))
+    play.parties[NAME].heard(WORKER, OwnAct(number, what, budget))
 
 
 def until_version(play: Simulation, version: int) -> None:

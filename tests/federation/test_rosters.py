@@ -194,16 +194,6 @@ def test_who_comes_waits_for_as_long_as_the_plan_says(tmp_path: Path) -> None:
     assert play.versions() == {"all": 6}
 
 
-def test_a_holder_keeps_newcomers_out_whatever_the_coordinator_does(tmp_path: Path) -> None:
-    changing = ChangingRoster(plan_of("rlwe", wait=3600.0), tmp_path, [NEW])
-    play = changing.play
-    changing.play_to(2)
-    changing.admit(NEW, at=BEGUN + 4000)  # its own calendar: no holder's
-    play.run(lambda: finished(play))
-    assert included(changing, NEW) == 0
-    assert play.versions() == {"all": 6}
-
-
 @pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(cipher: str, tmp_path: Path) -> None:
     """A coordinator that keeps the new one back holds everybody up, and changes nothing else."""
@@ -220,21 +210,6 @@ def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(cipher: str, tmp_p
     changing.sign(expires=BEGUN + 120)
     changing.tell(at=BEGUN + 61)
     play.run()
-    assert same(play.model(), unharmed()[0])
-
-
-def test_what_holders_put_off_by_a_wrong_calendar_they_open_when_it_is_set_right(
-    tmp_path: Path,
-) -> None:
-    changing = ChangingRoster(small_plan("bfv"), tmp_path, expires=BEGUN + 60)
-    play = changing.play
-    holders = [name for name in play.parties if name.startswith("holder")]
-    changing.play_to(1)
-    changing.tell(*holders, at=BEGUN + 61, text=False)
-    later(play, 8.0)
-    assert play.versions() == {"all": 1}
-    changing.tell(*holders, at=BEGUN, text=False)
-    play.run(lambda: finished(play))
     assert same(play.model(), unharmed()[0])
 
 

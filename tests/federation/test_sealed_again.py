@@ -21,7 +21,7 @@ from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, may_both_open
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.synchronous import alike
+from secureps.roles.coordinator.scheduler import alike
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, lies, small_error, spoils, until

@@ -249,7 +249,7 @@ def test_a_flaw_in_what_is_sealed_anew_gives_the_set_up(tmp_path: Path) -> None:
 def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     group = stands(simulation, Phase.HOLDING)
-    chosen, clocks = group.suspicion.chosen, dict(group.open_stream.clocks)
+    chosen, clocks = group.suspicion.chosen, dict(group.members.clocks)
     simulation.kill("shard-0")
     spool = simulation._stores["shard-0"].spool
     for key in spool.keys("update"):
@@ -257,8 +257,8 @@ def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
     simulation.start("shard-0")
     simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortReopened)))
     assert group.suspicion.chosen == chosen
-    assert group.open_stream.returning
-    assert group.open_stream.clocks == clocks, "what is sealed anew counts for no clock"
+    assert group.members.returning
+    assert group.members.clocks == clocks, "what is sealed anew counts for no clock"
     simulation.run()
     found(simulation)
 
@@ -301,10 +301,10 @@ def test_only_the_same_update_is_taken_and_only_once(tmp_path: Path) -> None:
     wanted = f"asked was update {place.step} of version .* once more"
     with pytest.raises(WrongVersion, match=wanted):
         sends(client, version=group.version, step=0)
-    with pytest.raises(WrongVersion, match="its base is another model"):
+    with pytest.raises(WrongVersion, match="its base is no version 0 of all"):
         sends(client, base=bytes(32))
     sends(client)
-    with pytest.raises(Conflict, match="has sent that once more already"):
+    with pytest.raises(Conflict, match="has contributed to version 2 already"):
         sends(client, id=dataclasses.replace(place.id, sequence=place.id.sequence + 51))
     outside = min(set(group.places) - group.invited)
     with pytest.raises(WrongVersion, match=r"asked was update|was not asked for an"):

@@ -33,9 +33,9 @@ def test_what_a_member_sent_before_a_lapse_counts_when_it_is_back(slack: int) ->
         drain(world)
     assert world.senders["c1"].invite is None
     world.leave("c1")
-    assert "c1" not in world.group().open_stream.clocks
+    assert "c1" not in world.group().members.clocks
     world.join("c1")
-    assert world.group().open_stream.clocks["c1"] == slack + 1
+    assert world.group().members.clocks["c1"] == slack + 1
     assert world.group().reason.startswith(
         "1 members have sent; cohort 1 waits for c0, c2, c3 and 1 more, "
         f"{slack + 1} clock{'s' * (slack > 0)} behind, "
@@ -75,9 +75,7 @@ def test_a_burnt_cohort_is_followed_by_those_who_joined(clock: int) -> None:
     drain(world)
     assert world.group().version == 1
     assert [m.id.client for m in world.made[0].members] == list(others)
-    assert world.group().open_stream.clocks == dict.fromkeys(MANY, clock), (
-        "who sat out is not behind"
-    )
+    assert world.group().members.clocks == dict.fromkeys(MANY, clock), "who sat out is not behind"
     assert world.ready() == list(MANY)
 
 
@@ -88,10 +86,10 @@ def test_who_has_retired_is_not_asked_by_a_coordinator_that_begins_again() -> No
     world.restart(MANY)
     world.give("c4", requests.Heartbeat("c4"))
     assert "c4" not in world.live
-    assert "c4" not in world.group().open_stream.clocks
-    assert world.group().open_stream.training.keys() == set(MANY[:4])
+    assert "c4" not in world.group().members.clocks
+    assert world.group().members.training.keys() == set(MANY[:4])
     world.join("c4")
-    assert "c4" in world.group().open_stream.training
+    assert "c4" in world.group().members.training
 
 
 def test_who_keeps_its_lease_and_sends_nothing_is_waited_for_until_the_deadline() -> None:
@@ -129,13 +127,13 @@ def test_who_keeps_its_lease_and_sends_nothing_is_waited_for_until_the_deadline(
     world.replayed()
     world.leave("c4")
     world.join("c4")
-    assert "c4" not in world.group().open_stream.clocks, "to come back is not to send"
+    assert "c4" not in world.group().members.clocks, "to come back is not to send"
     before = world.least
     late = world.train("c4", behind=world.group().version)
     drain(world)
-    assert world.group().open_stream.clocks["c4"] > before
+    assert world.group().members.clocks["c4"] > before
     assert world.federation.fates.get(late) is None or not world.errors
-    assert world.group().open_stream.passed == set()
+    assert world.group().members.passed == set()
     others_send()
     others_send()
     made = len(world.made)
@@ -156,11 +154,11 @@ def test_nobody_is_late_who_was_not_asked() -> None:
     world.give("c2", requests.Retire("c2"))
     world.crash("c2")
     world.join("c5")
-    assert world.group().open_stream.moved["c5"] == world.now
+    assert world.group().members.moved["c5"] == world.now
     world.wait(49.0)
-    assert world.group().open_stream.passed == {"c2"}, "it was asked, and went"
+    assert world.group().members.passed == {"c2"}, "it was asked, and went"
     world.wait(1.0)
-    assert world.group().open_stream.passed == {"c2", "c3", "c4", "c5"}
+    assert world.group().members.passed == {"c2", "c3", "c4", "c5"}
     for client in ("c3", "c4", "c5"):
         world.train(client)
     drain(world)

@@ -98,7 +98,7 @@ def test_another_base_than_was_asked_for(version: int, step: int, text: str) -> 
     while world.due:
         world.deliver(world.due[0])
     assert world.group().version == 1
-    asked = world.federation.groups["all"].open_stream.training["c0"]
+    asked = world.federation.groups["all"].members.training["c0"]
     assert (asked.version, asked.step) == (0, 0), "it may still come"
     base = model_digest("all", version, model_blocks("all", version, 4)) if version >= 0 else b""
     receipt = dataclasses.replace(made(world, "c0", 0), version=version, base=base, step=step)
@@ -162,10 +162,10 @@ def test_what_returns_is_what_was_lost_and_answers_no_invitation() -> None:
     number = hold.order.cohort.number
     world.replace(hold, requests.Missing(hold.to, "all", number, (lost,)))
     world.deliver(next(due for due in world.due if due.to == hold.to))
-    assert world.group().open_stream.returning.keys() == {lost}
+    assert world.group().members.returning.keys() == {lost}
     training, clocks = (
-        dict(world.group().open_stream.training),
-        dict(world.group().open_stream.clocks),
+        dict(world.group().members.training),
+        dict(world.group().members.clocks),
     )
     assert "c1" in training, "it trains its next one meanwhile"
     for changes in ({"magnitude": 3}, {"step": 1}):
@@ -173,8 +173,8 @@ def test_what_returns_is_what_was_lost_and_answers_no_invitation() -> None:
         refused(world, other, Conflict, "known with another receipt")
     assert world.group().version == 0
     world.give("c1", requests.Submit(world.senders["c1"].outbox[lost]))
-    assert world.group().open_stream.training == training
-    assert world.group().open_stream.clocks == clocks
+    assert world.group().members.training == training
+    assert world.group().members.clocks == clocks
     id = world.train("c1")
     while world.due:
         world.deliver(world.due[0])
@@ -224,7 +224,7 @@ def test_after_the_end_nothing_is_taken_and_all_has_a_fate() -> None:
         ready = [due for due in world.due if getattr(due.reply, "receipt", None) is None]
         first = [due for due in world.due if due.to != "c4"]
         world.deliver((ready or first)[0])
-    assert not world.group().streaming
+    assert not world.group().takes_updates
     receipt = world.senders["c4"].outbox[late]
     refused(world, receipt, WrongVersion, "all takes no updates now .version 1 is the last")
 
@@ -279,7 +279,7 @@ def test_a_client_outside_its_groups() -> None:
         own = () if client == "c0" else ("w",)
         world.give(client, requests.Join(client, SCHEMA, own))
         world.give(client, requests.Subscribe(client, ()))
-    while not all(world.group(name).streaming for name in "bw"):
+    while not all(world.group(name).takes_updates for name in "bw"):
         founds = next(d for d in world.due if getattr(d.order, "version", -1) < 0)
         world.due.remove(founds)
         world.give(founds.sender, founds.reply)

@@ -127,7 +127,7 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     world.train("c1")
     while world.due:
         world.deliver(world.due[0])
-    assert world.group().open_stream.clocks["c1"] == 2, "asked from the next version, it sends"
+    assert world.group().members.clocks["c1"] == 2, "asked from the next version, it sends"
 
 
 def test_what_was_accepted_stays_and_what_was_never_asked_is_no_news() -> None:
@@ -152,7 +152,7 @@ def test_what_returns_and_is_refused_is_given_up() -> None:
     hold, lost = holds[0], holds[0].order.cohort.members[1].id
     world.replace(hold, requests.Missing(hold.to, "all", hold.order.cohort.number, (lost,)))
     world.deliver(next(due for due in world.due if due.to == hold.to))
-    assert world.group().open_stream.returning.keys() == {lost}
+    assert world.group().members.returning.keys() == {lost}
     (dropped, *_) = withdraw(world, lost)
     assert dropped.reason == "its blocks were refused when they came again: no room"
     world.train(lost.client)

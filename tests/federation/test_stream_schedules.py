@@ -175,7 +175,7 @@ class Schedules(RuleBasedStateMachine):
                 return
         group = world.group()
         why = f"{group.reason}; {world.federation.ending}; {world.errors}"
-        raise AssertionError(f"stands still at {group.phase}: {why}; {group.open_stream}")
+        raise AssertionError(f"stands still at {group.phase}: {why}; {group.members}")
 
 
 class SspSchedules(Schedules):
@@ -265,7 +265,7 @@ class Spoilt(Schedules):
     def who_seals_again_sends_what_stood_in_the_burnt_cohort(self) -> None:
         group = self.world.group()
         for receipt in group.receipts.values():
-            if receipt.id in group.open_stream.again:
+            if receipt.id in group.members.answers:
                 place = group.places[receipt.id.client]
                 assert (receipt.version, receipt.step) == (place.version, place.step)
 

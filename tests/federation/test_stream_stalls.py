@@ -95,7 +95,7 @@ def test_receipts_of_blocks_that_nobody_has_one_after_another(name: str) -> None
 def test_refused_often_and_then_anew() -> None:
     world = begun(name="ssp", slack=1)
     for k in range(3):
-        base = world.group().open_stream.training[SILENT]
+        base = world.group().members.training[SILENT]
         id = SubmissionId(SILENT, "all", 100 + k)
         world.give(SILENT, requests.Withdraw(SILENT, id, base.version, base.step, "no"))
     world.senders[SILENT].invite = None
@@ -118,7 +118,7 @@ def test_who_goes_and_comes_without_sending_is_waited_for_once() -> None:
 
 def test_silent_members_take_nobodys_place_for_longer_than_a_deadline() -> None:
     world = begun(name="buffered", buffer=3, max_staleness=2, concurrency=2)
-    silent = tuple(world.group().open_stream.training)
+    silent = tuple(world.group().members.training)
     assert len(silent) == 2
     others_send(world, 1, silent)
     assert world.group().reason.startswith("0 of 3 updates are here")
@@ -134,8 +134,8 @@ def test_whose_budget_is_spent_lets_nobody_train_beyond_the_plan_s_concurrency(
     world = begun(name="buffered", buffer=3, max_staleness=2, concurrency=2)
     world.join("c5")
     world.join("c6")
-    assert world.group().open_stream.spent == set(spent)
-    assert len(world.group().open_stream.training) == 2
+    assert world.group().members.spent == set(spent)
+    assert len(world.group().members.training) == 2
 
 
 @pytest.fixture

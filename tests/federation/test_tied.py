@@ -28,7 +28,6 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import same, small_plan
 from tests.kits.flower_apps import initial_of, project
-from tests.kits.privacy_kit import PRIVACY
 
 WORDS, WIDTH = 12, 6
 CLIENTS = client_names(5)
@@ -94,13 +93,6 @@ def test_the_model_is_that_of_one_name_and_costs_as_much(tmp_path: Path) -> None
     pinned = two.coordinator.federation.pinned
     assert pinned is not None
     assert [g.size for g in two.plan.layout(pinned.run.schema).groups] == [WORDS * WIDTH]
-
-
-def test_noise_does_not_drive_the_names_apart(tmp_path: Path) -> None:
-    group = {"clip": 1.0, "weighting": "uniform", "rule": {"quorum": 5, "deadline": 10.0}}
-    own = plan("rlwe", privacy={**PRIVACY, "placement": "local"}, group=[group], block_size=128)
-    model = played(tmp_path, own).model()
-    assert np.array_equal(model[HEAD], model[TABLE])
 
 
 def test_an_exported_model_has_all_names_and_begins_a_run_again(tmp_path: Path) -> None:

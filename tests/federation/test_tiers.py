@@ -48,10 +48,15 @@ def with_enough(cipher: str) -> Tensors:
         return play.model()
 
 
-@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
 @pytest.mark.parametrize(
-    ("memory", "tier"),
-    [(LITTLE, None), (40 * LITTLE, None), (None, "mapped"), (40_000, "resident")],
+    ("cipher", "memory", "tier"),
+    [
+        ("plain", LITTLE, None),
+        ("rlwe", LITTLE, None),
+        ("plain", 40 * LITTLE, None),
+        ("plain", None, "mapped"),
+        ("plain", 40_000, "resident"),
+    ],
 )
 def test_memory_changes_no_bit(
     cipher: str, memory: int | None, tier: str | None, tmp_path: Path
@@ -111,8 +116,7 @@ def test_row_blocks_come_and_go(tmp_path: Path) -> None:
     assert same(*models)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("memory", [68_000, 300_000, None])
+@pytest.mark.parametrize(("sparse", "memory"), [(False, 68_000), (True, 300_000), (False, None)])
 def test_check_predicts_what_is_in_memory_and_in_files(
     sparse: bool, memory: int | None, tmp_path: Path
 ) -> None:

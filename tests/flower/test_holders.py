@@ -19,6 +19,7 @@ from secureps.errors import ConfigError
 from secureps.flower import SecureFedAvg
 from secureps.flower.federation import simulated_kit
 from secureps.policy.plan import load_plan
+from secureps.roles.pinned_run import PinnedRun
 from secureps.run import assemble
 from secureps.run.party_names import client_names, holder_names
 from tests.kits.engine_apps import initial, make_app, record, write_plan
@@ -48,14 +49,14 @@ def test_encrypted_it_is_the_same_model(tmp_path: Path) -> None:
 def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    founding, examined = assemble.Founding, []
+    pinned_run, examined = assemble.pinned_run, []
 
-    def noted(*given: Any) -> assemble.Founding:
-        made = founding(*given)
+    def noted(*given: Any) -> PinnedRun:
+        made = pinned_run(*given)
         examined.append(made.examined)
         return made
 
-    monkeypatch.setattr(assemble, "Founding", noted)
+    monkeypatch.setattr(assemble, "pinned_run", noted)
     play(tmp_path / "run", "plain")
     assert examined == [False]
 

@@ -71,7 +71,9 @@ def _journals(folder: Path) -> list[Target]:
     honest = folder / "honest"
     rows = [PINNED, Incarnated(1), *(full(kind) for kind in (Charge, Release)), Incarnated(2)]
     honest.mkdir()
-    writer = DatedJournal(SqliteJournal(honest / "journal.db"), lambda: 1.7e9)
+    writer = DatedJournal(
+        SqliteJournal(honest / "journal.db"), "coordinator", "coordinator", lambda: 1.7e9
+    )
     for at, record in enumerate(rows):
         writer.append(float(at), [record])
         if at in (1, 3):  # a fold, and rows that are in the archive alone
@@ -95,7 +97,7 @@ def _journals(folder: Path) -> list[Target]:
 
     def opened(data: bytes) -> bytes:
         _only(path, data, height)
-        again = DatedJournal(SqliteJournal(path), lambda: 1.7e9)
+        again = DatedJournal(SqliteJournal(path), "coordinator", "coordinator", lambda: 1.7e9)
         try:
             found = [again.fold, *(record for _, record in again.replay())]
         finally:
@@ -120,7 +122,7 @@ def _journals(folder: Path) -> list[Target]:
         for name, kind in RECORDS.items()
         for make in (full, unset)
     )
-    copies = ("store.backup:pinned_in", "store.backup:_copy_journal")
+    copies = ("store.backup:_find", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
     parts = ("store.journal_rows:_fold", "store.journal_rows:_unpacked")
     reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)

@@ -81,7 +81,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.study.study:_claim",
         "run.study.study:_read",
         "run.up.folder:Origin.read",
-        "run.up.watch:ResumeState.read",
+        "run.up.watch:read_so_far",
         "run.up.runs:_summary",
         "run.up.up:resume",
     ),
@@ -89,7 +89,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     "digits that the same function has looked at": ("flower.post:unpacked",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:_made",
-        "run.simulate.ray_cluster:_unpacked",
+        "run.script.channel:unpacked",
         "run.simulate.ray_cluster:called",
     ),
     PIPE: (

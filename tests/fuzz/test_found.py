@@ -58,7 +58,7 @@ def changed(pem: bytes, at: int, bit: int = 1) -> bytes:
 # --- certificates -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bit", [1, 2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("bit", [1, 64])
 @pytest.mark.parametrize("at", range(-71, -64))
 def test_what_stands_around_a_signature_cannot_change(at: int, bit: int) -> None:
     """Its algorithm, its length, its unused bits: none of them is under it."""
@@ -68,7 +68,7 @@ def test_what_stands_around_a_signature_cannot_change(at: int, bit: int) -> None
         tls.check_certificate(CA.public, "shard-0", changed(pem, at, bit))
 
 
-@pytest.mark.parametrize("at", range(20, 260, 7))
+@pytest.mark.parametrize("at", range(20, 260, 41))
 def test_no_bit_of_an_authority_or_of_a_certificate_can_change(at: int) -> None:
     authority = tls.make_authority(CA)
     with pytest.raises((Malformed, Unsigned)):

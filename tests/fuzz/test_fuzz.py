@@ -17,7 +17,7 @@ from tests.fuzz.table import TRUSTED, parsers, targets
 from tests.fuzz.target import Target
 
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number:UserWarning")
-EXAMPLES = 60
+EXAMPLES = 30
 NAMES = (
     *("message", "bundle", "frame", "refusal", "claim", "record"),
     *("batch", "batch-entries", "batch-framed"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,10 +16,6 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sharing import (
     Committee,
-    P,
-    Subset,
-    _pseudorandom,
-    combination,
     key_sum,
     parse_vector,
 )
@@ -36,7 +32,6 @@ from secureps.messages.submission import (
     Receipt,
     SubmissionId,
     rooted,
-    sharing_id,
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder.committee import CommitteeHolder
@@ -273,34 +268,6 @@ class Holder:
         *_, found = self.order(order)
         assert isinstance(found, requests.OpenRefused)
         return found.reason
-
-
-def seeds(site: Site, holder: Holder, receipt: Receipt) -> dict[Subset, bytes]:
-    """What a holder has of a submission's one-time key, by the holders that do not have it."""
-    found = holder.worker._share(receipt)._seeds
-    return {subset: found[subset] for subset in site.committee.key_subsets if subset in found}
-
-
-def key_of(receipt: Receipt, known: Mapping[Subset, bytes], length: int) -> Ints:
-    """What these seeds and the correction come to: the one-time key, if they are all."""
-    id = sharing_id(receipt.run, receipt.id)
-    pieces = [_pseudorandom(id, subset, seed, length) for subset, seed in known.items()]
-    correction = parse_vector(receipt.correction or b"", length)
-    key = combination([1] * (len(pieces) + 1), [correction, *pieces]).astype(np.int64)
-    return np.where(key > P // 2, key - P, key)
-
-
-def made_up_keys(
-    receipt: Receipt, known: Mapping[Subset, bytes], lacked: Subset, length: int
-) -> Iterator[Ints]:
-    """Keys that somebody tries who lacks one seed."""
-    rest, rng = key_of(receipt, known, length), np.random.default_rng(0)
-    yield rest
-    yield np.zeros(length, np.int64)
-    yield rng.integers(-41, 42, length)
-    yield rng.integers(-(P // 2), P // 2, length)
-    for seed in (bytes(32), next(iter(known.values()))):
-        yield key_of(receipt, {**known, lacked: seed}, length)
 
 
 def said(step: Step) -> list[Any]:

@@ -20,13 +20,12 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskStatus, Status
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.policy.plan import Plan
+from secureps.roles.holder.ledger import HolderRules
 from secureps.run.assemble import (
-    Founding,
-    HolderSecrets,
-    ShardSettings,
     make_coordinator,
     make_holder,
     make_shard,
+    pinned_run,
 )
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
@@ -34,6 +33,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
 from secureps.service.process import authenticator
+from secureps.service.shard.tiers import ShardFolders
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import PublicKit
 from secureps.store.spool import MemorySpool
@@ -172,15 +172,16 @@ class OneProcess:
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         public, checkpoints = self.kit.public, self.folder / "checkpoints"
         if name == COORDINATOR:
-            founding = Founding(self.plan, None, payload_digest(b"nonce"))
-            return make_coordinator(public, founding, checkpoints, stores, around)
+            run = pinned_run(public, self.plan, None, payload_digest(b"nonce"))
+            return make_coordinator(run, checkpoints, stores, around)
         if name in self.shards:
             address = ShardAddress(name, self.addresses[name], 1.0)
-            return make_shard(public, ShardSettings(address, SEED, checkpoints), stores, around)
+            folders = ShardFolders(stores.folder / "states", checkpoints)
+            return make_shard(public, address, SEED, folders, stores, around)
         identity = self.kit.identities[name]
         if name in self.holders:
-            own = HolderSecrets(name, identity, self.kit.secrets[name], 2)
-            return make_holder(public, own, stores, around)
+            secret, rules = self.kit.secrets[name], HolderRules(2)
+            return make_holder(public, name, identity, secret, rules, stores, around)
         trainer = self.trainer(self.clients.index(name))
         holdings = Site(name, trainer, identity, SEED, public.holder_keys, stores.folder)
         return make_member(public, holdings, stores, around, lambda task: 0.0)

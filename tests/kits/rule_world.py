@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.rules.rule import Admit, Arrival, Close, Drop, PassOver, Rule, RuleState, Wait
-from secureps.roles.coordinator.group import Clocks
+from secureps.roles.coordinator.group import Members
 
 
 @dataclass
@@ -22,7 +22,7 @@ class RuleWorld:
     rule: Rule
     now: float = 0.0
     version: int = 0
-    clocks: Clocks = field(default_factory=Clocks)
+    clocks: Members = field(default_factory=Members)
     live: set[str] = field(default_factory=set)
     waiting: list[Arrival] = field(default_factory=list)
     bases: dict[SubmissionId, Base] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class RuleWorld:
         """The version in the making is committed."""
         if self.making:
             self.version, self.making, self.since = self.version + 1, (), self.now
-            self.clocks.settle()
+            self.clocks.closed += 1
             self.settle()
 
     # --- what follows -------------------------------------------------------------

@@ -63,7 +63,7 @@ def released(
 ) -> Sealed | str:
     """An update that a client seals, or why it does not leave."""
     leave, unsent = worker._release([worker._draft(task, aim, bytes(32), update, weight)])
-    return sealed_whole(worker._seal(leave[0])) if leave else unsent[0].reason
+    return sealed_whole(worker._seal(leave[0])) if leave else next(iter(unsent.values()))
 
 
 def cut(

@@ -15,9 +15,9 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
-from secureps.roles.machine import WORKER, Call, Step
+from secureps.roles.machine import WORKER, Call, Done, Step, Task
 from secureps.roles.shard.shard import Shard
-from secureps.roles.shard.tasks import GatherState, StateGathered, StateReady, SumsReady
+from secureps.roles.shard.tasks import GatherState
 from tests.kits.roles_kit import (
     HOLDER,
     ROSTER,
@@ -92,7 +92,7 @@ class Desk:
         order = task.order
         blocks = order.blocks or model_blocks("all", order.version, 4)
         made = (self.name, "all", order.version, blocks, order.state or NEW_FILE)
-        return self.give(WORKER, StateGathered(task, Prepared(*made, epoch=task.epoch)))
+        return self.give(WORKER, Done(task, Prepared(*made, epoch=task.epoch)))
 
     # --- orders, answered by rote -------------------------------------------------
 
@@ -110,7 +110,7 @@ class Desk:
 
     def ready(self, version: int, cohort: int) -> Step:
         made = Prepared("shard-a", "all", version, blocks(version), STATE, cohort=cohort)
-        return self.give(WORKER, StateReady(made))
+        return self.give(WORKER, Done(Task(), made))
 
     def hold(self, cohort: Cohort) -> orders.Hold:
         members = tuple(
@@ -125,7 +125,7 @@ class Desk:
         self.put_all(tuple(m.id for m in cohort.members))
         self.order(self.hold(cohort))
         report = requests.Telemetry(self.name, "all", cohort.version, ())
-        return self.give(WORKER, SumsReady(SumsMade(cohort, SUMS), report))
+        return self.give(WORKER, Done(Task(), SumsMade(cohort, SUMS), report))
 
     def version(self, number: int, keep: int) -> None:
         """A whole version by rote, committed."""

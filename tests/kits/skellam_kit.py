@@ -45,24 +45,6 @@ def within(variance: float, bits: int = 320) -> tuple[Fraction, ...]:
     return tuple(accumulate(2 * p if k else p for k, p in enumerate(masses)))
 
 
-def poisson_difference(variance: Fraction, k: int) -> Fraction:
-    """P(X = k) within 1e-60 by its definition, for small variances: Poisson masses multiplied.
-
-    sum_j Poisson(j) Poisson(j + k), all of mean v/2, with exp by its series.
-    """
-    mean = variance / 2
-    exponential, term, n = Fraction(0), Fraction(1), 0
-    while term > Fraction(1, 10**80):
-        exponential += term
-        n += 1
-        term = term * variance / n
-    total, term = Fraction(0), mean**k / math.factorial(k)
-    for j in range(1, 200 + 4 * math.ceil(variance)):
-        total += term
-        term = term * mean * mean / (j * (j + k))
-    return total / exponential
-
-
 def misfit(values: NDArray[np.int64], variance: float) -> float:
     """Chi-square of signed values against the law, as a standard normal variable.
 

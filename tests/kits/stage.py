@@ -20,7 +20,7 @@ from secureps.policy.plan import load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation
 from secureps.store.envelope_keys import load_keys
-from secureps.store.journal import Journal, SqliteJournal
+from secureps.store.journal import DatedJournal, Journal, SqliteJournal
 from secureps.store.keyring import load_private, load_public, own_seed
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
@@ -109,7 +109,11 @@ class Stage:
         return state
 
     def _journal(self, name: str) -> Journal:
-        journal: Journal = SqliteJournal(self._state(name) / "journal.db")
+        rows, role = (
+            SqliteJournal(self._state(name) / "journal.db"),
+            self.public.roster.find(name).role,
+        )
+        journal: Journal = DatedJournal(rows, name, role, self.simulation.loop.now)
         if name.startswith("holder-"):
             journal = ServedJournal(journal, self.folder / "kit" / "private" / name / "runs")
         self._journals[name] = journal

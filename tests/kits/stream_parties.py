@@ -185,7 +185,7 @@ class StreamWorld(World):
             self.deliver(self.due[0])
         for name in MANY[1:5]:
             self.join(name)
-        assert self.group().streaming
+        assert self.group().takes_updates
 
     def play(self) -> None:
         """All that is on its way arrives, and all that can train do so, once."""
@@ -205,8 +205,8 @@ class StreamWorld(World):
         """The least clock of whoever may hold others back, and the cohorts that are settled."""
         group = self.group()
         live = self.live - group.sitting_out
-        clocks = [clock for name, clock in group.open_stream.clocks.items() if name in live]
-        return int(min([*clocks, group.open_stream.closed]))
+        clocks = [clock for name, clock in group.members.clocks.items() if name in live]
+        return int(min([*clocks, group.members.closed]))
 
     def reply(self, to: str, order: Any) -> Any:
         if to not in self.senders:
@@ -239,7 +239,7 @@ class StreamWorld(World):
             sender.invite = None
 
     def give(self, sender: str, event: Any) -> Step:
-        self._least_before = self.least if self.group().streaming else 0
+        self._least_before = self.least if self.group().takes_updates else 0
         return super().give(sender, event)
 
     def _take(self, step: Step) -> Step:
@@ -258,8 +258,8 @@ class StreamWorld(World):
                 self.made.append(self._cohort)
             case coordinator_records.MemberEntered(_, _, clock):
                 self.entered.append((clock, self._least_before))
-            case coordinator_records.MemberAsked(_, client) if self.group().streaming:
-                clock = self.group().open_stream.clocks.get(client, self.least)
+            case coordinator_records.MemberAsked(_, client) if self.group().takes_updates:
+                clock = self.group().members.clocks.get(client, self.least)
                 self.asked.append((client, clock, self.least))
 
 

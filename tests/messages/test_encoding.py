@@ -33,7 +33,7 @@ from secureps.messages.encoding import (
 )
 from secureps.messages.requests import Heartbeat, Register
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.messages.submission import BlockHeader, Cohort, Member, Receipt, SubmissionId
+from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
 from tests.kits.nursery import ROOT
 from tests.kits.unset import unset
 
@@ -141,13 +141,6 @@ def test_what_is_none_by_default_leaves_no_trace_in_the_bytes() -> None:
         from_plain(Cohort, {**to_plain(cohort), "scale": None})
 
 
-def test_the_class_is_part_of_the_bytes() -> None:
-    assert canonical(Heartbeat("a")) == b'Heartbeat:{"party":"a"}'
-    id = SubmissionId("a", "b", 1)
-    bodies = {canonical(Member(id, 1, 0)), canonical(id)}
-    assert len(bodies) == 2
-
-
 @pytest.mark.parametrize(
     ("kind", "plain", "text"),
     [
@@ -172,11 +165,6 @@ def test_bytes_are_hexadecimal_text(wrong: Any) -> None:
     plain = to_plain(record) | {"digest": wrong}
     with pytest.raises(Malformed, match=r"BlockHeader\.digest: expected hexadecimal text"):
         from_plain(BlockHeader, plain)
-
-
-def test_an_integer_will_do_for_a_float() -> None:
-    plain = to_plain(Register("a", "", 1.0, 0)) | {"weight": 2}
-    assert canonical(from_plain(Register, plain)) == canonical(Register("a", "", 2.0, 0))
 
 
 def test_what_has_no_place_in_a_record() -> None:

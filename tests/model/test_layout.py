@@ -159,16 +159,6 @@ def test_a_block_has_values_alone_and_the_last_is_shorter() -> None:
             group.slots(block)
 
 
-@given(size=st.integers(1, 200), block_size=st.integers(1, 40))
-def test_spans_tile_the_group(size: int, block_size: int) -> None:
-    schema = Schema((TensorSpec("w", (size,), "float32"),))
-    group = laid_out(schema, [("all", "*")], block_size).group("all")
-    spans = [group.span(b) for b in range(group.blocks)]
-    assert [i for start, stop in spans for i in range(start, stop)] == list(range(size))
-    assert all(1 <= group.slots(b) <= block_size for b in range(group.blocks))
-    assert sum(group.slots(b) for b in range(group.blocks)) == size
-
-
 @given(
     size=st.integers(1, 1 << 27),
     shards=st.integers(1, 9),
@@ -305,11 +295,6 @@ def one(name: str, values: int, dtype: str) -> dict[str, Any]:
 def test_unsound_plans_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(PlanRefused, match=reason):
         build(**changes)
-
-
-def test_a_local_tensor_may_have_any_dtype() -> None:
-    schema = Schema((*SCHEMA.tensors, TensorSpec("head.z", (1,), "complex64")))
-    assert build(schema=schema).local[-1].name == "head.z"
 
 
 def test_digest_covers_everything() -> None:

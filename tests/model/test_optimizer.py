@@ -17,7 +17,6 @@ from secureps.config.sections import Section, parse
 from secureps.errors import ConfigError, PlanRefused, WrongShape
 from secureps.model.optimizer import (
     Optimizer,
-    OptimizerState,
     Values,
     build_optimizer,
     build_schedule,
@@ -93,14 +92,6 @@ def test_yogi_is_algorithm_2_of_the_paper() -> None:
                 v = v + (1 - b2) * d * d
             x = x + lr * m / (math.sqrt(v) + tau)
         assert ours[i] == pytest.approx(x, rel=2e-5, abs=2e-6)
-
-
-def test_default_is_federated_averaging() -> None:
-    values, updates = problem()
-    optimizer = build_optimizer(OptimizerSection())
-    moved, state = optimizer.apply(updates[0], values, optimizer.init(values))
-    np.testing.assert_array_equal(moved, values + updates[0])
-    assert state == OptimizerState(1, {})
 
 
 @pytest.mark.parametrize("name", NAMES)

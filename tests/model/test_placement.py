@@ -24,7 +24,7 @@ def spread(nodes: dict[str, float]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 3, 5, 8])
+@pytest.mark.parametrize("count", [2, 5])
 def test_a_node_that_comes_or_goes_moves_only_its_share(count: int) -> None:
     small = {f"shard-{i}": 1.0 for i in range(count)}
     large = small | {"new": 1.0}
@@ -49,14 +49,6 @@ def test_weights_are_respected() -> None:
         p = weight / 8
         sigma = math.sqrt(len(KEYS) * p * (1 - p))
         assert abs(counts[name] - len(KEYS) * p) < 5 * sigma
-
-
-def test_a_node_that_grows_only_gains() -> None:
-    before = spread({"a": 1.0, "b": 1.0, "c": 1.0})
-    after = spread({"a": 1.0, "b": 3.0, "c": 1.0})
-    changes = {new for old, new in zip(before, after, strict=True) if old != new}
-    assert changes == {"b"}
-    assert after.count("b") / len(KEYS) == pytest.approx(3 / 5, rel=0.1)
 
 
 weights = st.floats(1e-3, 1e3)
@@ -105,14 +97,6 @@ def test_known_answer() -> None:
     )
 
 
-def test_groups_are_placed_block_by_block() -> None:
-    nodes = {"a": 1.0, "b": 1.0}
-    assert place_group("g", 1, nodes) == (place("g/0", nodes),)
-    assert place_group("g", 0, nodes) == ()
-    assert place_group("g", 64, nodes) != place_group("h", 64, nodes)
-    assert place_group("g", 9, {"only": 0.5}) == ("only",) * 9
-
-
 @given(
     nodes=st.dictionaries(st.text(min_size=1), weights, min_size=1, max_size=8),
     blocks=st.integers(0, 40),
@@ -133,12 +117,6 @@ def test_copies_of_a_block_are_on_different_nodes(nodes: dict[str, float], block
     assert ranks[0] == place_group("g", blocks, nodes)
     assert ranks[:2] == place_copies("g", blocks, nodes, 2)
     assert all(len(set(held)) == 3 for held in zip(*ranks, strict=True))
-
-
-def test_copies_are_spread_as_evenly_as_blocks() -> None:
-    nodes = {f"shard-{k}": 1.0 for k in range(4)}
-    for rank in place_copies("g", 40, nodes, 2):
-        assert all(rank.count(node) <= 11 for node in nodes)
 
 
 def test_copies_of_more_nodes_than_there_are_are_refused() -> None:

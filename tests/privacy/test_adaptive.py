@@ -17,7 +17,6 @@ from secureps.codec.grid import Grid
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.privacy.adaptive import FIRST, AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
-from secureps.privacy.mechanism import clip_l2
 from tests.kits.privacy_kit import privatize
 from tests.kits.skellam_kit import stream
 
@@ -140,21 +139,6 @@ def test_the_noise_is_the_papers_split_between_two_queries() -> None:
     sigma = z * clip.norm  # of every coordinate
     counted = sigma / (2 * clip.indicator)  # of the sum of indicators in {-1/2, 1/2}
     assert sigma / clip.clip == pytest.approx((z**-2 - (2 * counted) ** -2) ** -0.5, rel=1e-6)
-
-
-def test_a_still_clip_is_the_fixed_one_with_an_indicator_behind() -> None:
-    """With rate 0 the scale is 1 for ever, and what is sent is the fixed clip's, bit for bit."""
-    clip, rng = made(rate=0.0), np.random.default_rng(1)
-    scale = FIRST
-    for mean in (0.1, -3.0, 1e6):
-        scale = clip.after(scale, mean)
-    assert scale == 1.0
-    for size in (0.01, 1.0, 100.0):
-        update = (size * rng.standard_normal(LENGTH)).astype(np.float32)
-        known, norm = clip_l2(update, 0.5)
-        joint = clip.clipped(with_place(update), scale)
-        assert joint[:-1].tobytes() == known.tobytes()
-        assert (joint[-1] > 0) == (norm <= 0.5)
 
 
 @pytest.mark.parametrize(

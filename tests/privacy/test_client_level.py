@@ -245,24 +245,6 @@ def test_a_client_adds_the_noise_it_should(case: dict[str, Any]) -> None:
     assert misfit(0 * noise, share) > SURE
 
 
-@pytest.mark.parametrize(("honest", "multiplier"), [(2, 1.0), (5, 0.5), (21, 2.0)])
-def test_the_shares_of_the_others_are_the_promised_noise(honest: int, multiplier: float) -> None:
-    mechanism = made(placement="distributed", honest=honest, noise_multiplier=multiplier)
-    zero = np.zeros(mechanism.dimension, dtype=np.float32)
-    total = np.zeros(mechanism.dimension, dtype=np.int64)
-    for client in range(honest - 1):
-        total += privatized(mechanism, zero, client) - mechanism.most
-    promised = (multiplier * mechanism.l2_sensitivity) ** 2
-    assert mechanism.stddev**2 == pytest.approx(promised, rel=1e-12)
-    assert abs(variance_error(total, promised)) < SURE
-    assert abs(misfit(total, mechanism.shares * mechanism.share_variance)) < SURE
-    # Neither forgotten nor doubled, nor at the scale of one client too few.
-    assert variance_error(total, 2 * promised) < -SURE
-    assert variance_error(total, promised / 2) > SURE
-    if honest > 2:
-        assert variance_error(total, mechanism.share_variance) > SURE
-
-
 def test_the_aggregator_adds_all_of_it_and_clients_none() -> None:
     mechanism = made(**AGGREGATOR)
     zero = np.zeros(mechanism.dimension, dtype=np.float32)
@@ -284,27 +266,6 @@ def test_the_aggregator_adds_all_of_it_and_clients_none() -> None:
     for case in (LOCAL, DISTRIBUTED):
         with pytest.raises(InternalError, match="an aggregator adds no noise where it is"):
             made(**case).noise(3, stream("n").words)
-
-
-@pytest.mark.parametrize("case", [LOCAL, DISTRIBUTED, AGGREGATOR])
-def test_a_cohort_adds_up_to_its_mean_with_the_promised_error(case: dict[str, Any]) -> None:
-    # The aggregator's way: sums of u, decoded with a fixed denominator.
-    mechanism, planned, members = made(**(case | {"noise_multiplier": 0.1})), 12, 10
-    updates = [update("normal", mechanism.dimension, 1.0, seed) for seed in range(members)]
-    total = sum(privatized(mechanism, x, seed) for seed, x in enumerate(updates))
-    assert isinstance(total, np.ndarray)
-    weight, draws = members, members
-    if mechanism.placement == "aggregator":
-        total = total + mechanism.noise(total.size, stream("shard").words)
-        weight, draws = members + 1, 1
-    decoder = Grid(mechanism.bits, mechanism.range)
-    mean = decoder.weighted_mean(total, Fraction(planned), weight)
-    error = mean - np.sum(updates, axis=0) / planned
-    # The noise, and rounding: about 1/6 for values that are small fractions of a step or not.
-    spread = mechanism.calibration.step / planned
-    deviation = math.sqrt(draws * mechanism.share_variance + members / 6) * spread
-    assert float(np.std(error)) == pytest.approx(deviation, rel=0.03)
-    assert abs(float(np.mean(error))) < SURE * deviation / math.sqrt(mechanism.dimension)
 
 
 # --- refusals ---------------------------------------------------------------------

@@ -28,8 +28,9 @@ from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import GetBlock
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.messages.schema import Schema, TensorSpec
+from secureps.roles.machine import Done
 from secureps.roles.member.member import Member
-from secureps.roles.member.tasks import Aim, BlockSealed, Contribute, Contributed, Reseal, SealOn
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal, SealOn
 from secureps.roles.pinned_run import Pinned
 from secureps.roles.roster_follower import AnnouncedKeys
 from secureps.service.malloc import CLIENT_HEAPS, give_back_free, keep_pieces, keep_whole
@@ -95,7 +96,7 @@ def pulled(own: ClientWorker) -> tuple[bytes, ...]:
 def sealed_whole(own: ClientWorker, task: Any) -> Any:
     """What comes of a task, after the blocks that may leave before it is over."""
     done = own.work(task)
-    while isinstance(done, BlockSealed):
+    while isinstance(done, Done):
         done = own.work(SealOn())
     return done
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -21,7 +22,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.requests import Welcome
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.store.issuing import create_kit, issue
-from secureps.store.journal import SqliteJournal
+from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import load_public, roster_file
 from tests.kits.documented import documented, says
 from tests.kits.nursery import ROOT, spawn
@@ -358,7 +359,9 @@ def write_state(federation: Terminals, mistake: str) -> None:
         unsafe=False,
     )
     (federation.folder / mistake).mkdir()
-    journal = SqliteJournal(federation.folder / mistake / "journal.db")
+    journal = DatedJournal(
+        SqliteJournal(federation.folder / mistake / "journal.db"), SPARE, "client", time.time
+    )
     pinned = RunPinned(run, welcome.placement, welcome.shards)
     journal.append(0.0, [pinned, Sealed(receipt, ())] if mistake == "other client" else [pinned])
     journal.close()

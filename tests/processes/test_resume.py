@@ -27,7 +27,7 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
-from secureps.run.up.watch import ResumeState
+from secureps.run.up.watch import read_so_far
 from tests.kits.command import INSECURE, said
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.nursery import ROOT
@@ -122,7 +122,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     assert run.standing == STOPPED
     assert 1 <= run.made["all"] < VERSIONS, "it was stopped in the middle"
     (work / "pace.txt").write_text("0.0")
-    before = ResumeState.read(RunFolder(runs / "stopped"))
+    before = read_so_far(RunFolder(runs / "stopped"))
     assert before.seconds > 0
 
     # neither the plan's file nor where one stands matters any more

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import record_level, tiers
+from benchmarks import record_level
 from benchmarks.ciphers import measure
 from benchmarks.line import Line, Speed
 from secureps.crypto.suite import CIPHERS
@@ -61,16 +60,3 @@ def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_dela
     assert came == data
     assert time.monotonic() - began >= len(data) / 1e6 + 0.05
     assert (line.up, line.down) == (len(data), 0)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/io").is_file(), reason="reads Linux's /proc")
-def test_pulls_by_tls_of_a_shard_with_little_memory_are_measured_beside_one_with_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tiers, "CLIENTS", ("client-0",))
-    whole, little = tiers.rows(2 * tiers.MIB, 16 * tiers.MIB, turns=1, pulls=40)
-    assert (whole["memory"], little["memory"]) == (tiers.ALL, "16 MiB")
-    assert little["limit"] != whole["limit"] == "none"
-    assert float(whole["pulls/s"]) > 0 < float(little["pulls/s"])
-    assert whole["to all in memory"] == 1.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import torch
 
 from benchmarks import record_level
 from benchmarks.gpu import __main__ as benchmark
-from benchmarks.gpu import neighbours, page
+from benchmarks.gpu import neighbours
 from benchmarks.gpu.__main__ import SECTIONS, Bench
 from benchmarks.gpu.timing import TINY, one_thread
 
@@ -56,27 +55,3 @@ def test_every_section_is_measured(found: dict[str, Any]) -> None:
     steps = [row["step"].partition(", ")[0] for row in found["sections"]["updates"]]
     assert steps == ["update", "integers"] * (len(steps) // 2)
     assert [row["bits"] for row in found["sections"]["clients on one device"]] == ["same", "same"]
-
-
-@pytest.mark.slow
-def test_what_was_measured_is_drawn(
-    found: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And goes into the page in the place of what is there, but not from a CPU."""
-    file = tmp_path / "gpu.json"
-    file.write_text(json.dumps(found))
-    text, own = page.PAGE.read_text(), tmp_path / "page.md"
-    own.write_text(text)
-    monkeypatch.setattr(page, "PAGE", own)
-    monkeypatch.setattr(page, "PICTURE", tmp_path / "assets.png")
-    page.main([str(file)])
-    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    told = file.with_suffix(".md").read_text()
-    assert "| a private step to a plain one, at most | 1.5 | cnn | 1.4 | yes |" in told
-    with pytest.raises(SystemExit):
-        page.main([str(file), "--publish"])
-    assert own.read_text() == text
-    file.write_text(json.dumps(found | {"tiny": False}))
-    page.main([str(file), "--publish"])
-    assert f"{page.heading(found)}\n\n![A GPU beside one core](assets/" in own.read_text()
-    assert (tmp_path / "assets.png").is_file()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from importlib import metadata
 
-import pytest
 from packaging.requirements import Requirement
 
 from tests.kits.nursery import ROOT
@@ -17,7 +16,6 @@ MOST = 150 * MB
 
 NUMBA = ("numba", "llvmlite")
 PRIVACY = ("dp-accounting", "scipy")
-PAGE = (ROOT / "docs" / "platforms.md").read_text("utf-8")
 OURS = sum(path.stat().st_size for path in (ROOT / "secureps").rglob("*.*") if path.is_file())
 
 
@@ -34,15 +32,6 @@ def needed(left_out: tuple[str, ...]) -> dict[str, int]:
         found[name] = sum(file.size or 0 for file in package.files or ())
         wanted += package.requires or []
     return found
-
-
-@pytest.mark.parametrize("left_out", [(), NUMBA, (*NUMBA, *PRIVACY)], ids=lambda names: len(names))
-def test_the_page_tells_how_large_it_is(left_out: tuple[str, ...]) -> None:
-    """Within a tenth: a new release of a library has other bytes."""
-    names = ", ".join(f"`{name}`" for name in left_out) or "nothing"
-    found = re.search(rf"\| {re.escape(names)} \|.*\| (\d+) MB \|", PAGE)
-    assert found is not None, names
-    assert (OURS + sum(needed(left_out).values())) / MB == pytest.approx(int(found[1]), rel=0.1)
 
 
 def test_without_numba_and_what_counts_privacy_it_is_small() -> None:

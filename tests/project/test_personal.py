@@ -18,10 +18,7 @@ from torch import nn
 
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.script import Script
-from secureps.client.torch import TorchTrainer
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import PlanRefused, ScriptFailed
-from secureps.messages.orders import GroupVersion
 from secureps.run.party_names import client_names
 from secureps.run.script.scoring import OF_THEIR_OWN
 from secureps.run.simulate.simulate import simulate
@@ -123,56 +120,6 @@ def test_a_client_that_is_killed_judges_and_trains_on_with_its_own_head(tmp_path
     assert all(same(one, other) for one, other in zip(broken[2], calm[2], strict=True))
 
 
-EVALUATOR = """
-def make_evaluator(settings):
-    return make({**settings, "partition": 1})
-"""
-FAILING = """
-class Broken:
-    def evaluate(self, parameters):
-        return 1 / 0
-
-def make_evaluator(settings):
-    return Broken()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("own", ["", EVALUATOR])
-def test_counters_that_stay_are_no_hindrance(tmp_path: Path, own: str) -> None:
-    path = scenario(tmp_path, 'local = ["*num_batches_tracked"]', SCRIPT + own)
-    out = simulate(path, tmp_path / "out", lambda text: None)
-    summary = json.loads((out / "summary.json").read_text())
-    if own:
-        assert (summary["notes"], summary["score"]["examples"]) == ([], 40)
-    else:
-        assert "no make_evaluator(settings)" in summary["notes"][0]
-
-
-@pytest.mark.slow
-def test_a_failing_evaluation_is_said_once_and_the_model_is_written(tmp_path: Path) -> None:
-    said: list[str] = []
-    out = simulate(scenario(tmp_path, "", SCRIPT + FAILING), tmp_path / "out", said.append)
-    failed = [line for line in said if "evaluate raised ZeroDivisionError" in line]
-    assert len(failed) == 1
-    assert "in evaluate)" in failed[0]
-    assert (out / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_a_script_that_fails_in_a_simulation_is_named(tmp_path: Path) -> None:
-    broken = SCRIPT.replace("return self.head(self.body(x))", "return self.haed(self.body(x))")
-    with pytest.raises(ScriptFailed, match=r"client-0\d: fit raised AttributeError.* in forward\)"):
-        simulate(scenario(tmp_path, "", broken), tmp_path / "out", lambda text: None)
-
-
-@pytest.mark.slow
-def test_a_pattern_that_fits_no_tensor_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    path = scenario(tmp_path, 'local = ["haed.*"]')
-    with pytest.raises(PlanRefused, match=r"local: no tensor matches 'haed\.\*'; .* 'head\."):
-        simulate(path, tmp_path / "out", lambda text: None)
-
-
 def test_an_adapter_is_loaded_over_its_base(tmp_path: Path) -> None:
     """Five holders train it; what is exported goes over the base, as the page says."""
     names: dict[str, Any] = {"nn": nn}
@@ -189,33 +136,6 @@ def test_an_adapter_is_loaded_over_its_base(tmp_path: Path) -> None:
     assert set(names["missing"]) == {"base.weight", "base.bias"}
     assert torch.equal(names["model"].base.weight, pretrained["weight"])
     assert names["model"].up.weight.abs().max() > 0, "trained"
-
-
-def test_an_adapter_trains_and_its_base_is_never_written(tmp_path: Path) -> None:
-    names: dict[str, object] = {"nn": nn}
-    exec(ADAPTED, names)
-    torch.manual_seed(1)
-    pretrained = nn.Linear(8, 2).state_dict()
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(80, 8)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(np.int64)
-    adapted = names["Adapted"]
-    assert callable(adapted)
-    holder = TorchTrainer(lambda: adapted(pretrained), (x, y), (x, y), device="cpu")
-    kinds = holder.kinds()
-    assert {n for n, kind in kinds.items() if kind == "constant"} == {"base.weight", "base.bias"}
-    start = holder.parameters(1)
-    assert all(np.array_equal(start[f"base.{n}"], each.numpy()) for n, each in pretrained.items())
-    local, version = LocalTensors(tmp_path / "local"), (GroupVersion("all", 0),)
-    base = {n: start[n] for n, kind in kinds.items() if kind == "constant"}
-    local.save(version, start, base)
-    assert local.load() is None
-    assert not (tmp_path / "local").exists()
-    local.save(version, start, {n: each + 1 for n, each in base.items()})
-    saved = local.load((GroupVersion("all", 1),))
-    assert saved is not None
-    assert np.array_equal(saved["base.bias"], base["base.bias"] + 1)
-    assert local.load(version) is None, "it is of the next version"
 
 
 def test_the_patterns_of_an_adapted_bert_are_toml_and_leave_what_trains() -> None:

@@ -259,15 +259,12 @@ def test_no_state_no_run_no_key(folder: Path, tmp_path: Path) -> None:
     ("state", "name", "why"),
     [
         (
-            "client-00",
-            "client-02",
-            "is client-00's, as row .* Sealed of client-00: name the folder",
+            "holder-0",
+            "holder-1",
+            "belongs to the holder holder-0, as its journal says, not to the holder holder-1: "
+            "name the folder of holder-1, or holder-0 by --name",
         ),
-        (
-            "coordinator",
-            "client-00",
-            "is of a coordinator or .*, as row 1 .*, and client-00 is a cl",
-        ),
+        ("coordinator", "client-00", "belongs to the coordinator coordinator, .* client client-00"),
     ],
 )
 def test_nobody_signs_what_another_party_did(

@@ -252,30 +252,6 @@ def test_it_says_how_long_an_update_takes_on_a_client_s_link(tmp_path: Path) -> 
         assert "--down 100: a link carries more than 0 Mbit/s" in str(refused.exception)
 
 
-def test_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "secureps", "check"]
-    done = subprocess.run(
-        [*command, str(write(tmp_path)), "--values", "1000", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout)["groups"][0]["values"] == 1000
-    small = [*command, str(write(tmp_path)), "--values", "9"]
-    page = subprocess.run(small, capture_output=True, text=True, check=True).stdout
-    assert "less than 1 us" in page
-    assert " 0 us" not in page
-    unsound = write(tmp_path, PLAN.replace("quorum = 6", "quorum = 3"))
-    refused = subprocess.run([*command, str(unsound)], capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
-    assert refused.stderr.startswith(
-        f"error: {unsound}: the quorum 3 is below the minimum cohort 5"
-    )
-    assert refused.stderr.count("\n") == 1
-    with pytest.raises(PlanRefused):
-        check(unsound)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -405,18 +381,6 @@ def test_next_to_no_privacy_is_no_note_but_a_warning(tmp_path: Path) -> None:
     assert "\nWARNING: the plan's delta is 0.01, above 1e-05" in found
     assert "\nWARNING: the plan's noise_multiplier is 0.4, below 0.5" in found
     assert "WARNING" not in page(write(tmp_path, sound), 1000)
-
-
-@pytest.mark.slow
-def test_a_narrow_page_keeps_every_digit() -> None:
-    explanation = check(ROOT / "policies" / "digits.toml", permit=RUN)
-    text = printed(explanation, 80)
-    lines = [line.split() for line in text.replace("\u2502", " ").splitlines()]
-    group, need = explanation.groups[0], shard(explanation)
-    assert any(line[:2] == ["values", f"{group.values:,}"] for line in lines)
-    assert ["to", "fp32", f"{group.ratio:.2f}", "x"] in [line[:4] for line in lines]
-    assert ["memory", *size(need.memory).split()] in lines
-    assert ["disk", *size(need.disk).split()] in lines
 
 
 def test_a_folder_and_a_text_are_no_plans() -> None:

@@ -177,12 +177,6 @@ def test_parts_that_are_on_other_machines_are_named(tmp_path: Path) -> None:
         export(tmp_path, tmp_path / "model.safetensors")
 
 
-def test_no_checkpoint_no_export(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="no checkpoint here"):
-        export(tmp_path, tmp_path / "model.safetensors")
-    assert not (tmp_path / "model.safetensors").exists()
-
-
 def test_of_no_run_it_says_what_status_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

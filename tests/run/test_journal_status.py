@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from secureps.errors import ConfigError, DamagedStore
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import Status
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.pinned_run import PinnedRun
 from secureps.run.journal_status import journal_status
 from secureps.service.executor import replayed
-from secureps.store.journal import SqliteJournal
+from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import load_public
 from tests.kits.audited import begin, play
 from tests.kits.stage import Stage
@@ -63,7 +65,9 @@ def test_a_compacted_journal_tells_the_same(played: tuple[Path, Status], tmp_pat
     copy = Path(shutil.copytree(folder, tmp_path / "run"))
     plan, roster = load_plan(copy / "plan.toml"), load_public(copy / "kit").roster
     machine = Coordinator(PinnedRun(plan, roster, None, b""))
-    with closing(SqliteJournal(copy / "state" / "coordinator" / "journal.db")) as journal:
+    path = copy / "state" / "coordinator" / "journal.db"
+    writer = (COORDINATOR, "coordinator", time.time)
+    with closing(DatedJournal(SqliteJournal(path), *writer)) as journal:
         assert [*replayed(machine, journal)]
         journal.compact(machine.folded())
         machine.apply(9e6, again := Incarnated(7))

@@ -202,13 +202,6 @@ def test_a_key_holder_is_not_revoked_without_a_word(kit: Path) -> None:
     assert "a-holder: a run goes on with the others" in said(roster, "revoke", kit, "a-holder")
 
 
-def test_a_kit_whose_rosters_hold_for_ever(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAIN)
-    said(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml", "--hours", "0")
-    said(keys, "issue", tmp_path / "kit", "--role", "client", "--name", "a")
-    assert now(tmp_path / "kit").expires == 0
-
-
 def test_every_roster_holds_as_long_as_its_kit_was_told(
     tmp_path: Path, kit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

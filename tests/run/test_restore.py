@@ -12,14 +12,14 @@ import pytest
 from secureps.client.runner import run_client
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
-from secureps.messages.records import RunPinned
+from secureps.messages.records import Dated, RunPinned
 from secureps.run.cli import app
 from secureps.run.restore import bring_back
 from secureps.service.shard.tiers import ShardFolders
-from secureps.store.backup import backup
+from secureps.store.backup import JOURNAL, backup
 from secureps.store.checkpoint import checkpoint_path, write_state
 from secureps.store.issuing import create_kit, issue
-from secureps.store.journal import SqliteJournal
+from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.keyring import load_public
 from tests.kits.audited import begin, play
 from tests.kits.command import said
@@ -46,7 +46,8 @@ def restored(root: Path, versions: tuple[int, ...], role: Role = "shard", **keys
         write_state(folders.state("all", version, 0), tensors, {})
     journal = SqliteJournal(state / "journal.db")
     run = make_run(plan, roster=load_public(kit).roster.digest)
-    journal.append(0.0, [RunPinned(run, make_placement(plan), ADDRESSES)])
+    pinned = RunPinned(run, make_placement(plan), ADDRESSES)
+    journal.append(0.0, [Dated(0.0, SHARD, role), pinned])
     journal.close()
     backup(state, copy)
     return list(bring_back(copy, state, kit, SHARD))
@@ -54,7 +55,7 @@ def restored(root: Path, versions: tuple[int, ...], role: Role = "shard", **keys
 
 def test_the_versions_that_a_copy_and_the_newest_checkpoint_have_are_named(tmp_path: Path) -> None:
     first, note = restored(tmp_path, (12, 13), checkpoint_every=5)
-    assert first == f"restored {tmp_path / 'state' / SHARD}: 1 rows of its journal"
+    assert first == f"restored {tmp_path / 'state' / SHARD}: 2 rows of its journal"
     part = tmp_path / "checkpoints" / "000010" / "shard-0.safetensors"
     assert note.startswith(
         f"note: the copy has version 13, {part} version 10: with checkpoint_every = 5 and replicas "
@@ -88,12 +89,12 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run, later = begin(root / "run"), root / "later"
     play(run)
     plan, roster = make_plan(), load_public(run / "kit").roster.digest
-    for name in ("shard-0", "client-00"):
+    for name, role in (("shard-0", "shard"), ("client-00", "client")):
         state = later / "state" / name
         state.mkdir(parents=True)
         with closing(SqliteJournal(state / "journal.db")) as journal:
             pinned = RunPinned(make_run(plan, roster=roster), make_placement(plan), ADDRESSES)
-            journal.append(0.0, [pinned])
+            journal.append(0.0, [Dated(0.0, name, role), pinned])
     issue(run / "kit", "shard", "shard-1")
     begin(root / "elsewhere")
     for folder in (run, later):
@@ -119,12 +120,14 @@ def files(folder: Path) -> dict[Path, bytes]:
         (
             "run/copies/coordinator",
             "client-00",
-            "is of a coordinator or .*, as row .*client-00 is a cl",
+            "belongs to the coordinator coordinator, as its journal says, not to the client",
         ),
-        ("run/copies/client-00", "coordinator", "is of a client, as row .* coordinator is a coord"),
-        ("run/copies/holder-0", "shard-0", "is of a holder, as row .*CohortReleased"),
-        ("run/copies/client-00", "client-02", "is client-00's, as row .*Sealed of client-00: name"),
-        ("run/copies/holder-1", "holder-0", "not the one that this holder wrote"),
+        (
+            "run/copies/holder-0",
+            "shard-0",
+            "to the holder holder-0, .* not to the shard shard-0: n",
+        ),
+        ("run/copies/holder-1", "holder-0", "to the holder holder-1, .* or holder-1 by --name"),
         (
             "later/copies/shard-0",
             "shard-0",
@@ -146,7 +149,7 @@ def test_a_copy_of_another_party_or_run_is_refused_and_the_right_one_comes_back(
 
 
 def test_into_an_empty_folder_no_copy_of_another_shard_or_kit_comes(played: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is shard-0's, as row .* Prepared of shard-0: name"):
+    with pytest.raises(ConfigError, match=r"to the shard shard-0, .* not to the shard shard-1"):
         bring(played, "run/copies/shard-0", "fresh", "shard-1")
     with pytest.raises(ConfigError, match=r"another roster than this kit's.*: name by --kit the"):
         bring(played, "run/copies/shard-0", "fresh", "shard-0", "elsewhere/kit")
@@ -155,7 +158,7 @@ def test_into_an_empty_folder_no_copy_of_another_shard_or_kit_comes(played: Path
 
 def test_no_copy_comes_into_the_folder_of_another_party(played: Path) -> None:
     before = files(played / "run/state/client-02")
-    with pytest.raises(ConfigError, match="state/client-02 is client-02's, as row"):
+    with pytest.raises(ConfigError, match="state/client-02 belongs to the client client-02, as"):
         bring(played, "run/copies/client-00", "run/state/client-02", "client-00")
     assert files(played / "run/state/client-02") == before
 
@@ -170,3 +173,16 @@ def test_a_client_with_a_wrong_kit_or_name_leaves_no_folder(
         run_client(lambda settings: Walker(0, (2, 2)), words)
     assert "(the operator's fault)" in capsys.readouterr().err
     assert not (tmp_path / "run" / kit / "state").exists()
+
+
+def test_no_party_goes_on_with_the_folder_of_another_one(
+    played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, kit = played / "run/state/client-00", played / "run/kit"
+    before = list(read_rows(state / JOURNAL))
+    words = ["--server", "127.0.0.1:9", "--kit", str(kit), "--name", "client-02"]
+    with pytest.raises(SystemExit):
+        run_client(lambda settings: Walker(0, (2, 2)), [*words, "--state", str(state)])
+    why = "belongs to the client client-00, as its journal says, not to the client client-02: name"
+    assert why in " ".join(capsys.readouterr().err.split())
+    assert list(read_rows(state / JOURNAL)) == before

@@ -316,13 +316,6 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
         prepare(plan, tmp_path / "file", UnsafeSeed(1), Console())
 
 
-def test_check_says_what_becomes_of_a_strategy(tmp_path: Path) -> None:
-    path = project(tmp_path, "checked", server=strategy("FedYogi()"))
-    explanation = check(plan_of(tmp_path, path), permit=Permit(run_script=True))
-    assert [group.values for group in explanation.groups] == [30 * 7 + 3 + 1]
-    assert any("its optimizer (name = fedyogi" in remark for remark in explanation.remarks)
-
-
 def plans_of_the_page() -> list[str]:
     """The least one, and what it may report besides."""
     page = (ROOT / "docs" / "flower.md").read_text()

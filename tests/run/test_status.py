@@ -86,13 +86,6 @@ def test_a_watch_goes_on_without_an_answer_and_ends_with_the_run() -> None:
     assert pauses == [EVERY] * 3
 
 
-def test_a_watch_of_who_is_gone_goes_on_until_somebody_ends_it() -> None:
-    screen, told = console()
-    with pytest.raises(KeyboardInterrupt):
-        watch(Asked(GONE, GONE), show, screen, pause=lambda _: None)
-    assert told.getvalue().count("no answer since") == 2
-
-
 def test_a_watch_ends_where_no_answer_will_come() -> None:
     why = iter(["", STOPPED])
     screen, told = console()

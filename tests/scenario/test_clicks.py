@@ -34,22 +34,6 @@ def test_records_are_a_function_of_the_seed_alone(shares: list[Records]) -> None
     assert not np.array_equal(other.chance(shares[7].x), shares[7].p)
 
 
-def test_more_parties_change_nobodys_records(shares: list[Records]) -> None:
-    assert same(replace(MARKET, parties=80, held_out=80).share(7), shares[7])
-
-
-def test_shapes_and_fields(shares: list[Records]) -> None:
-    judged = MARKET.judged()
-    assert [len(each.x) for each in shares] == [600] * 40
-    assert judged.x.shape == (5000, 3)
-    for each in (*shares, judged):
-        assert [str(a.dtype) for a in (each.x, each.y, each.p)] == ["int64", "int64", "float64"]
-        segment, context, item = each.x.T
-        assert 0 <= segment.min() <= segment.max() < SEGMENTS <= context.min()
-        assert context.max() < FIRST_ITEM <= item.min() <= item.max() < MARKET.rows
-        assert set(each.y) == {0, 1}
-
-
 def test_held_out_records_are_as_many_of_every_party() -> None:
     """In the order of parties, so that a party's shelves tell where its records lie."""
     market = Clicks(parties=3, held_out=1000)
@@ -154,10 +138,3 @@ def test_auc_is_the_share_of_ordered_pairs(records: list[tuple[int, int]]) -> No
             auc(np.array(scores), np.array(labels))
         return
     assert auc(np.array(scores), np.array(labels)) == counted(scores, labels)
-
-
-def test_auc_of_known_orders() -> None:
-    labels = np.array([0, 0, 1, 1])
-    assert auc(np.array([1, 2, 3, 4.0]), labels) == 1.0
-    assert auc(np.array([4, 3, 2, 1.0]), labels) == 0.0
-    assert auc(np.zeros(4, np.float32), labels) == 0.5

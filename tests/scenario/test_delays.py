@@ -89,12 +89,6 @@ def test_dropout_is_a_probability() -> None:
     assert all(Delays(dropout=1.0).drops(4, "a", version) for version in range(100))
 
 
-def test_delays_come_from_a_table() -> None:
-    table = {"train": TABLES[2][0], "network": TABLES[3][0] | {"mean": 0.1}, "dropout": 0.3}
-    assert Delays.of(table) == DELAYS
-    assert Delays.of({}) == Delays() == Delays(Constant(0.0), Constant(0.0), Constant(1.0))
-
-
 @pytest.mark.parametrize(
     ("table", "reason"),
     [

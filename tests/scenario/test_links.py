@@ -70,10 +70,6 @@ def test_a_receipt_takes_the_time_of_what_it_carries() -> None:
     assert seconds == pytest.approx((3 * 32 + 2 * 40 + 2 * 16 + 400) / 100 + LATENCY)
 
 
-def test_without_a_bandwidth_bytes_take_no_time() -> None:
-    assert links(None).seconds("client-0", True, block(10_000), 3.0) == LATENCY
-
-
 def test_a_link_is_as_slow_every_time_and_others_are_not() -> None:
     delays = Delays(bandwidth=LogNormal(100.0, 0.5))
     speeds = [delays.bytes_per_second(3, name) for name in ("client-0", "client-0", "client-1")]

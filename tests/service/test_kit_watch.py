@@ -12,7 +12,6 @@ import pytest
 from secureps.crypto.identity import Identity
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.roles.machine import WORKER, Event, KitRead
-from secureps.roles.member.tasks import Acted
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import ActWatch, KitWatch, act_text, own_act
 from secureps.store.act_lines import FILE, ActLine, ActLines
@@ -32,8 +31,8 @@ class Posted(Executor):
 
     def heard(self, sender: str, event: Event) -> None:
         assert sender == WORKER
-        if isinstance(event, Acted):
-            self.acts.append(event.act)
+        if isinstance(event, OwnAct):
+            self.acts.append(event)
         else:
             assert isinstance(event, KitRead)
             self.told.append(event)

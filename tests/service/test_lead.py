@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from secureps.errors import Busy, Conflict, Refused, SecurepsError
-from secureps.messages.coordinator_records import ShardLeft
+from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart, Follow, JournalRow, Rows
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Heartbeat, Noted, Reply
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.standby import CaughtUp
 from secureps.roles.machine import Answer, Fold, Halt, Step
 from secureps.service import lead as module
 from secureps.service.environment import Environment
@@ -70,7 +69,7 @@ class Scene:
         self.play()
 
     def _react(self, sender: str, event: Any) -> Step:
-        if isinstance(event, CaughtUp):
+        if isinstance(event, StandbyFollows):
             return Step([Incarnated(100)])
         if event == SAID:
             return Step([Incarnated(len(self.journal.rows) + 1)], [Answer(Noted())])
@@ -113,7 +112,7 @@ def caught_up() -> Scene:
     assert [row.kind for row in rows_of(first)] == ["Incarnated"]
     then = scene.follow(1)
     assert [row.kind for row in rows_of(then)] == ["Incarnated"], "of what it was told: caught up"
-    assert (scene.machine.heard[-1]) == ("(worker)", CaughtUp(ONE))
+    assert (scene.machine.heard[-1]) == ("(worker)", StandbyFollows(ONE))
     return scene
 
 
@@ -326,4 +325,4 @@ def test_that_a_shard_has_left_is_confirmed_once_a_standby_has_it() -> None:
     scene.follow(2)
     assert len(scene.machine.heard) == heard, "it lacks it"
     scene.follow(3)
-    assert scene.machine.heard[heard:] == [("(worker)", CaughtUp(ONE))]
+    assert scene.machine.heard[heard:] == [("(worker)", StandbyFollows(ONE))]

@@ -20,7 +20,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.rlwe import RlweSealing
 from secureps.errors import ConfigError, InternalError
 from secureps.messages.submission import UPDATE, SubmissionId
-from secureps.run.assemble import ShardSettings
+from secureps.roles.shard.memory_limit import Limit
 from secureps.service.parallel import in_order
 from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
@@ -135,7 +135,7 @@ def test_a_run_is_the_same_with_any_threads(
 
     monkeypatch.setattr("secureps.service.shard.worker.in_order", spied("shard"))
     monkeypatch.setattr("secureps.client.sealing.in_order", spied("client"))
-    monkeypatch.setattr("secureps.run.assemble.ShardSettings", partial(ShardSettings, threads=3))
+    monkeypatch.setattr("secureps.run.simulate.simulation.Limit", partial(Limit, threads=3))
     monkeypatch.setattr("secureps.run.simulate.simulation.Site", partial(Site, threads=3))
     assert same(play(plan_of(cipher), tmp_path), unharmed("plain")[0])
     assert told == {("shard summed", 3), ("shard stepped", 3), ("client _run", 3)}

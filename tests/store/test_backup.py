@@ -15,7 +15,7 @@ from secureps.crypto.identity import Identity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.records import Dated, Incarnated, RunPinned
 from secureps.roles.machine import Fold
 from secureps.run.cli import app
 from secureps.store import journal_rows
@@ -184,6 +184,18 @@ def test_an_older_copy_is_refused_and_changes_nothing(role: str, tmp_path: Path)
     assert restore(newer, state, role, tmp_path) == 5  # type: ignore[arg-type]
 
 
+def test_a_copy_with_other_rows_than_the_party_wrote_is_refused(tmp_path: Path) -> None:
+    """As long, and of the same party: it went on from an older copy by other means."""
+    state, other = tmp_path / "state", tmp_path / "other"
+    grow(state, 3)
+    ruled(other)
+    grow(other, 2)
+    backup(other, tmp_path / "copy")
+    with pytest.raises(ConfigError, match="is not the one that this holder wrote"):
+        restore(tmp_path / "copy", state, "holder", tmp_path)
+    assert numbers(state) == [0, 1, 2]
+
+
 def test_an_older_copy_of_a_shard_comes_back(tmp_path: Path) -> None:
     state, copy = tmp_path / "state", tmp_path / "copy"
     grow(state, 3)
@@ -286,7 +298,9 @@ def test_by_the_command_line(tmp_path: Path) -> None:
     kit, state, copy = tmp_path / "kit", tmp_path / "state", tmp_path / "copy"
     create_kit(kit, PLAN.cipher_parameters)
     issue(kit, "shard", "shard-0")
-    grow(state, 2)
+    state.mkdir()
+    with closing(SqliteJournal(state / "journal.db")) as journal:
+        journal.append(0.0, [Dated(0.0, "shard-0", "shard"), Incarnated(1)])
 
     def run(*arguments: str | Path) -> str:
         return " ".join(said(app, *arguments).split())
@@ -295,7 +309,8 @@ def test_by_the_command_line(tmp_path: Path) -> None:
     shutil.rmtree(state)
     back = run("restore", copy, "--state", state, "--kit", kit, "--name", "shard-0")
     assert back == f"restored {state}: 2 rows of its journal"
-    assert numbers(state) == [0, 1]
+    rows = [row.record for row in read_rows(state / "journal.db")]
+    assert rows == [Dated(0.0, "shard-0", "shard"), Incarnated(1)]
 
 
 # --- a journal that is set aside ------------------------------------------------------

@@ -332,6 +332,16 @@ def test_file_names_stay_in_the_directory(
         load_checkpoint(tmp_path / "000001")
 
 
+def test_of_a_manifest_there_is_one_form_alone(tmp_path: Path) -> None:
+    """Its digest is over sorted fields: the same ones in another order have it, too."""
+    plain = to_plain(write_checkpoint(tmp_path, 1))
+    path = tmp_path / "000001" / "manifest.json"
+    assert path.read_bytes() == checkpoint._text_of(plain)
+    path.write_bytes(checkpoint._text_of(dict(reversed(plain.items()))))
+    with pytest.raises(DamagedStore, match="does not match its own digest"):
+        load_checkpoint(tmp_path / "000001")
+
+
 def test_a_manifest_of_another_run_is_damaged(tmp_path: Path) -> None:
     manifest = dataclasses.replace(write_checkpoint(tmp_path, 1), id="00")
     write_manifest(tmp_path / "000001", manifest)

@@ -30,7 +30,7 @@ from secureps.messages.requests import Examined, Submit
 from secureps.messages.submission import receipt_digest
 from secureps.roles.machine import Fold
 from secureps.store import journal_rows
-from secureps.store.backup import backup, restore, run_of
+from secureps.store.backup import backup, demand_owner, restore, run_of
 from secureps.store.journal import SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import START, Mark
 from secureps.store.journal_rows import read_only
@@ -47,6 +47,9 @@ def untold(number: int) -> MemberAsked:
     return MemberAsked("all", "a", number, 0)
 
 
+WRITER = Dated(1.7e9, "coordinator", "coordinator")
+
+
 def fold(number: int) -> Fold:
     return Fold((RUN,), {"rows": number})
 
@@ -60,7 +63,7 @@ class Twins:
         for path in (self.path, whole):
             path.parent.mkdir()
         self.compacted, self.whole = SqliteJournal(self.path), SqliteJournal(whole)
-        self.append(0.0, [Dated(1.7e9), RUN])
+        self.append(0.0, [WRITER, RUN])
 
     def append(self, at: float, records: list[Any]) -> None:
         for journal in (self.compacted, self.whole):
@@ -194,7 +197,7 @@ def test_killed_at_any_statement_it_is_as_before_or_as_after(twins: Twins, tmp_p
             begins = 4 if journal.fold == before else 6
             assert list(journal.replay()) == rows[begins:]
             assert [r.record for r in read_rows(copy / "journal.db") if r.seq in (1, 3, 5)] == [
-                Dated(1.7e9),
+                WRITER,
                 told(1),
                 told(2),
             ]
@@ -374,9 +377,21 @@ def test_the_run_of_a_journal_that_is_compacted_meanwhile_is_known(
     assert twins.compacted.fold == fold(9)
 
 
-def test_a_damaged_archive_is_not_copied(twins: Twins, tmp_path: Path) -> None:
+def test_the_writer_of_a_compacted_journal_is_known_by_the_archive(twins: Twins) -> None:
     twice_compacted(twins)
+    folder = twins.path.parent
+    demand_owner(folder, "coordinator", "coordinator")
+    with pytest.raises(ConfigError, match="belongs to the coordinator coordinator, as its journal"):
+        demand_owner(folder, "holder", "holder-0")
     twins.compacted._base.execute("UPDATE archive SET rows = x'00' WHERE last = 4")
+    demand_owner(folder, "coordinator", "coordinator")
+    assert run_of(twins.path) == RUN.run.id, "the party goes on with a damaged archive"
+
+
+@pytest.mark.parametrize("damage", ["rows = x'00'", "rows = 'text'", "chain = 7", "digest = 'x'"])
+def test_a_damaged_archive_is_not_copied(twins: Twins, tmp_path: Path, damage: str) -> None:
+    twice_compacted(twins)
+    twins.compacted._base.execute(f"UPDATE archive SET {damage} WHERE last = 4")
     with pytest.raises(DamagedStore, match="archive up to row 4"):
         backup(twins.path.parent, tmp_path / "copy")
 

@@ -450,16 +450,18 @@ def test_rows_that_do_not_follow_are_not_taken(change: dict[str, Any], tmp_path:
 
 # --- dates ----------------------------------------------------------------------------
 
+OWNER = ("coordinator", "coordinator")
+
 
 def test_a_date_for_each_process_and_none_to_machines() -> None:
     inner = MemoryJournal()
     now = [1_700_000_000.0]
-    first = DatedJournal(inner, lambda: now[0])
+    first = DatedJournal(inner, *OWNER, lambda: now[0])
     first.append(5.0, [])
     first.append(5.0, [Incarnated(1)])
     now[0] += 7.0 + APART
     first.append(12.0, [Incarnated(2), Incarnated(3)])
-    second = DatedJournal(MemoryJournal(inner.rows), lambda: now[0])
+    second = DatedJournal(MemoryJournal(inner.rows), *OWNER, lambda: now[0])
     second.append(12.5, [Incarnated(4)])
     dates = [(at, each.unix) for at, each in inner.rows if isinstance(each, Dated)]
     assert dates == [(5.0, 1_700_000_000.0), (12.5, now[0])]
@@ -474,7 +476,7 @@ def test_a_date_for_each_process_and_none_to_machines() -> None:
 
 def test_a_host_that_slept_is_dated_anew() -> None:
     inner, now = MemoryJournal(), [0.0]
-    journal = DatedJournal(inner, lambda: now[0])
+    journal = DatedJournal(inner, *OWNER, lambda: now[0])
     journal.append(0.0, [Incarnated(1)])
     now[0] = APART + 1.0
     journal.append(0.0, [Incarnated(2)])
@@ -487,12 +489,14 @@ def test_a_host_that_slept_is_dated_anew() -> None:
 def test_a_standby_s_own_rows_are_no_sooner_than_those_that_it_copied() -> None:
     """Its clock began with its process; what it says of the calendar is of the later stamp."""
     led, own = MemoryJournal(), MemoryJournal()
-    DatedJournal(led, lambda: 6000.0).append(5000.0, [RoundOpened("main", 1, 0, ("c",), "")])
-    standby = DatedJournal(own, lambda: 6100.0)
+    DatedJournal(led, *OWNER, lambda: 6000.0).append(
+        5000.0, [RoundOpened("main", 1, 0, ("c",), "")]
+    )
+    standby = DatedJournal(own, *OWNER, lambda: 6100.0)
     standby.take(led.after(START, 1))
     standby.append(30.0, [Incarnated(7), StandbyFollows(b"")])
     assert [at for at, _ in own.rows] == [5000.0] * 5
-    later = DatedJournal(MemoryJournal(own.rows), lambda: 6103.0)
+    later = DatedJournal(MemoryJournal(own.rows), *OWNER, lambda: 6103.0)
     later.append(own.last + 3.0, [RoundGivenUp("main", 1, "late")])
     rows = [Row(k, at, each, b"") for k, (at, each) in enumerate(own.rows, 1)]
     assert [entry.date for entry in entries(b"", rows)] == [date_of(6000.0), date_of(6103.0)]
@@ -518,7 +522,7 @@ def counts(rows: list[tuple[float, object]]) -> list[tuple[float, int]]:
 
 def test_what_was_refused_is_counted_once_an_hour_and_at_the_end() -> None:
     inner, server = MemoryJournal(), Server()
-    journal = DatedJournal(inner, lambda: 0.0, server)
+    journal = DatedJournal(inner, *OWNER, lambda: 0.0, server)
     journal.append(0.0, [Incarnated(1)])
     server.note(1)
     journal.append(1.0, [])
@@ -539,14 +543,14 @@ def test_what_was_refused_is_counted_once_an_hour_and_at_the_end() -> None:
 def test_what_could_not_be_written_is_counted_later() -> None:
     broken, server = MemoryJournal(), Server()
     broken.close()
-    journal = DatedJournal(broken, lambda: 0.0, server)
+    journal = DatedJournal(broken, *OWNER, lambda: 0.0, server)
     server.note(3)
     with pytest.raises(InternalError):
         journal.append(0.0, [Incarnated(1)])
     journal._journal = inner = MemoryJournal()
     journal.append(0.0, [Incarnated(1)])
     assert counts(inner.rows) == [(0.0, 3)]
-    assert inner.rows[0] == (0.0, Dated(0.0)), "so is the date"
+    assert inner.rows[0] == (0.0, Dated(0.0, *OWNER)), "so is the date"
     journal._journal = broken
     server.note(3)
     journal.close()

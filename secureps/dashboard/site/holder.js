@@ -7,7 +7,7 @@ export const title = "Data holder";
 export function sections(view) {
   return [
     { id: "budget", title: "My epsilon against my budget", wide: true, data: [view.epsilon, view.budget, view.delta, view.unit, view.unsafe, view.total, view.exact, view.own_budget, view.own_delta, view.ledger_trouble, view.plan], make: budget },
-    { id: "runs", title: "Over all runs", wide: true, data: view.runs, make: runs },
+    { id: "runs", title: "Over all runs", wide: true, data: [view.runs, view.run], make: runs },
     { id: "open", title: "Who could open an update of mine", wide: true, data: [view.open, view.holders, view.threshold, view.sees], make: open },
     { id: "sent", title: "What left this machine", wide: true, data: [view.updates, view.count, view.bytes], make: sent },
   ];
@@ -28,8 +28,8 @@ function budget([spent, planned, delta, unit, unsafe, total, exact, own, ownDelt
   return made;
 }
 
-function runs(rows) {
-  return [table("As the ledger has them", ["run", "what it spent", ""], rows.map((row) => [h("code", {}, row.run), row.told, row.this ? "this run" : ""]))];
+function runs([rows, own]) {
+  return [table("As the ledger has them", ["run", "what it spent", ""], Object.entries(rows).map(([run, told]) => [h("code", {}, run), told, run === own ? "this run" : ""]))];
 }
 
 function open([who, holders, threshold, sees]) {

@@ -34,8 +34,8 @@ function plan(told) {
 }
 
 function spent([clients, unit, delta]) {
-  const runs = (each) => each.trouble || each.runs.map((run) => `${run.run}: ${run.told}`).join("; ");
-  const all = (each) => !each.ledger ? "its ledger is not at hand" : each.trouble ? "not known" : each.runs.length ? `${epsilon(each.total)}${also(each.exact)}` : "nothing yet";
+  const runs = (each) => each.trouble || Object.entries(each.runs).map(([run, told]) => `${run}: ${told}`).join("; ");
+  const all = (each) => !each.ledger ? "its ledger is not at hand" : each.trouble ? "not known" : Object.keys(each.runs).length ? `${epsilon(each.total)}${also(each.exact)}` : "nothing yet";
   return [
     unit === null ? p("What an epsilon is of is not known: neither the coordinator answers nor its journal is at hand.", "dim")
       : p(unit ? `Of ${unit}, at delta ${delta}.` : "Nothing is private: no epsilon bounds what sums and models tell.", unit ? "dim" : "warn"),

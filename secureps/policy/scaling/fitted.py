@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist, fmean, linear_regression
 
 from secureps.messages.acts import ShardDeed
@@ -50,19 +50,15 @@ STEPS = 4
 """Candidates between a deadline, or a buffer, and one of twice as much."""
 
 
-@dataclass(frozen=True, slots=True)
+GAIN, MOVE = 1.05, 0.05
+"""A change has to promise this factor on the reward, and more of it for each time that blocks move,
+for which versions wait."""
+IDLE = 0.99
+"""What may be left of the reward where a shard is given back."""
+
+
 class Fitted:
-    """Chooses by the model.
-
-    Args:
-        gain: factor on the reward that a change has to promise; move: what is added to it for each
-            time that blocks move, for which versions wait; idle: what may be left of the reward
-            where a shard is given back, of which none has come in the last STAYS decisions.
-    """
-
-    gain: float = 1.05
-    move: float = 0.05
-    idle: float = 0.99
+    """Chooses by the model."""
 
     def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
         """The action that promises most, if it promises enough."""
@@ -71,12 +67,12 @@ class Fitted:
         if now <= 0:
             return stay(seen, "nothing was measured that could be foretold from")
         came = any(each.what == ShardDeed.ADD for each in before[-STAYS:])
-        best, most = stay(seen, f"nothing else promises {self.gain - 1:.0%} more"), 1.0
+        best, most = stay(seen, f"nothing else promises {GAIN - 1:.0%} more"), 1.0
         for each, goal in _candidates(seen, limits):
             if goal < shards and came:
                 continue
             promised = model.reward(goal, each.deadline, each.buffer) / now
-            asked = self.idle if goal < shards else self.gain + self.move * (goal - shards)
+            asked = IDLE if goal < shards else GAIN + MOVE * (goal - shards)
             if promised / asked > most:
                 words = f"{each.reason}: {promised:.2f} times the updates a second that count"
                 best, most = replace(each, reason=words), promised / asked

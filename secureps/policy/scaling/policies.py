@@ -177,48 +177,40 @@ class Fixed:
         return stay(seen, "fixed")
 
 
-@dataclass(frozen=True, slots=True)
+BUSY, IDLE = 0.4, 0.1
+"""Parts of a version's time that shards and transfers take: above one a shard comes, below the
+other one goes."""
+LATE = 0.2
+"""The part of what was asked for that is lost, above which deadlines and buffers grow."""
+EARLY = 0.5
+"""The part of the deadline within which the last of a round is here, for it to shrink."""
+STEP = 1.25
+
+
 class Rule:
-    """Thresholds, and a step at a time, as autoscalers have them.
-
-    Args:
-        busy, idle: parts of a version's time that shards and transfers take, above which a shard
-            comes and below which one goes.
-        late: the part of what was asked for that is lost, above which deadlines and buffers grow.
-        early: the part of the deadline within which the last of a round is here, below which the
-            deadline shrinks.
-        step: a factor.
-    """
-
-    busy: float = 0.4
-    idle: float = 0.1
-    late: float = 0.2
-    early: float = 0.5
-    step: float = 1.25
+    """Thresholds, and a step at a time, as autoscalers have them."""
 
     def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
         """Shards by how much of a version's time is theirs, deadlines by who is late."""
         waits = seen.waits
         part = min(1.0, (waits.shards + waits.transfer) / max(waits.version, 1e-9))
         shards, deadline, buffer, why = len(seen.shards), seen.deadline, seen.buffer, list[str]()
-        if part > self.busy:
+        if part > BUSY:
             shards += 1
-            why.append(f"{part:.0%} of a version is spent on shards, above {self.busy:.0%}")
-        elif part < self.idle:
+            why.append(f"{part:.0%} of a version is spent on shards, above {BUSY:.0%}")
+        elif part < IDLE:
             shards -= 1
-            why.append(f"{part:.0%} of a version is spent on shards, below {self.idle:.0%}")
-        if seen.lost > self.late:
-            deadline, buffer = deadline * self.step, buffer * self.step
-            why.append(f"{seen.lost:.0%} of the work is lost, above {self.late:.0%}")
-        elif seen.rounds and self._last(seen) < self.early * limits.deadline * deadline:
-            deadline /= self.step
-            why.append(f"all are here within {self.early:.0%} of the deadline")
+            why.append(f"{part:.0%} of a version is spent on shards, below {IDLE:.0%}")
+        if seen.lost > LATE:
+            deadline, buffer = deadline * STEP, buffer * STEP
+            why.append(f"{seen.lost:.0%} of the work is lost, above {LATE:.0%}")
+        elif seen.rounds and self._last(seen) < EARLY * limits.deadline * deadline:
+            deadline /= STEP
+            why.append(f"all are here within {EARLY:.0%} of the deadline")
         elif (
-            not seen.rounds
-            and limits.buffer
-            and waits.clients > self.busy * limits.deadline * deadline
+            not seen.rounds and limits.buffer and waits.clients > BUSY * limits.deadline * deadline
         ):
-            buffer /= self.step
+            buffer /= STEP
             why.append("versions wait long for a full buffer")
         reason = "; ".join(why) or f"{part:.0%} of a version is spent on shards"
         return within(Action(shards, deadline, buffer, reason), seen, limits)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
-from secureps.roles.coordinator import checkpointing, membership, resharding, synchronous
+from secureps.roles.coordinator import checkpointing, membership, resharding, termination
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import BY_ITSELF
 from secureps.roles.coordinator.transaction import Transaction
@@ -89,7 +89,4 @@ def _leave_out(tx: Transaction, act: Act) -> None:
     tx.write(act)
     for group in federation.groups.values():
         if group.phase is Phase.COLLECTING and client in group.invited:
-            if group.streaming:
-                synchronous.declined(tx, group, client, "left out of this run")
-            else:
-                synchronous.leave_out(tx, group)
+            termination.leave_out(tx, group)

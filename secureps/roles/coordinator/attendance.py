@@ -18,7 +18,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.submission import Held
-from secureps.roles.coordinator.group import Clocks, GroupState
+from secureps.roles.coordinator.group import GroupState, Members
 
 KEPT = 1 << 17
 """Changes that are kept for groups that have not looked at them yet."""
@@ -123,7 +123,8 @@ class Attendance:
         self.here: set[str] = set()
         self.asked: list[float] = []
         self._mark = -1
-        self._stream: Clocks | None = None
+        self._members: Members | None = None
+        self._rounds = True
         self._out: frozenset[str] = frozenset()
         self._training: dict[str, float] = {}
         self._free: dict[str, int] = {}
@@ -135,9 +136,10 @@ class Attendance:
     ) -> None:
         """Takes up what has changed; `barred` says whether a client takes no part at all."""
         touched, self._mark = changes.since(self._mark), changes.mark
-        same = group.stream is self._stream and group.sitting_out == self._out
+        same = group.members is self._members and group.sitting_out == self._out
         if touched is None or not same:
-            self._stream, self._out = group.stream, group.sitting_out
+            self._members, self._out = group.members, group.sitting_out
+            self._rounds = group.rounds
             self._forget()
             for client in live:
                 self._look(client, live, barred)
@@ -156,21 +158,22 @@ class Attendance:
         self._moved = None
 
     def _look(self, client: str, live: Collection[str], barred: Barred) -> None:
-        stream = self._stream
+        members = self._members
+        assert members is not None
         here = client in live and client not in self._out and not barred(client)
-        here = here and (stream is None or client not in stream.spent)
+        here = here and client not in members.spent
         (self.here.add if here else self.here.discard)(client)
-        if stream is None:
+        if self._rounds:
             return
-        trains = here and client in stream.training
-        since = stream.moved.get(client, math.inf) if trains else None
+        trains = here and client in members.training
+        since = members.moved.get(client, math.inf) if trains else None
         if (before := self._training.get(client)) != since:
             if before is not None:
                 del self.asked[bisect_left(self.asked, before)], self._training[client]
             if since is not None:
                 insort(self.asked, since)
                 self._training[client] = since
-        last = stream.sent.get(client)
+        last = members.sent.get(client)
         free = (NEVER if last is None else last.version) if here and not trains else None
         if (was := self._free.get(client)) != free:
             if was is not None:
@@ -184,17 +187,17 @@ class Attendance:
 
     # --- of groups without rounds -------------------------------------------------
 
-    def comes_and_goes(self, stream: Clocks) -> tuple[list[str], list[str]]:
+    def comes_and_goes(self, members: Members) -> tuple[list[str], list[str]]:
         """Who takes part and has no clock yet, and who has one and takes no part any more.
 
         A member that was passed over has no clock until it sends. Each is returned once: the caller
         journals it.
         """
         looked, self._moved = self._moved, set()
-        clocks, here = stream.clocks, self.here
+        clocks, here = members.clocks, self.here
         if looked is None:
-            return sorted(here - clocks.keys() - stream.passed), sorted(clocks.keys() - here)
-        comes = (c for c in looked if c in here and c not in clocks and c not in stream.passed)
+            return sorted(here - clocks.keys() - members.passed), sorted(clocks.keys() - here)
+        comes = (c for c in looked if c in here and c not in clocks and c not in members.passed)
         return sorted(comes), sorted(c for c in looked if c in clocks and c not in here)
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import replace
 from secureps.errors import ConfigError, Malformed, NotReady, PlanRefused, Refused, UnknownParty
 from secureps.messages import requests
 from secureps.messages.acts import Act
+from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
@@ -36,7 +37,7 @@ from secureps.roles.coordinator.checkpointing import ManifestWritten
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, OpenReceipts
 from secureps.roles.coordinator.scaling import Load
-from secureps.roles.coordinator.standby import CaughtUp, Seat
+from secureps.roles.coordinator.standby import Seat
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
 from secureps.roles.coordinator.transaction import LATER, Cache, Sessions, Transaction
@@ -97,7 +98,11 @@ class Coordinator(Seat):
         looks = settings.examined and opening.wanted(settings.plan)
         enough = settings.plan.threshold if looks else 0
         names = settings.plan.all_groups
-        groups = {name: GroupState(name, open_receipts=OpenReceipts(enough)) for name in names}
+        rounds = {name: settings.plan.bounds(name).rounds for name in names}
+        groups = {
+            name: GroupState(name, rounds=rounds[name], open_receipts=OpenReceipts(enough))
+            for name in names
+        }
         self._federation = CoordinatorState(groups)
         self._sessions = Sessions()
         evaluator, clients = settings.plan.evaluator, settings.roster.names("client")
@@ -220,7 +225,7 @@ class Coordinator(Seat):
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if isinstance(event, Answered):  # another coordinator has heard of this one
             return Step()
-        if sender == WORKER and isinstance(event, CaughtUp):
+        if sender == WORKER and isinstance(event, StandbyFollows):
             self._sessions.caught_up = event.standby
             self._rule(tx := self._tx(now))
             return self._close_turn(tx)

@@ -6,10 +6,11 @@ holders   where too few are left of those that a group is sealed for, nobody ope
           Who has sealed that version already seals no other (`roles.member.committees`): it
           sits out until the next. If holders were asked to open one of that version, nobody
           knows what they made of it, nobody opens another, and the group is given up
-keys      a key is needed while a submission that can still be opened is sealed for it, or
-          somebody was asked for one before the next key was announced. What holders erase all
-          the same, after a day, opens no more: where too few of them are left, a submission is
-          dropped as stale, and nobody is accused for it
+keys      a key is needed while a submission that can still be opened is sealed for it, or one
+          may come that was asked for in a round, or from a version, of before the next key. What
+          holders erase all the same, after a day, opens no more: where too few of them are left,
+          a submission is dropped as stale, and nobody is accused for it. Its version is then
+          sealed anew for newer keys: a version is bound to a committee, and to no key
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.crypto.roster import Roster
-from secureps.errors import Conflict, Malformed, NotReady, WrongVersion
+from secureps.errors import Conflict, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -26,14 +27,12 @@ from secureps.messages.orders import (
     EraseKeys,
     Examine,
     GroupVersion,
-    HolderKeys,
     KeyCommittee,
-    SealFor,
 )
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, rooted
 from secureps.policy.cohorts.accusations import BELIEVED, believed, missable, told, unsupported
-from secureps.roles.coordinator import opening, recovery, synchronous, termination
+from secureps.roles.coordinator import opening, recovery, termination
 from secureps.roles.coordinator.commit import REASON_LIMIT
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -132,8 +131,8 @@ def _leave_out(
 ) -> None:
     tx.write(Examined(holder, id, flaw, tx.federation.settled.receipts[id]))
     tx.settle((id,))
-    if not group.streaming:
-        synchronous.end_if_too_few(tx, group, {id.client: tx.federation.fates[id].reason})
+    if group.rounds:
+        termination.end_if_too_few(tx, group, {id.client: tx.federation.fates[id].reason})
 
 
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
@@ -155,7 +154,7 @@ def _disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: s
     by = tx.federation.accused.get(id.client, frozenset()) | {holder}
     accused = {**tx.federation.accused, id.client: by}
     able = group.invited
-    if group.streaming:
+    if not group.rounds:
         able = tx.takers(group.name).union(group.open_receipts.clients) - group.sitting_out
     spared = left <= tx.plan.threshold or len(able) > tx.plan.bounds(group.name).minimum
     if believed(accused, id.client, holder, spare, BELIEVED if spared else 0):
@@ -195,7 +194,7 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
 def _give_up(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
     """Drops what was sent for these holders; with the round, where there are rounds."""
     ids = tuple(r.id for r in group.receipts.values() if r.committee in lost and group.drops(r.id))
-    if group.streaming:
+    if not group.rounds:
         sealed = {group.receipts[id].committee or b"" for id in ids}
         for committee in sorted(sealed):
             own = tuple(id for id in ids if group.receipts[id].committee == committee)
@@ -203,19 +202,19 @@ def _give_up(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]
     elif group.phase is Phase.COLLECTING:
         due = opening.committee_at(tx, group.name, group.version)
         if due.committee in lost:
-            synchronous.give_up(tx, group, f"given up: {_why(tx, due)}")
+            termination.give_up_round(tx, group, f"given up: {_why(tx, due)}")
 
 
 def _begin(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
     """Has the newest version of this group sealed for the newest holders."""
-    sent = group.open_stream.sent.items() if group.streaming else ()
+    sent = group.members.sent.items()
     for client in sorted(client for client, base in sent if base.version >= group.version):
         reason = "it has sealed the newest version for other key holders"
-        synchronous.declined(tx, group, client, reason, sits_out=True)
+        termination.declined(tx, group, client, reason, sits_out=True)
     others = (at for at in newest.since if at.group != group.name)
     formed = replace(newest, since=(*others, GroupVersion(group.name, group.version)))
     tx.write(formed)
-    tx.tell_clients(SealFor(tx.federation.incarnation, formed))
+    tx.tell_clients(opening.make_seal_for(tx, formed))
 
 
 def _why(tx: Transaction, committee: KeyCommittee) -> str:
@@ -258,7 +257,7 @@ def announced(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> No
     _demand_few(tx, told.holder)
     tx.write(told)
     if told.number > number:
-        tx.tell_clients(HolderKeys(tx.federation.incarnation, (told,)))
+        tx.tell_clients(opening.make_seal_for(tx, tx.federation.committees[-1]))
     for group in tx.federation.groups.values():
         drop_stale(tx, group)
 
@@ -275,29 +274,13 @@ def _demand_few(tx: Transaction, holder: str) -> None:
         raise NotReady(text, retry_after=seconds)
 
 
-def newest_keys(tx: Transaction) -> tuple[HolderKeys, ...]:
-    """What a client that subscribes is told; nothing while the kit's keys are the newest."""
-    keys = tuple(tx.federation.keys.newest.values())
-    return (HolderKeys(tx.federation.incarnation, keys),) if keys else ()
-
-
-def check_numbers(tx: Transaction, receipt: Receipt) -> None:
-    """Malformed if a receipt is sealed for a key that its holder has not announced."""
-    for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys):
-        newest = tx.federation.keys.number(holder)
-        if not 0 <= number <= newest:
-            raise Malformed(
-                f"{receipt.id}: it is sealed for key {number} of {holder}, whose newest is {newest}"
-            )
-
-
-def check_unerased(tx: Transaction, receipt: Receipt) -> None:
-    """WrongVersion if too few holders still have the keys that a receipt is sealed for.
+def check_keys(tx: Transaction, receipt: Receipt) -> None:
+    """WrongVersion if too few holders have the keys that a receipt is sealed for.
 
     Were it journalled and dropped, it would be asked for again without end.
     """
     if _stale(tx, receipt):
-        raise WrongVersion(f"{receipt.id}: {_stale_text(tx)}")
+        raise WrongVersion(f"{receipt.id}, sealed for keys {receipt.keys}: {_stale_text(tx)}")
 
 
 def drop_stale(tx: Transaction, group: GroupState) -> None:
@@ -312,18 +295,19 @@ def drop_stale(tx: Transaction, group: GroupState) -> None:
         return
     tx.drop(group.name, tuple(receipt.id for receipt in stale), _stale_text(tx))
     for client in {receipt.id.client: None for receipt in stale}:
-        if not group.streaming and group.awaits(client):
+        if group.rounds and group.awaits(client):
             tx.order(client, recovery.make_invite(tx, group, client))
 
 
 def _stale_text(tx: Transaction) -> str:
-    return f"fewer than {tx.plan.threshold} key holders still have the keys that it is sealed for"
+    have = f"fewer than {tx.plan.threshold} key holders have announced, and not erased"
+    return f"{have}, the keys that it is sealed for"
 
 
 def _stale(tx: Transaction, receipt: Receipt) -> bool:
-    federation = tx.federation
+    keys = tx.federation.keys
     able = sum(
-        number >= max(federation.keys.least(holder), federation.released.get(holder, 0))
+        max(keys.least(holder), tx.federation.released(holder)) <= number <= keys.number(holder)
         for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys)
     )
     return bool(receipt.keys) and able < tx.plan.threshold
@@ -335,8 +319,9 @@ def release(tx: Transaction) -> None:
         return
     federation = tx.federation
     for holder in tx.holders:
-        released, newest = federation.released.get(holder, 0), federation.keys.number(holder)
-        if released >= newest or any(group.returning for group in federation.groups.values()):
+        released, newest = federation.released(holder), federation.keys.number(holder)
+        groups = federation.groups.values()
+        if released >= newest or any(group.members.returning for group in groups):
             continue
         below = min(newest, _needed(tx, holder))
         if below > released:
@@ -345,7 +330,7 @@ def release(tx: Transaction) -> None:
 
 
 def make_erase(tx: Transaction, holder: str) -> EraseKeys:
-    return EraseKeys(tx.federation.incarnation, tx.federation.released.get(holder, 0))
+    return EraseKeys(tx.federation.incarnation, tx.federation.released(holder))
 
 
 def _needed(tx: Transaction, holder: str) -> int:
@@ -359,8 +344,7 @@ def _needed(tx: Transaction, holder: str) -> int:
     )
     asked = (
         number
-        for (whose, number), owed in tx.federation.owed.items()
-        if whose == holder
-        and any(groups[group].ask_of(client) == ask for (group, client), ask in owed.items())
+        for number, stood in tx.federation.replaced.get(holder, {}).items()
+        if any(groups[group].still_asks(*at) for group, at in stood.items())
     )
     return min((*sealed, *asked), default=tx.federation.keys.number(holder))

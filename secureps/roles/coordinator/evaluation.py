@@ -38,13 +38,7 @@ def asked(tx: Transaction, group: GroupState, member: str) -> int:
     own, subject = tx.federation.groups.get(EVALUATION), tx.federation.evaluations.subject
     if own is None or group is own:
         return subject
-    return subject if owes(own, member) and group.version == subject else 0
-
-
-def owes(own: GroupState, member: str) -> bool:
-    """Whether a member was asked for the evaluation under way, and has not answered yet."""
-    asked = own.phase is Phase.COLLECTING and member in own.invited
-    return asked and member not in own.open_receipts.clients
+    return subject if own.awaits(member) and group.version == subject else 0
 
 
 def over(tx: Transaction, model_over: bool) -> bool:

@@ -1,6 +1,7 @@
-"""What the coordinator knows of one group: its version, its round or its stream, its cohort.
+"""What the coordinator knows of one group: its version, its members, its cohort.
 
-    Clocks             of a group without rounds: the members that train, and their clocks
+    TRANSITIONS        which record may come in which phase, and where it leads
+    Members            who was asked, what has come, and the members' clocks
     OpenReceipts       receipts that are not settled, and the holders that found them in order
     CohortInProgress   what shards and key holders have said of the cohort that is closed
     GroupState         all of it
@@ -12,17 +13,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
+from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion
-from secureps.messages.requests import Checkpointed, Prepared, Withdraw
+from secureps.messages.records import Incarnated
+from secureps.messages.requests import (
+    Checkpointed,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+    Submit,
+    Withdraw,
+)
 from secureps.messages.submission import Cohort, Held, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.base import Base
+from secureps.policy.cohorts.overlap import base_of
 from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.rules.rule import RuleState
 from secureps.wording import by_reason
@@ -37,10 +49,11 @@ def after_pause(moment: float, since: float, until: float) -> float:
 
 
 @dataclass(slots=True)
-class Clocks:
-    """The members of a group without rounds, and their clocks; shown to the rule.
+class Members:
+    """Who was asked for an update, what has come of it, and the members' clocks.
 
-    A member takes part while it is live; what it sent stays when it leaves, and what it is training
+    An answer to a round counts for no clock; only a group without rounds has clocks. There, a
+    member takes part while it is live; what it sent stays when it leaves, and what it is training
     may still come.
 
     Args:
@@ -48,14 +61,14 @@ class Clocks:
         moved: when each member's clock last moved, or when it was asked for its next update.
         passed: members that others have waited for too long, and that have not sent since.
         training: clients that were asked and have not answered, with the base to train from.
-        sent: the newest base that each client has contributed from.
+        sent: without rounds, the newest base that each client has contributed from.
         arrived: when each waiting submission came, in seconds of the run's clock.
-        again: submissions that were sealed anew, and count for no clock.
+        answers: submissions that answer a round, and count for no clock.
         returning: submissions whose blocks were lost, and that are to come again.
         refused: by client, the version since which what it sent was refused on its way (or lost and
             not sent again), how often, and when last.
         spent: clients that the plan's budget allows no further update.
-        closed: cohorts that are settled.
+        closed: cohorts without a round that are settled.
     """
 
     clocks: dict[str, int] = field(default_factory=dict)
@@ -64,7 +77,7 @@ class Clocks:
     training: dict[str, Base] = field(default_factory=dict)
     sent: dict[str, Base] = field(default_factory=dict)
     arrived: dict[SubmissionId, float] = field(default_factory=dict)
-    again: set[SubmissionId] = field(default_factory=set)
+    answers: set[SubmissionId] = field(default_factory=set)
     returning: dict[SubmissionId, Base] = field(default_factory=dict)
     refused: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     spent: set[str] = field(default_factory=set)
@@ -108,20 +121,22 @@ class Clocks:
         if client in self.moved:
             self.moved[client] = at
 
-    def arrive(self, id: SubmissionId, base: Base, at: float, again: bool = False) -> None:
-        """Takes in an update.
+    def arrive(self, id: SubmissionId, base: Base, at: float, answers: bool = False) -> None:
+        """Takes in an update; one that returns comes before later ones, and was counted before.
 
-        One that returns comes before later ones, and was counted before. One that is sealed `again`
-        was counted as what it was sealed as first.
+        Args:
+            answers: whether it answers a round.
         """
+        if answers:
+            self.training.pop(id.client, None)
         if id in self.returning:
             del self.returning[id]
             later = (t for other, t in self.arrived.items() if other.client == id.client)
             self.arrived[id] = min((at, *later))
             return
         self.arrived[id] = at
-        if again:
-            self.again.add(id)
+        if answers:
+            self.answers.add(id)
             return
         self.training.pop(id.client, None)
         self.passed.discard(id.client)
@@ -133,6 +148,7 @@ class Clocks:
         """Drops submissions that are summed, or given up."""
         for id in ids:
             self.arrived.pop(id, None)
+            self.returning.pop(id, None)
 
     def refuse(self, client: str, version: int, at: float) -> None:
         """Notes that what a client sent was refused on its way, while `version` is the newest.
@@ -166,16 +182,18 @@ class Clocks:
         A submission that was to return and never does may be made anew from the same base, if it
         was its client's newest; but not without end (`refuse`).
         """
-        self.remove(ids)
         for id in ids:
-            base = self.returning.pop(id, None)
+            base = self.returning.get(id)
+            self.remove((id,))
             if base is not None:
                 self._count(id.client, version, at)
-            if base is not None and id not in self.again and self.sent.get(id.client) == base:
+            if id in self.answers:
+                continue
+            if base is not None and self.sent.get(id.client) == base:
                 del self.sent[id.client]
                 if base.step:
                     self.sent[id.client] = Base(base.version, base.step - 1)
-            if id not in self.again and self.clocks.get(id.client, 0) > self.closed:
+            if self.clocks.get(id.client, 0) > self.closed:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
 
     def stand_still(self, since: float, until: float) -> None:
@@ -186,10 +204,6 @@ class Clocks:
             client: (version, times, after_pause(at, since, until))
             for client, (version, times, at) in self.refused.items()
         }
-
-    def settle(self) -> None:
-        """Counts a cohort that was committed or burnt."""
-        self.closed += 1
 
     def state(self, version: int, live: Set[str], since: float | None) -> RuleState:
         return RuleState(
@@ -317,9 +331,6 @@ class CohortInProgress:
 SITS_OUT = "cannot take part before the next version"
 OPENS = "every shard holds; the key holders open"
 
-Ask = tuple[int, Base | None]
-"""What a client was asked for: by which round, and without rounds from which base."""
-
 
 class Phase(Enum):
     """Which step of the commit a group is in."""
@@ -333,21 +344,172 @@ class Phase(Enum):
     DONE = "done"
 
 
+WAITING, COLLECTING, HOLDING = Phase.WAITING, Phase.COLLECTING, Phase.HOLDING
+OPENING, PREPARING, DONE = Phase.OPENING, Phase.PREPARING, Phase.DONE
+
+MAKING = frozenset({HOLDING, OPENING, PREPARING})
+"""A cohort is closed, and not settled."""
+_OPEN = {COLLECTING, *MAKING}
+_STAYS = frozenset[Phase]()
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What happens to a group: records that may come in these phases, and what may follow.
+
+    Args:
+        then: the phases of which one follows; none: the phase stays.
+        rounds: whether only groups with rounds do so (True), or only those without (False).
+    """
+
+    what: str
+    phases: Set[Phase]
+    records: tuple[type, ...]
+    then: Set[Phase] = _STAYS
+    rounds: bool | None = None
+
+
+TRANSITIONS = (
+    Transition(
+        "the founding model comes, and shards make version 0 of it, or it is lost",
+        {Phase.FOUNDING},
+        (Submit, Prepared, records.SubmissionsDropped),
+    ),
+    Transition(
+        "every shard has version 0", {Phase.FOUNDING}, (records.VersionCommitted,), {WAITING}
+    ),
+    Transition(
+        "a round opens: all whom the rule admits are asked together",
+        {WAITING},
+        (records.RoundOpened,),
+        {COLLECTING},
+        rounds=True,
+    ),
+    Transition(
+        "updates are taken from now on, and members asked one by one",
+        {WAITING},
+        (records.StreamBegan,),
+        {COLLECTING},
+        rounds=False,
+    ),
+    Transition(
+        "a round opens for a set of a burnt cohort",
+        {COLLECTING},
+        (records.RoundOpened,),
+        rounds=False,
+    ),
+    Transition("an update comes", {COLLECTING}, (Submit,)),
+    Transition("an update comes for a later cohort", MAKING, (Submit,), rounds=False),
+    Transition(
+        "a member comes, is asked, sends what is refused, declines, is passed over, or goes",
+        _OPEN,
+        (
+            records.MemberAsked,
+            records.MemberDeclined,
+            records.MemberEntered,
+            records.MemberLeft,
+            records.MemberPassed,
+            records.MembersReturned,
+            records.SubmissionsDropped,
+            Withdraw,
+        ),
+        rounds=False,
+    ),
+    Transition(
+        "a member of the round declines, or what it sent is given up",
+        {COLLECTING},
+        (records.MemberDeclined, records.SubmissionsDropped),
+        rounds=True,
+    ),
+    Transition("its deadline moves", {COLLECTING}, (records.RoundExtended,), rounds=True),
+    Transition(
+        "the round is given up", {COLLECTING}, (records.RoundGivenUp,), {WAITING}, rounds=True
+    ),
+    Transition(
+        "the set is given up, and members are asked one by one as before",
+        {COLLECTING},
+        (records.RoundGivenUp,),
+        rounds=False,
+    ),
+    Transition(
+        "updates are taken no more, and what waits is given up",
+        {COLLECTING},
+        (records.StreamEnded,),
+        {WAITING},
+        rounds=False,
+    ),
+    Transition("a cohort is closed", {COLLECTING}, (records.CohortClosed,), {HOLDING}),
+    Transition(
+        "a shard has summed it, or has no part in it any more; when all have, it is opened",
+        {HOLDING},
+        (Held, records.ShardLeft, records.PlacementMoved),
+        {HOLDING, OPENING},
+    ),
+    Transition(
+        "blocks of it are missing, or one of it is flawed: nothing was opened, it closes anew",
+        {HOLDING},
+        (records.CohortReopened,),
+        {COLLECTING},
+    ),
+    Transition("a key holder answers", {OPENING, PREPARING}, (KeyShare, OpenRefused)),
+    Transition("it is opened", {OPENING}, (records.CohortOpened,), {PREPARING}),
+    Transition(
+        "what the answers gave does not open it: others are tried",
+        {PREPARING},
+        (records.OpeningFailed,),
+        {OPENING},
+    ),
+    Transition(
+        "a shard has made its part of the version; who lied in opening is named",
+        {PREPARING},
+        (Prepared, records.LiarsNamed),
+    ),
+    Transition(
+        "the version is committed, or nobody will ever open the cohort",
+        {OPENING, PREPARING},
+        (records.VersionCommitted, records.CohortBurnt),
+        {WAITING},
+        rounds=True,
+    ),
+    Transition(
+        "the version is committed, or nobody will ever open the cohort; updates go on being taken",
+        {OPENING, PREPARING},
+        (records.VersionCommitted, records.CohortBurnt),
+        {COLLECTING},
+        rounds=False,
+    ),
+    Transition("a key holder has looked into an envelope", _OPEN, (Examined,)),
+    Transition("a flaw is remembered", {WAITING, DONE, *_OPEN}, (records.FlawNoted,)),
+    Transition("a row-block stays at its version", {WAITING, COLLECTING}, (records.GroupResigned,)),
+    Transition("the run is over", {WAITING}, (records.Finished,), {DONE}),
+    Transition("a run that failed goes on", {DONE}, (Incarnated,), {WAITING}),
+)
+"""All that can happen to a group; with anything else the journal, or the coordinator, is wrong."""
+
+_THEN = {
+    (rounds, phase, record): row.then or {phase}
+    for row in TRANSITIONS
+    for rounds in ((True, False) if row.rounds is None else (row.rounds,))
+    for phase in row.phases
+    for record in row.records
+}
+
+
 @dataclass(slots=True)
 class GroupState:
     """The state of one group.
 
     Args:
+        rounds: whether the group's rule asks its members together, for one round.
         version: that is committed; blocks: its digests; scale: of its clip, where that is adaptive;
             states: by shard, the digest of its file; history: by version, the digest of the model.
         coming: what shards have made of the next version; of version 0 without a cohort.
-        invited: members of the open round; without rounds those that are to send once more what a
-            burnt cohort had of them, and `suspicion.chosen` all of that set.
-        open_receipts: receipts that are not settled; missing: submissions of the open round whose
-            blocks a shard lost, and that may come again.
+        invited: members of the open round who may still answer it, or have; `suspicion.chosen`: all
+            whom it was opened for. Without rounds one is opened for a set of a burnt cohort alone.
+        opened_at: since when updates are taken for the next cohort; None: they are not.
+        open_receipts: receipts that are not settled.
         making: the cohort that is closed; number: of the newest one.
         suspicion: what burnt cohorts say of members.
-        stream: while updates are taken without rounds, the members that train and their clocks.
         sitting_out: clients that take no part until the next version; absences: why clients do not.
         spoilt: the cohorts that were burnt since the newest version; lost: clients of these that
             cannot send the same once more.
@@ -364,13 +526,12 @@ class GroupState:
     opened_at: float | None = None
     extensions: int = 0
     open_receipts: OpenReceipts = field(default_factory=OpenReceipts)
-    missing: frozenset[SubmissionId] = frozenset()
+    members: Members = field(default_factory=Members)
     making: CohortInProgress | None = None
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
     scale: float | None = None
     coming: dict[str, Prepared] = field(default_factory=dict)
-    stream: Clocks | None = None
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
     absences: dict[str, str] = field(default_factory=dict)
@@ -378,6 +539,7 @@ class GroupState:
     lost: frozenset[str] = frozenset()
     resigned: str = ""
     states: dict[str, bytes] = field(default_factory=dict)
+    rounds: bool = True
 
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
@@ -414,107 +576,135 @@ class GroupState:
         return {member.id.client: member.weight for member in members}
 
     @property
-    def streaming(self) -> bool:
-        return self.stream is not None
-
-    @property
-    def open_stream(self) -> Clocks:
-        assert self.stream is not None
-        return self.stream
+    def takes_updates(self) -> bool:
+        """Whether members may send now; without rounds also while a version is made of others."""
+        return self.phase is Phase.COLLECTING or (not self.rounds and self.phase in MAKING)
 
     def next_base(self, client: str, version: int) -> Base:
-        return Base(version, 0) if self.stream is None else self.stream.next_base(client, version)
-
-    def round_state(self, live: Set[str], left_out: int = 0) -> RuleState:
-        return RuleState(
-            version=self.version,
-            live=live,
-            invited=self.invited,
-            opened_at=self.opened_at,
-            extensions=self.extensions,
-            left_out=left_out,
-        )
+        return Base(version, 0) if self.rounds else self.members.next_base(client, version)
 
     def awaits(self, client: str) -> bool:
         """Whether an update of a client is asked for, and is not here."""
-        if self.stream is not None and client in self.stream.training:
-            return True
-        asked = self.phase is Phase.COLLECTING and client in self.invited
-        return asked and client not in self.open_receipts.clients
+        return self.takes_updates and client in self.members.training
 
     def drops(self, id: SubmissionId) -> bool:
         """Whether a flaw in a submission is found in time to leave it out."""
-        if id not in self.receipts:
-            return False
-        return self.phase is Phase.COLLECTING or (self.streaming and not self.closed_over(id))
+        return id in self.receipts and self.takes_updates and not self.closed_over(id)
 
     @property
     def pending(self) -> tuple[SubmissionId, ...]:
         """The submissions that are not settled: those here, and those that are to come again."""
-        return (*self.receipts, *sorted(self.returning))
+        return (*self.receipts, *sorted(self.members.returning))
 
     def waits(self, id: SubmissionId) -> bool:
-        return id in self.receipts or id in self.returning
+        return id in self.receipts or id in self.members.returning
 
-    def ask_of(self, client: str) -> Ask | None:
-        """What a client was asked for and has not sent; None for nothing."""
-        if not self.awaits(client):
-            return None
-        return self.round, None if self.stream is None else self.stream.training.get(client)
-
-    @property
-    def returning(self) -> Collection[SubmissionId]:
-        return self.missing if self.stream is None else self.stream.returning
+    def still_asks(self, round: int, version: int) -> bool:
+        """Whether what was asked for while the group stood there may still be sent."""
+        if not self.takes_updates or (self.rounds and self.round > round):
+            return False
+        return any(base.version <= version for base in self.members.training.values())
 
     def closed_over(self, id: SubmissionId) -> bool:
         """Whether a submission is part of the cohort in progress, or too late for it."""
-        if not self.streaming:
-            return self.cohort is not None and id in self.receipts
-        return self.cohort is not None and any(m.id == id for m in self.cohort.members)
+        if self.cohort is None:
+            return False
+        return id in self.receipts if self.rounds else any(m.id == id for m in self.cohort.members)
 
     @property
     def summed(self) -> tuple[SubmissionId, ...]:
         """The submissions that are settled with the cohort in progress, or with the round."""
-        if self.streaming and self.cohort is not None:
-            return tuple(member.id for member in self.cohort.members)
-        return self.pending
+        if self.rounds or self.cohort is None:
+            return self.pending
+        return tuple(member.id for member in self.cohort.members)
 
-    def end_cohort(self, at: float, reason: str) -> None:
-        """Ends a cohort that is committed or burnt: a round may open, or the stream goes on."""
-        if not self.streaming:
-            self.end_round()
-            self.phase, self.reason = Phase.WAITING, reason
-            return
-        self.let_go(self.summed)
-        self.close(None)
-        if self.invited:
-            self.end_set(at, reason)
-        else:
-            self.open_stream.settle()
-        self.phase, self.reason, self.opened_at = Phase.COLLECTING, reason, at
+    @property
+    def of_round(self) -> tuple[SubmissionId, ...]:
+        """What was sent for the open round, and waits."""
+        return tuple(id for id in self.pending if id.client in self.suspicion.chosen)
 
-    def begin_set(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
-        """Asks exactly these clients of a burnt cohort to send once more what they sent for it.
+    def next_phases(self, record: object) -> Set[Phase]:
+        """The phases of which one follows this record; InternalError if it may not come now."""
+        then = _THEN.get((self.rounds, self.phase, type(record)))
+        if then is None:
+            text = f"{type(record).__name__} comes while {self.name} is {self.phase.value}"
+            raise InternalError(f"{text}: no transition has it")
+        return then
 
-        What they made after that was dropped, was in no cohort, and may be made anew.
+    def move(self, record: object, change: Callable[[], None]) -> None:
+        """Changes the group by a record, as a transition has it.
+
+        Raises:
+            InternalError: none does: the journal, or the coordinator, is wrong.
+        """
+        before, then = self.phase, self.next_phases(record)
+        change()
+        if self.phase not in then:
+            text = f"{type(record).__name__} brings {self.name} from {before.value} to"
+            raise InternalError(f"{text} {self.phase.value}: no transition does")
+
+    def open_round(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
+        """Asks these clients together; those of a set for what a burnt cohort had of them.
+
+        What these made after that was dropped, was in no cohort, and may be made anew.
         """
         self.round, self.invited, self.opened_at, self.reason = number, clients, at, reason
         self.suspicion = self.suspicion.opened_for(clients)
-        places = self.places
-        for client in clients:
-            self.open_stream.training.pop(client, None)
-            self.open_stream.sent[client] = Base(places[client].version, places[client].step)
+        self.phase = Phase.COLLECTING
+        if self.rounds:
+            self.members.training = dict.fromkeys(clients, Base(self.version, 0))
+        else:
+            bases = {client: base_of(self.places[client]) for client in clients}
+            self.members.training |= bases
+            self.members.sent |= bases
+        self.ask_again(clients)
 
-    def end_set(self, at: float, reason: str) -> None:
-        """Goes on with the stream and the clocks that it had."""
-        self.invited, self.opened_at, self.reason = frozenset(), at, reason
-        self.open_stream.again.clear()
+    def end_round(self) -> None:
+        for client in self.invited:
+            self.members.training.pop(client, None)
+        self.members.answers.clear()
+        self.invited, self.extensions = frozenset(), 0
+
+    def go_on(self, at: float, reason: str) -> None:
+        """Between two cohorts a group with rounds waits for the next; any other takes updates."""
+        waits = self.rounds or self.phase is Phase.FOUNDING
+        self.phase = Phase.WAITING if waits else Phase.COLLECTING
+        self.opened_at = None if waits else at
+        self.reason = reason
+
+    def give_up_round(self, at: float, reason: str) -> tuple[SubmissionId, ...]:
+        """Ends the open round without a cohort; returns what was sent for it."""
+        ids = self.of_round
+        self.drop(ids, at)
+        self.suspicion = self.suspicion.given_up()
+        self.end_round()
+        self.go_on(at, reason)
+        return ids
+
+    def end_cohort(self, at: float, reason: str) -> None:
+        """Ends a cohort that is committed or burnt, and with it the round that it was of."""
+        self.let_go(self.summed)
+        if self.invited:
+            self.end_round()
+        elif self.making is not None:
+            self.members.closed += 1
+        self.close(None)
+        self.go_on(at, reason)
+
+    def open(self) -> None:
+        self.phase, self.reason = Phase.OPENING, OPENS
+
+    def end(self, reason: str) -> None:
+        self.phase, self.reason = Phase.DONE, self.resigned or reason
+
+    def reopen(self) -> None:
+        self.phase = Phase.WAITING
 
     def burn(self, reason: str) -> None:
         """Burns the cohort in progress: its members sit out until the next version."""
         self.spoilt += (self.cohort,) if self.cohort is not None else ()
         self.lost -= self.weights.keys()  # what they lost was an older one
-        if not self.streaming and (self.making is None or not self.making.opened):
+        if self.rounds and not (self.making is not None and self.making.opened):
             return  # the next round asks them again, or sets of them
         self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
         self.absences |= dict.fromkeys(self.weights, f"{SITS_OUT}: {reason}")
@@ -541,34 +731,42 @@ class GroupState:
     def decline(self, client: str, reason: str, sits_out: bool = False) -> None:
         """Notes that a client takes no part in the open round; without rounds, in this version."""
         self.absences[client] = reason
+        self._excuse_from_round(client)
         if sits_out:
             self.sitting_out |= {client}
-            self.forget(client)
-        self.invited -= {client}
-        if self.streaming or client in self.burnt_members:
+            self.members.forget(client)
+        if not self.rounds or client in self.burnt_members:
             self.lost |= {client}
+
+    def _excuse_from_round(self, client: str) -> None:
+        if client in self.invited:
+            self.members.training.pop(client, None)
+            self.invited -= {client}
 
     def let_go(self, ids: Iterable[SubmissionId]) -> None:
         for id in ids:
             self.open_receipts.remove(id)
-            if self.stream is not None:
-                self.stream.remove((id,))
+            self.members.remove((id,))
+
+    def drop(self, ids: Iterable[SubmissionId], at: float) -> None:
+        """Gives submissions up: they are part of nothing."""
+        self.members.drop(ids, self.version, at)
+        self.let_go(ids)
 
     def lose(self, ids: Iterable[SubmissionId], at: float) -> None:
-        """Has submissions sent again whose blocks are lost."""
-        if self.streaming:
-            lost = [self.receipts[id] for id in ids if id in self.receipts]
-            self.open_stream.withdraw({each.id: Base(each.version, each.step) for each in lost}, at)
-        else:
-            self.missing |= set(ids)
+        """Has submissions sent again whose blocks are lost; who cannot, answers the round anew."""
+        lost = [self.receipts[id] for id in ids if id in self.receipts]
+        bases = {each.id: Base(each.version, each.step) for each in lost}
         self.let_go(ids)
+        self.members.withdraw(bases, at)
+        answered = {id.client: base for id, base in bases.items() if id.client in self.invited}
+        self.members.training |= answered
 
     def receive(self, at: float, receipt: Receipt) -> None:
         self.open_receipts.put(receipt)
-        self.missing -= {receipt.id}
-        if self.streaming:
-            again = receipt.id.client in self.invited
-            self.open_stream.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
+        if self.phase is not Phase.FOUNDING:
+            base, answers = Base(receipt.version, receipt.step), receipt.id.client in self.invited
+            self.members.arrive(receipt.id, base, at, answers)
 
     def ask_again(self, clients: Iterable[str]) -> None:
         """Forgets why these clients declined before: they may take part now."""
@@ -578,61 +776,53 @@ class GroupState:
     def excuse(self, client: str) -> None:
         """Asks a client for nothing more: its data has nothing for this group."""
         if self.awaits(client):
-            self.invited -= {client}
-            self.forget(client)
+            self._excuse_from_round(client)
+            self.members.forget(client)
 
     def forget(self, client: str) -> None:
-        """Waits no more for what a client was asked for without rounds."""
-        if self.stream is not None:
-            self.stream.forget(client)
+        """Waits no more for what a client was asked for; who is of a round declines it, too."""
+        if client in self.invited:
+            self.members.training.pop(client, None)
+        self.members.forget(client)
 
     def stand_still(self, since: float, until: float) -> None:
         if self.opened_at is not None:
             self.opened_at = after_pause(self.opened_at, since, until)
-        if self.stream is not None:
-            self.stream.stand_still(since, until)
-
-    def end_round(self) -> None:
-        self.invited = frozenset()
-        self.opened_at = None
-        self.extensions = 0
-        self.open_receipts.clear()
-        self.missing = frozenset()
-        self.close(None)
+        self.members.stand_still(since, until)
 
     def close(self, cohort: Cohort | None) -> None:
         """Begins the steps of a cohort; None ends those of the one before."""
         self.making = None if cohort is None else CohortInProgress(cohort)
         self.coming = {}
 
-    def apply_stream(self, at: float, record: records.StreamRecord) -> None:
+    def apply_to_members(self, at: float, record: records.MembersRecord) -> None:
+        """Folds what changes who trains, and which updates wait."""
         match record:
             case records.StreamBegan():
-                self.stream, self.phase, self.opened_at = Clocks(), Phase.COLLECTING, at
+                self.members, self.phase, self.opened_at = Members(), Phase.COLLECTING, at
                 self.reason = "members are asked one by one"
             case records.StreamEnded(reason=reason):
-                self.stream = None
+                self.let_go(self.pending)
                 self.end_round()
-                self.phase, self.reason = Phase.WAITING, reason
+                self.members, self.phase, self.opened_at = Members(), Phase.WAITING, None
+                self.reason = reason
             case records.MemberEntered(client=client, clock=clock):
-                self.open_stream.enter(client, clock, at)
+                self.members.enter(client, clock, at)
             case records.MemberLeft(client=client, spent=spent):
-                (self.open_stream.exhaust if spent else self.open_stream.leave)(client)
+                (self.members.exhaust if spent else self.members.leave)(client)
             case records.MembersReturned(clients=clients):
                 self.sitting_out -= set(clients)
                 self.ask_again(clients)
             case records.MemberPassed(client=client):
-                self.open_stream.pass_over(client)
+                self.members.pass_over(client)
             case records.MemberAsked(client=client, version=version, step=step):
-                self.open_stream.ask(client, Base(version, step), at)
+                self.members.ask(client, Base(version, step), at)
             case Withdraw(id=id):
-                self.open_stream.refuse(id.client, self.version, at)
+                self.members.refuse(id.client, self.version, at)
             case records.SubmissionsDropped(ids=ids):
-                self.let_go(ids)
+                self.drop(ids, at)
                 if self.phase is Phase.FOUNDING:
                     self.coming = {}
-                if self.stream is not None:
-                    self.stream.drop(ids, self.version, at)
             case _:
                 assert_never(record)
 

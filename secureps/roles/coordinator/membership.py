@@ -22,13 +22,12 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.roles.coordinator import (
-    asynchronous,
     commit,
     evaluation,
     founding,
     opening,
     recovery,
-    synchronous,
+    scheduler,
     termination,
 )
 from secureps.roles.coordinator.group import Phase
@@ -162,16 +161,16 @@ def decline(tx: Transaction, message: Decline) -> None:
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     here = client in group.open_receipts.clients
     if open_now and client in group.invited and not here:
-        again = group.streaming and client in group.places  # it sits out already
+        again = not group.rounds and client in group.places  # it sits out already
         sits_out = group.name != EVALUATION and not again
-        synchronous.declined(tx, group, client, said(message.reason), sits_out)
-    elif group.streaming and group.awaits(client):
-        if Base(message.version, message.step) < group.open_stream.training[client]:
+        termination.declined(tx, group, client, said(message.reason), sits_out)
+    elif not group.rounds and group.awaits(client):
+        if Base(message.version, message.step) < group.members.training[client]:
             return  # it was asked for that before, and for this since
         if message.version < group.version:  # it has not heard of the newest yet
             tx.order(client, recovery.make_invite(tx, group, client))
         else:
-            synchronous.declined(tx, group, client, said(message.reason), sits_out=True)
+            termination.declined(tx, group, client, said(message.reason), sits_out=True)
 
 
 def withdraw(tx: Transaction, message: Withdraw) -> None:
@@ -186,8 +185,8 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
     if id.client != message.party or group is None or tx.plan.bounds(group.name).rounds:
         raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
     news = id.sequence >= tx.federation.next.get((id.client, id.group), 0)
-    if group.streaming and (news or id in group.open_stream.returning):
-        asynchronous.withdrawn(tx, group, message, said(message.reason))
+    if group.takes_updates and (news or id in group.members.returning):
+        scheduler.withdrawn(tx, group, message, said(message.reason))
 
 
 def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
@@ -208,7 +207,7 @@ def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
         elif group.phase is Phase.FOUNDING:
             tx.drop(group.name, tuple(known), "a shard lost its blocks, and so did its client")
             tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
-        elif not group.streaming and group.awaits(client):
+        elif group.rounds and group.awaits(client):
             tx.order(client, recovery.make_invite(tx, group, client))
 
 
@@ -234,7 +233,7 @@ def retire(tx: Transaction, message: Retire) -> None:
         if asked and client not in group.open_receipts.clients:
             what = "rests for a while" if message.returns else "takes part no more"
             what = reason if reason.startswith(FAILED) else what
-            synchronous.declined(tx, group, client, what)
+            termination.declined(tx, group, client, what)
 
 
 def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:

@@ -134,7 +134,7 @@ def form_committee(tx: Transaction, settings: PinnedRun) -> None:
     made = tuple(found[digest] for digest in digests if digest in found)
     formed = KeyCommittee(roster.committee, names, made, since)
     tx.write(formed)
-    tx.tell_clients(SealFor(tx.federation.incarnation, formed))
+    tx.tell_clients(make_seal_for(tx, formed))
     if before is not None:
         gone, come = set(before.holders) - set(names), set(names) - set(before.holders)
         text = f"{named(sorted(come or names))} in place of {named(sorted(gone or names))}"
@@ -149,9 +149,15 @@ def used_committees(tx: Transaction) -> tuple[KeyCommittee, ...]:
     return tuple(c for c in known if c in due or c == known[-1] or c.committee in sealed)
 
 
+def make_seal_for(tx: Transaction, committee: KeyCommittee) -> SealFor:
+    newest = tx.federation.keys.newest
+    keys = tuple(newest[holder] for holder in committee.holders if holder in newest)
+    return SealFor(tx.federation.incarnation, committee, keys)
+
+
 def repeat_committees(tx: Transaction, client: str) -> None:
     for committee in used_committees(tx):
-        tx.order(client, SealFor(tx.federation.incarnation, committee))
+        tx.order(client, make_seal_for(tx, committee))
 
 
 def wanted(plan: Plan) -> bool:
@@ -234,7 +240,7 @@ def deadlines(tx: Transaction, group: GroupState, since: float) -> tuple[float, 
     Without rounds a client that seals once more is told no deadline, and has the plan's.
     """
     rule = tx.plan.group(group.name).rule
-    seconds = rule.deadline if group.streaming else tx.deadline(group.name)
+    seconds = tx.deadline(group.name) if group.rounds else rule.deadline
     extensions = rule.extensions if isinstance(rule, SyncSection) else 0
     return since + seconds, since + seconds * (1 + extensions)
 

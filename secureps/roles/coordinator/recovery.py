@@ -30,14 +30,14 @@ from secureps.policy.cohorts.suspicion import (
 )
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
 from secureps.roles.coordinator import evaluation, opening, termination
-from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
 
 
 def chooses(tx: Transaction, group: GroupState) -> bool:
     """Whether rounds of a group are for the clients that suspicion chooses."""
-    return opening.wanted(tx.plan) and group.suspicion.chooses and not group.streaming
+    return opening.wanted(tx.plan) and group.suspicion.chooses and group.rounds
 
 
 def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
@@ -48,7 +48,7 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
     federation, rule = tx.federation, tx.plan.bounds(group.name)
     cut: Cut = partial(halves, federation.run.id, group.name, group.version + 1)
     able = tx.takers(group.name, tx.clients) - federation.retired
-    if not group.streaming:
+    if group.rounds:
         able -= group.sitting_out
         return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
     able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
@@ -105,23 +105,9 @@ def decide(
     return Wait(until, f"{count}; waits for {named(sorted(state.chosen - here))}")
 
 
-def decide_set(tx: Transaction, group: GroupState) -> Close | Drop | Wait:
-    """What becomes of the set that is under way: it makes the cohort whole, or is given up."""
-    ready, waiting = opening.examined(tx, group)
-    here = [r for r in group.receipts.values() if r.id.client in group.suspicion.chosen]
-    arrivals = tuple(Arrival(r.id, r.version, step=r.step) for r in here if r.id in ready)
-    decision = decide(tx, group, arrivals)
-    whole = {r.id.client for r in here} == group.suspicion.chosen
-    if isinstance(decision, Drop) and whole and len(arrivals) < len(here):
-        decision = Wait(None, "all have sent")
-    if isinstance(decision, Wait) and waiting:
-        return Wait(decision.until, f"{decision.reason}; {waiting}")
-    return decision
-
-
-def under_way(group: GroupState) -> bool:
-    """Whether, without rounds, a set is being tried, or its cohort opened."""
-    return group.streaming and bool(group.suspicion.chosen)
+def chosen_round(tx: Transaction, group: GroupState) -> bool:
+    """Whether a round is open for clients that suspicion chose, or its cohort is made."""
+    return opening.wanted(tx.plan) and group.suspicion.chooses and bool(group.suspicion.chosen)
 
 
 def possible(tx: Transaction, group: GroupState) -> bool:
@@ -179,13 +165,13 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
     Or to seal once more, under another sequence, what a burnt cohort had of the client.
     """
     number, seconds = tx.federation.incarnation, tx.deadline(group.name)
-    if not group.streaming:
+    if group.rounds or group.phase is Phase.FOUNDING:
         again, evaluates = sends_again(tx, group, client), evaluation.asked(tx, group, client)
         base = round_base(tx, group)
     elif again := client in group.invited:
         evaluates, base, seconds = 0, base_of(group.places[client]), 0.0
     else:
-        evaluates, base = 0, group.open_stream.training[client]
+        evaluates, base = 0, group.members.training[client]
     round = (number, group.name, group.round, base.version)
     invite = Invite(*round, seconds, evaluates, base.step)
     if not again:

@@ -50,7 +50,7 @@ def repeat(
         if past:
             tx.order(party, Discard(federation.incarnation, past))
     elif party in tx.holders:
-        if federation.released.get(party):
+        if federation.released(party):
             tx.order(party, envelopes.make_erase(tx, party))
         for group in federation.groups.values():
             if opening.wanted(tx.plan):
@@ -69,8 +69,6 @@ def repeat(
                 tx.tell_fates((id,))
             elif not federation.known(id):
                 commit.send_again(tx, (id,))
-        for keys in envelopes.newest_keys(tx):
-            tx.order(party, keys)
         for group in federation.groups.values():
             _repeat_to_client(tx, group, party)
     if party in checkpointing.parts_due(tx):
@@ -102,7 +100,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
 
 
 def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> None:
-    if group.streaming or group.phase in (Phase.COLLECTING, Phase.HOLDING, Phase.OPENING):
+    if group.takes_updates or group.phase in (Phase.HOLDING, Phase.OPENING):
         for receipt in opening.unexamined(tx, group, holder):
             tx.order(holder, envelopes.make_examine(tx, receipt))
     if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(tx, group):

@@ -137,7 +137,7 @@ class Load:
                     group = tx.group(receipt.id.group)
                     self._sent[group.name] += receipt.size
                     self._updates_of[group.name] += 1
-                    if group.opened_at is not None and not group.streaming:
+                    if group.opened_at is not None and group.rounds:
                         self._came[group.name].append(tx.now - group.opened_at)
                         self._coming[group.name] += receipt.size
                 case records.CohortClosed(cohort) if cohort.group != EVALUATION:
@@ -168,7 +168,7 @@ class Load:
         self._fresh += sum((1 + newest - m.version) ** -power for m in cohort.members)
         group = tx.group(name)
         asked = self._asked.pop(name, None)
-        if asked is None or group.streaming or group.opened_at is None:
+        if asked is None or not group.rounds or group.opened_at is None:
             return
         self._lost += max(0, asked - len(cohort.members))
         self._turns[name].append(self._coming[name])
@@ -232,7 +232,7 @@ class Load:
         for group in tx.federation.model_groups:
             if not self._tells(tx, group):
                 continue
-            if group.streaming:
+            if not group.rounds:
                 members = len(tx.attendance(group).here)
                 found[group.name] = self._sent[group.name] / self._updates_of[group.name] * members
             else:
@@ -240,7 +240,7 @@ class Load:
         return found
 
     def _tells(self, tx: Transaction, group: GroupState) -> bool:
-        sent = self._updates_of[group.name] if group.streaming else self._turns.get(group.name)
+        sent = self._turns.get(group.name) if group.rounds else self._updates_of[group.name]
         return bool(sent) and not termination.over(tx, group)
 
     def news(self, tx: Transaction) -> bool:

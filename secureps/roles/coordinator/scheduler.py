@@ -1,32 +1,72 @@
-"""Moves every group as far as it can go now: the one loop that all events of a coordinator end in.
+"""How a group comes from one version to the next.
 
-Every step returns what its group waits for, and only here is that stored: a step without a reason
-leaves the words of its records. A server that hangs keeps its connection, and all others wait for
-it: at the end of the loop, servers that owe an answer for longer than the plan's deadline are
-named.
+Theory of operation. Members are asked to train; what they send waits; the group's rule closes a
+cohort of what waits; the cohort is made into a version (`roles.coordinator.commit`), or burnt. What
+a group may do at all says the table of transitions (`roles.coordinator.group`); this module says
+when it does so. Nothing here changes state but by a record.
+
+    open      WAITING: a group with rounds asks all whom the rule admits, together (`_open_round`);
+              any other takes updates from now on
+    follow    live clients take part; who sits out, left, or is left out does not
+    decide    COLLECTING: the rule closes a cohort, moves the deadline, gives updates up, or waits
+    ask       without rounds: members that the rule admits train one by one, from the newest
+              version, also while the next is made: what is not in its cohort stays
+    end       the last version is made, or the run ends: what waits is given up
+
+A round is asked at once and ends with its cohort: what came and is not in it is dropped. After a
+burnt cohort a round is opened for a chosen set of clients, under every rule, and the rule is not
+asked while it is open (`roles.coordinator.recovery`). Where the rule has rounds, the next rounds
+are for chosen clients; where it has none, others make the version if enough are here within a
+deadline, and only then a set of the burnt cohort seals once more what it sent for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections import ChainMap, Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import islice
 
+from secureps.crypto.cipher import Opening
+from secureps.errors import RuleFailed, TooFew
+from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION
-from secureps.policy.rules.rule import Wait
+from secureps.messages.requests import Withdraw
+from secureps.messages.submission import Receipt, SubmissionId
+from secureps.policy.base import Base
+from secureps.policy.cohorts.overlap import base_of
+from secureps.policy.cohorts.suspicion import Choice
+from secureps.policy.rules import supports
+from secureps.policy.rules.registry import refuse_close
+from secureps.policy.rules.rule import (
+    Admission,
+    Admit,
+    Arrival,
+    Close,
+    Decision,
+    Drop,
+    Extend,
+    PassOver,
+    RuleState,
+    Wait,
+    holds_everybody,
+)
 from secureps.roles.coordinator import (
-    asynchronous,
     checkpointing,
     commit,
     envelopes,
     evaluation,
     founding,
     opening,
+    recovery,
     resharding,
-    synchronous,
     termination,
 )
-from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.group import MOST_REFUSED, GroupState, Phase
+from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
 from secureps.roles.machine import Say
+from secureps.wording import named
 
 
 def advance(tx: Transaction) -> float | None:
@@ -61,20 +101,15 @@ def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
     yield Wait(None, tx.reasons.get(group.name, ""))
     envelopes.give_up_lost(tx, group)
     envelopes.leave_out_doubted(tx, group)
-    paused = paused if _between(tx, group) else ""
-    if paused:
+    if paused and _between(tx, group):
         yield Wait(None, paused)
-    elif group.name == EVALUATION:
-        yield synchronous.open_evaluation(tx, group)
-    elif not tx.plan.bounds(group.name).rounds:
-        if group.version >= 0:
-            yield asynchronous.advance(tx, group)
-    elif group.phase is Phase.WAITING and not termination.over(tx, group):
-        yield synchronous.open_round(tx, group)
+        return
+    if group.phase is Phase.WAITING:
+        yield _open(tx, group)
+    if group.takes_updates:
+        yield _collect(tx, group)
     if group.phase is Phase.OPENING and opening.wanted(tx.plan):
         yield commit.try_answers(tx, group)
-    if group.phase is Phase.COLLECTING and not group.streaming and not paused:
-        yield synchronous.decide(tx, group)
 
 
 def _between(tx: Transaction, group: GroupState) -> bool:
@@ -83,6 +118,589 @@ def _between(tx: Transaction, group: GroupState) -> bool:
     A cohort that is closed comes to its version all the same.
     """
     return group.phase in (Phase.WAITING, Phase.COLLECTING) and not termination.over(tx, group)
+
+
+# --- open ---------------------------------------------------------------------------
+
+
+def _open(tx: Transaction, group: GroupState) -> Wait:
+    if group.name == EVALUATION:
+        return _open_evaluation(tx, group)
+    if termination.over(tx, group):
+        return GOES_ON
+    if group.rounds:
+        return _open_round(tx, group)
+    tx.write(records.StreamBegan(group.name))
+    return GOES_ON
+
+
+def _open_round(tx: Transaction, group: GroupState) -> Wait:
+    recovery.end_if_hopeless(tx, group)
+    if group.resigned:
+        return GOES_ON
+    out, retired = _left_out(tx, group), frozenset(tx.federation.retired)
+    live = tx.attendance(group).here
+    invited, reason = _admitted(tx, group, live)
+    if invited or retired:
+        spent = termination.exhausted(tx, termination.next_version(tx))
+        if spent:
+            invited, reason = _admitted(tx, group, live - spent)
+        gone = {
+            "their budget is spent": (live | retired) & spent,
+            "take part no more": retired - spent,
+        }
+        why = [f"{text}: {named(sorted(names))}" for text, names in gone.items() if names]
+        reason = "; ".join([*why, reason])
+        if not invited and not _admitted(tx, group, tx.clients - out - spent - retired)[0]:
+            termination.end(tx, *termination.budget_spent(tx, group, spent, retired))
+    if group.sitting_out and not invited:
+        _end_if_none_may_come(tx, group, tx.clients - out - retired)
+    if not invited:
+        return Wait(None, tx.federation.ending or termination.too_few(tx, group) or reason)
+    if lacking := opening.short(tx, group):
+        return Wait(None, lacking)
+    held = _await_unheard(tx, group, invited) or evaluation.hold_back(tx, group)
+    if held is not None:
+        return held
+    reason = f"{len(invited)} members are invited to version {group.version + 1}"
+    _invite(tx, group, invited, reason)
+    return GOES_ON
+
+
+def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...]) -> Wait | None:
+    """After a restart, waits a while for clients that may have gone before it.
+
+    Those who are there come back within seconds; for others a round would wait to its deadline.
+    """
+    until = tx.sessions.began + min(tx.plan.section.lease, tx.deadline(group.name))
+    unheard = tx.sessions.unheard.intersection(invited)
+    if not unheard or tx.now >= until:
+        return None
+    return Wait(until, f"waits to hear of {named(sorted(unheard))}, since it began anew")
+
+
+def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:
+    """Clients that nobody waits for: out of the run, or in an opened sum of this version."""
+    return group.sitting_out | tx.federation.isolated.keys()
+
+
+def _end_if_none_may_come(tx: Transaction, group: GroupState, able: frozenset[str]) -> None:
+    if not _admitted(tx, group, able)[0]:
+        why = group.why_out(group.sitting_out)
+        text = f"too few clients are left for version {group.version + 1} of {group.name}: {why}"
+        termination.end(tx, text, TooFew)
+
+
+def _open_evaluation(tx: Transaction, group: GroupState) -> Wait:
+    evaluation.skip_lost(tx, group)
+    at = evaluation.due(tx)
+    if not at:
+        return GOES_ON
+    live = tx.live - termination.exhausted(tx, (group,)) - _left_out(tx, group)
+    invited, reason = _admitted(tx, group, live)
+    if not invited:
+        return evaluation.await_members(tx, group, at, reason)
+    _invite(tx, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
+    return GOES_ON
+
+
+def _invite(tx: Transaction, group: GroupState, invited: Collection[str], reason: str) -> None:
+    clients = tuple(sorted(invited))
+    tx.write(records.RoundOpened(group.name, group.round + 1, group.version, clients, reason))
+    for client in clients:
+        tx.order(client, recovery.make_invite(tx, group, client))
+
+
+def _admitted(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[str, ...], str]:
+    """The members that the rule admits if these are live, and why not the first other one."""
+    if recovery.chooses(tx, group):
+        chosen = recovery.choice(tx, group, frozenset(members))
+        return tuple(sorted(chosen.clients)), chosen.reason
+    rule, out = tx.rule(group.name), len(_left_out(tx, group))
+    state = replace(rule_state(tx, group), live=members, left_out=out)
+    first = next((rule.admit(tx.now, member, state) for member in members), None)
+    if first is not None and holds_everybody(first):
+        return (), first.reason
+    answers: dict[str, Admission] = {}
+    for member in sorted(members):
+        answers[member] = rule.admit(tx.now, member, state)
+        if holds_everybody(answers[member]):
+            break
+    invited = tuple(member for member, answer in answers.items() if isinstance(answer, Admit))
+    reasons = [a.reason for a in answers.values() if not isinstance(a, Admit)]
+    return invited, (reasons or ["no member is live"])[0]
+
+
+# --- collect ------------------------------------------------------------------------
+
+
+def _collect(tx: Transaction, group: GroupState) -> Wait:
+    collecting = group.phase is Phase.COLLECTING
+    if not group.rounds and collecting and termination.over(tx, group):
+        _end(tx, group)
+        return GOES_ON
+    if collecting and group.invited and not termination.leave_out(tx, group):
+        return tx.again
+    try:
+        if group.rounds:
+            return _decide(tx, group)
+        return _go_on(tx, group)
+    except RuleFailed as error:
+        return _fail(tx, group, f"the rule{tx.plan.of(group.name)} failed: {error}")
+
+
+def _go_on(tx: Transaction, group: GroupState) -> Wait:
+    """Follows, decides and asks in a group without rounds."""
+    _follow(tx, group)
+    waits = _decide(tx, group) if group.phase is Phase.COLLECTING else GOES_ON
+    if not group.takes_updates or recovery.chosen_round(tx, group):
+        return waits
+    if lacking := termination.too_few(tx, group):
+        return Wait(waits.until, lacking)
+    chosen = None
+    if _may_follow(tx, group):
+        chosen = recovery.choice(tx, group, tx.takers(group.name))
+        lacking = opening.short(tx, group) if chosen.clients else ""
+        if chosen.clients and not lacking:
+            _begin_set(tx, group, chosen)
+            return _decide(tx, group)
+        if not lacking:
+            _send_back(tx, group, chosen)
+        if not chosen.over and not _suffice(tx, group, _others(tx, group)):
+            until = _earliest(waits.until, _patience(tx, group))
+            return Wait(until, lacking or chosen.reason)
+    spent, reason = len(group.members.spent), waits.reason
+    asked = _ask(tx, group)
+    if asked.reason and group.phase is Phase.COLLECTING:  # a version in the making keeps its words
+        reason = f"{reason or group.reason}; {asked.reason}"
+    if group.phase is Phase.COLLECTING and not tx.federation.ending:
+        _end_if_too_few(tx, group, chosen.reason if chosen is not None else "")
+    if group.resigned:
+        return tx.again
+    if tx.federation.ending or len(group.members.spent) > spent:
+        return Wait(tx.now, reason)
+    until = _earliest(waits.until, asked.until, _patience(tx, group), _rest(tx, group))
+    return Wait(until, reason)
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((at for at in times if at is not None), default=None)
+
+
+def _patience(tx: Transaction, group: GroupState) -> float | None:
+    """Until when others may follow a burnt cohort before sets of it do; None: not now."""
+    if group.phase is not Phase.COLLECTING or not recovery.possible(tx, group):
+        return None
+    until = (group.opened_at or 0.0) + _deadline(tx, group)
+    return until if tx.now < until else None
+
+
+def _rest(tx: Transaction, group: GroupState) -> float | None:
+    """When a client whose submissions were refused too often is asked once more."""
+    members, pause = group.members, _deadline(tx, group)
+    untils = (members.rests_until(client, group.version, pause) for client in members.refused)
+    return min((until for until in untils if until > tx.now), default=None)
+
+
+def _deadline(tx: Transaction, group: GroupState) -> float:
+    return tx.plan.group(group.name).rule.deadline
+
+
+def _may_follow(tx: Transaction, group: GroupState) -> bool:
+    """Whether sets of a burnt cohort are to make the version: others had a deadline's time."""
+    if group.phase is not Phase.COLLECTING or tx.federation.ending:
+        return False
+    if not recovery.possible(tx, group):
+        return False
+    return _patience(tx, group) is None or not _suffice(tx, group, _others(tx, group))
+
+
+def _others(tx: Transaction, group: GroupState) -> frozenset[str]:
+    """Clients that are here and do not sit out, or have sent something before they went."""
+    here, members = tx.takers(group.name), group.members
+    coming = {id.client for id in group.pending} | (members.training.keys() & here)
+    return (here - members.spent | coming) - group.sitting_out
+
+
+def _suffice(tx: Transaction, group: GroupState, clients: frozenset[str]) -> bool:
+    return len(clients) >= tx.plan.bounds(group.name).minimum
+
+
+def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
+    """If no set can be tried, clients that were behind train from the newest version.
+
+    Those who are needed for a set have a deadline's time to come.
+    """
+    if not chosen.over and _patience(tx, group) is not None:
+        return
+    clients = recovery.behind(tx, group)
+    here = clients & tx.takers(group.name) - group.members.spent
+    if here and _suffice(tx, group, _others(tx, group) | here):
+        tx.write(records.MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
+
+
+def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
+    """Asks these clients to seal again what they sent; what they have sent since is dropped."""
+    later = tuple(id for id in group.pending if id.client in chosen.clients)
+    text = "its client seals again what it sent before, for a cohort that was burnt"
+    tx.drop(group.name, later, text)
+    _invite(tx, group, chosen.clients, chosen.reason)
+
+
+def rule_state(tx: Transaction, group: GroupState) -> RuleState:
+    """The group as the rule sees it: members that may train no more count for what they sent."""
+    members, own = group.members, tx.attendance(group)
+    live: Names = own.here
+    if members.spent:
+        gone = members.spent - {id.client for id in group.receipts}
+        live = tx.takers(group.name) - group.sitting_out - gone
+    seen = members.state(group.version, live, group.opened_at)
+    invited = group.invited if group.rounds else seen.invited
+    waiting = len(group.receipts) + len(members.returning)
+    training = own.asked  # nobody trains who may no more
+    return replace(
+        seen, invited=invited, extensions=group.extensions, waiting=waiting, training=training
+    )
+
+
+def _end(tx: Transaction, group: GroupState) -> None:
+    last = f"version {group.version}{tx.plan.of(group.name)} is the last"
+    reason = tx.federation.ending or group.resigned or last
+    ids = group.pending
+    tx.write(records.StreamEnded(group.name, reason))
+    tx.settle(ids)
+
+
+def _fail(tx: Transaction, group: GroupState, reason: str) -> Wait:
+    """Ends the run after the version in the making: its rule cannot be asked any more."""
+    began = not tx.federation.ending
+    termination.end(tx, reason, RuleFailed)
+    if not group.rounds and group.phase is Phase.COLLECTING:
+        _end(tx, group)
+    return tx.again if began else GOES_ON
+
+
+def _follow(tx: Transaction, group: GroupState) -> None:
+    """Has live clients take part; those that sit out, or whose lease ran out, leave.
+
+    What members sent that are left out of the run is given up, and so is what shards lost and its
+    client does not have either.
+    """
+    out = tx.federation.isolated
+    pending = group.pending if out else ()  # nobody looks at all that wait at every event
+    ids = (id for id in pending if id.client in out and not group.closed_over(id))
+    if given_up := tuple(ids):
+        names = named(sorted({id.client for id in given_up}))
+        tx.drop(group.name, given_up, f"{names} left out of this run")
+    returning = sorted(group.members.returning)
+    if lost := tuple(id for id in returning if id in tx.sessions.lost.get(id.client, ())):
+        tx.drop(group.name, lost, "a shard lost its blocks, and so did its client")
+    comes, goes = tx.attendance(group).comes_and_goes(group.members)
+    for client in goes:
+        tx.write(records.MemberLeft(group.name, client))
+    for client in comes:
+        clock = tx.rule(group.name).enter(rule_state(tx, group))
+        waiting = len(group.open_receipts.clients.get(client, ()))  # of before it went away
+        waiting += sum(id.client == client for id in group.members.returning)
+        tx.write(records.MemberEntered(group.name, client, clock + waiting))
+
+
+# --- decide -------------------------------------------------------------------------
+
+
+def _decide(tx: Transaction, group: GroupState) -> Wait:
+    """Does what the rule, or suspicion, says of what waits."""
+    ids, waiting = opening.examined(tx, group)
+    decision = decided(tx, group, ids)
+    in_round = group.rounds or recovery.chosen_round(tx, group)
+    whole = group.rounds or group.suspicion.chosen <= group.open_receipts.clients.keys()
+    if waiting and in_round and whole and isinstance(decision, Drop | Extend):
+        # they are here, and count in time
+        decision = Wait(opening.last_look(tx, group), "the deadline is over")
+    match decision:
+        case Close(members, reason):
+            commit.close(tx, group, members, reason)
+            return GOES_ON
+        case Extend(until, reason):
+            tx.write(records.RoundExtended(group.name, group.round, group.extensions + 1, reason))
+            return Wait(until, reason)
+        case Drop(_, reason) if in_round:
+            termination.give_up_round(tx, group, reason)
+            return tx.again
+        case Drop(dropped, reason):
+            tx.drop(group.name, dropped, reason)
+            return tx.again
+        case PassOver(passed, reason):
+            for client in passed:
+                tx.write(records.MemberPassed(group.name, client, reason))
+            return tx.again
+        case Wait(until, reason):
+            return Wait(until, f"{reason}; {waiting}" if waiting else reason)
+
+
+def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -> Decision:
+    """The decision about these; asked anew if something changed that it depends on, or in time.
+
+    Without rounds a deadline counts from the oldest that the rule sees: another one, while the
+    first waits. And where versions fall into periods, what comes may end what is here.
+    """
+    opened, here, members = group.open_receipts, group.receipts, group.members
+    seen_first = not here or next(iter(here)) in opened.ready
+    one_period = opening.periods(tx, group.name) is None
+    steady = group.rounds or (seen_first and one_period and not group.sitting_out)
+    oldest = group.version - tx.plan.bounds(group.name).stale
+
+    def ask() -> tuple[int, int, Decision]:
+        shown = _arrivals(group, _shown(group, set(ids)))
+        chosen = recovery.chosen_round(tx, group)
+        found = recovery.decide(tx, group, shown) if chosen else _ask_rule(tx, group, shown)
+        return len(here), opened.changes, found
+
+    def holds(known: tuple[int, int, Decision]) -> bool:
+        count, changes, found = known
+        same = group.rounds and changes == opened.changes
+        if not isinstance(found, Wait):
+            return same
+        early = found.until is None or tx.now < found.until
+        if not early or not (same or (steady and count <= len(here) < found.arrivals)):
+            return False
+        new = islice(reversed(opened.ready), opened.changes - changes)
+        return all(here[id].version >= oldest for id in new)
+
+    round = (group.round, group.invited, group.opened_at, group.extensions)
+    seen = (group.version, group.number, round, members.closed, len(members.returning))
+    basis = (seen, steady, group.suspicion, tx.rule(group.name), opening.kept(tx, group))
+    return tx.cache.of(("decided", group.name), basis, ask, holds)[-1]
+
+
+def _shown(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
+    """The submissions that may be closed over: in a round, the answers to it.
+
+    Else those of members that do not sit out, and none before an older one of the same client:
+    holders open a client's updates in the order in which it made them, and no others.
+    """
+    if chosen := group.suspicion.chosen:
+        return {id for id in ids if id.client in chosen}
+    first: dict[str, int] = {}
+    for id in set(group.pending) - ids:
+        first[id.client] = min(id.sequence, first.get(id.client, id.sequence))
+    return {
+        id
+        for id in ids
+        if id.client not in group.sitting_out and id.sequence < first.get(id.client, math.inf)
+    }
+
+
+def _arrivals(group: GroupState, ids: Collection[SubmissionId]) -> tuple[Arrival, ...]:
+    """In the order of arrival."""
+    arrived = group.members.arrived
+    receipts = alike([group.receipts[id] for id in ids])
+    arrivals = (Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step) for r in receipts)
+    return tuple(sorted(arrivals, key=lambda arrival: (arrival.at, arrival.id)))
+
+
+def alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
+    """The largest set of receipts that trained beside the same models of the other groups.
+
+    One group may be a version ahead while another still waits for members: holders open no sum of
+    those who trained before and after.
+    """
+    counts = Counter(receipt.beside for receipt in receipts)
+    if len(counts) < 2:
+        return receipts
+    ((most, _),) = counts.most_common(1)
+    return tuple(receipt for receipt in receipts if receipt.beside == most)
+
+
+def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]) -> Decision:
+    """The rule's decision, which is nothing that nobody may open.
+
+    Raises:
+        RuleFailed: a rule of the plan's author answers what no rule may.
+    """
+    period, own = opening.periods(tx, group.name), tx.plan.bounds(group.name)
+    whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
+    bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}
+    shown = supports.alike(period, arrivals, bases, group.version, own.minimum)
+    if isinstance(shown, Drop):
+        return shown
+    seen = _discount(tx, group, rule_state(tx, group), {arrival.id for arrival in arrivals})
+    decision = tx.rule(group.name).decide(tx.now, shown, seen)
+    decision = supports.not_for_ever(period, decision, shown, bases, group.version)
+    if not isinstance(decision, Close):
+        return decision
+    if opening.wanted(tx.plan) and group.suspicion.suspect_sets:
+        members = tuple(replace(member, weight=1) for member in decision.members)
+        decision = replace(decision, members=members)
+    sealed, here = tx.plan.opening is not Opening.NOTHING, {arrival.id for arrival in shown}
+    if wrong := refuse_close(decision.members, here, group.version, own, sealed):
+        raise RuleFailed(f"it closed what may not be opened: {wrong}")
+    return decision
+
+
+def _discount(
+    tx: Transaction, group: GroupState, seen: RuleState, shown: set[SubmissionId]
+) -> RuleState:
+    """The state without what a rule does not see: for it, that has not arrived.
+
+    Holders have not looked into it, or it is sent again. And nobody waits for who is done.
+    """
+    if group.rounds:
+        return seen
+    members, unseen, done = group.members, set(group.pending) - shown, _done(tx, group, seen)
+    if not (unseen or done):
+        return seen
+    # not copied: they may be very many clients
+    clocks = ChainMap(dict.fromkeys(done, seen.closed + 1), members.clocks)
+    for id in unseen:
+        if id.client in clocks:
+            clocks[id.client] -= 1
+    stood = {id.client: at for id, at in members.arrived.items() if id.client in done}
+    seen = replace(seen, clocks=clocks, moved=ChainMap(members.moved, stood))
+    if members.returning:
+        asked = {id.client for id in members.returning}.union(seen.invited)
+        seen = replace(seen, invited=asked, training=None)
+    return seen
+
+
+def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
+    """Members that nobody waits for: their budget is spent, or all have sent what they may."""
+    members = group.members
+    found = set(seen.live & members.spent)
+    if seen.live.isdisjoint(members.training):
+        behind = (c for c in seen.live if members.clocks.get(c, seen.closed + 1) <= seen.closed)
+        found.update(client for client in behind if _all_sent(tx, group, client))
+    return found
+
+
+def _all_sent(tx: Transaction, group: GroupState, client: str) -> bool:
+    """Whether a client has made all updates of the newest version that the plan allows."""
+    base = group.members.next_base(client, group.version)
+    return base.step > tx.plan.bounds(group.name).ahead
+
+
+def _ask(tx: Transaction, group: GroupState) -> Wait:
+    """Asks members that the rule admits; says why nobody trains, and when time may change that."""
+    coming = group.version + (group.phase is not Phase.COLLECTING)
+    if coming >= tx.plan.versions(group.name) or tx.federation.ending:
+        return GOES_ON
+    if lacking := opening.short(tx, group):
+        return Wait(None, lacking)
+    members, rule, own = group.members, tx.rule(group.name), tx.attendance(group)
+    now, held, until = rule_state(tx, group), "", None
+    first = next((rule.admit(tx.now, client, now) for client in own.free), None)
+    if first is not None and holds_everybody(first):
+        return Wait(_until(first), "" if members.training else first.reason)
+    for client in own.in_order(members.closed):
+        answer = rule.admit(tx.now, client, now)
+        if not isinstance(answer, Admit):
+            held = held or answer.reason
+            if holds_everybody(answer):
+                until = _until(answer)
+                break
+            continue
+        if termination.unaffordable(tx, client, group):
+            held = held or f"the budget of {client} is spent"
+            tx.write(records.MemberLeft(group.name, client, spent=True))
+            now = rule_state(tx, group)  # nobody waits for its clock
+            continue
+        if members.rests_until(client, group.version, _deadline(tx, group)) > tx.now:
+            held = held or f"what {client} sent was refused {MOST_REFUSED} times"
+            continue
+        if _all_sent(tx, group, client):
+            held = held or f"{client} has sent all that it may from version {group.version}"
+            continue
+        base = members.next_base(client, group.version)
+        tx.write(records.MemberAsked(group.name, client, base.version, base.step))
+        tx.attendance(group)  # the rule sees that it trains
+        tx.order(client, recovery.make_invite(tx, group, client))
+    return Wait(until, "" if members.training else held or "no member is live")
+
+
+def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
+    """Whether nobody trains, and those here are asked only when others have come."""
+    members, now = group.members, rule_state(tx, group)
+    idle, gone = now.live - members.spent, tx.federation.isolated.keys() | tx.federation.retired
+    if members.training.keys() - gone or not idle:
+        return False
+    answer = tx.rule(group.name).admit(tx.now, min(idle), now)
+    return holds_everybody(answer) and _until(answer) is None
+
+
+def _until(answer: Admission) -> float | None:
+    return answer.until if isinstance(answer, Wait) else None
+
+
+def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
+    """What a client sent was refused on its way: it is asked anew.
+
+    What was to come again never does. The set of a client that sealed the same anew is given up.
+    """
+    id, base = message.id, Base(message.version, message.step)
+    if id.client in group.invited:
+        place = group.places[id.client]
+        same = base == base_of(place) and id.sequence > place.id.sequence
+        if same and group.awaits(id.client):
+            tx.write(replace(message, reason=reason))
+            termination.give_up_round(
+                tx, group, f"given up: what {id.client} sent was refused: {reason}"
+            )
+        return
+    asked = group.members.training.get(id.client)
+    if id in group.members.returning:
+        tx.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
+    elif asked is not None and asked <= base:
+        tx.write(replace(message, reason=reason))
+
+
+def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
+    """Gives the group up if nobody is left who might make the next version.
+
+    Those who might make a version of a row-block are those who joined; of others it is not known
+    that they touch it.
+
+    Args:
+        tried: why no set of a burnt cohort makes it, if there was one.
+    """
+    federation, members = tx.federation, group.members
+    out = group.sitting_out - recovery.behind(tx, group)
+    retired = frozenset(federation.retired)
+    block = termination.row_block(tx, group)
+    if block and not out:
+        return
+    spent = frozenset(members.spent)
+    if tx.live.isdisjoint(members.training):
+        spent |= termination.exhausted(tx, (group,))
+    gone = out | spent | retired | federation.isolated.keys()
+    if not gone:
+        return
+    joined = tx.clients.intersection(federation.members) if block else tx.clients
+    least = tx.plan.bounds(group.name).minimum
+    able = tx.takers(group.name, joined) - retired
+    coming = {
+        id.client for id in group.pending
+    } | members.training.keys() - federation.isolated.keys()
+    enough = len((able - spent | coming) - out) >= least
+    # What others sent before they went counts for a cohort, and not for whom a rule asks.
+    asked = len(able - spent - out) >= least or not _asks_nobody(tx, group)
+    if enough and asked:
+        return
+    if not out and not federation.isolated:
+        termination.end(tx, *termination.budget_spent(tx, group, spent, retired))
+        return
+    parts = {
+        "are left out of this run": federation.isolated.keys(),
+        "may spend no more": spent | retired,
+    }
+    why = [f"{named(sorted(names))} {what}" for what, names in parts.items() if names]
+    why = [group.why_out(out), *why] if out else why
+    termination.give_up(
+        tx,
+        group,
+        f"fewer than {least} clients are left for version {group.version + 1}"
+        f"{tx.plan.of(group.name)}: "
+        + "; ".join([*why, *([f"{tried}; {recovery.suspects(group)}"] if tried else ())]),
+    )
 
 
 def _await_evaluator(tx: Transaction) -> float | None:

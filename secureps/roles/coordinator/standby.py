@@ -52,13 +52,6 @@ from secureps.wording import named
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp(TaskResult):
-    """A standby has all that is journalled, and is waited for from now on."""
-
-    standby: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Keep(Task):
     """Keeps rows of the coordinator's journal at a standby, or a part of a copy of it."""
 

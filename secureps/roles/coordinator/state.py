@@ -12,8 +12,9 @@ that are folds of their own:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import assert_never
 
 from secureps.errors import InternalError
@@ -38,8 +39,6 @@ from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId, r
 from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
-    OPENS,
-    Ask,
     CheckpointState,
     Evaluations,
     GroupState,
@@ -381,9 +380,8 @@ class CoordinatorState:
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
             holders that were found out, and how; accused: clients in whose envelopes
             holders found flaws, and which holders; committees: of key holders, in turn.
-        keys: the newest envelope key of each holder; released: by holder, the number below which
-            nothing that can still be opened is sealed for its keys; owed: by holder and number,
-            what each (group, client) was asked for before a newer key, and may seal for that one.
+        keys: the newest envelope key of each holder; replaced: by holder and number, those before
+            it that are not released: the round and version of each group when they were replaced.
     """
 
     groups: dict[str, GroupState]
@@ -404,8 +402,7 @@ class CoordinatorState:
     liars: dict[str, str] = field(default_factory=dict)
     accused: dict[str, frozenset[str]] = field(default_factory=dict)
     keys: AnnouncedKeys = field(default_factory=AnnouncedKeys)
-    released: dict[str, int] = field(default_factory=dict)
-    owed: dict[tuple[str, int], dict[tuple[str, str], Ask]] = field(default_factory=dict)
+    replaced: dict[str, dict[int, dict[str, tuple[int, int]]]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     why_gone: dict[str, str] = field(default_factory=dict)
@@ -530,7 +527,7 @@ class CoordinatorState:
             case Incarnated() | records.StandbyFollows():
                 self.reigns.apply(record)
                 if self.failure and isinstance(record, Incarnated):
-                    self._reopen()
+                    self._reopen(record)
             case RunPinned():
                 self.pinned = record
             case records.ShardLeft() | records.PlacementMoved() | ScalingDecided():
@@ -581,9 +578,10 @@ class CoordinatorState:
             case records.Finished(reason, failure):
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
-                    group.phase, group.reason = Phase.DONE, group.resigned or reason
+                    group.move(record, partial(group.end, reason))
             case requests.Submit(receipt):
-                self._receive(at, receipt)
+                group = self.groups[receipt.id.group]
+                group.move(record, partial(self._receive, at, receipt))
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)
                 self.left_out.discard(client)
@@ -595,11 +593,14 @@ class CoordinatorState:
                 self._act(at, record)
             case EnvelopeKeyAnnounced(holder=holder, number=number):
                 if number > (last := self.keys.number(holder)):
-                    self.owed[holder, last] = dict(self._owed())
+                    stood = {
+                        group.name: (group.round, group.version) for group in self.groups.values()
+                    }
+                    self.replaced.setdefault(holder, {})[last] = stood
                 self.keys.apply(record)
             case records.KeysReleased(holder, below):
-                self.released[holder] = below
-                self.owed = {k: v for k, v in self.owed.items() if k[0] != holder or k[1] >= below}
+                kept = self.replaced[holder].items()
+                self.replaced[holder] = {n: stood for n, stood in kept if n >= below}
             case RosterFollowed():
                 pass  # what follows from it is on record by itself
             case records.CohortClosed(cohort):
@@ -630,7 +631,7 @@ class CoordinatorState:
                 self.left_out.discard(act.party)
                 self.isolated.pop(act.party, None)
 
-    def _reopen(self) -> None:
+    def _reopen(self, record: Incarnated) -> None:
         """Lets a run that failed go on: somebody has mended the cause, and started it again.
 
         Clients that declined are asked again, and clients that left may join again: counted as gone
@@ -643,7 +644,11 @@ class CoordinatorState:
             group.sitting_out &= group.burnt_members.keys()
             group.ask_again(group.absences.keys() - group.sitting_out)
             if group.phase is Phase.DONE:
-                group.phase = Phase.WAITING
+                group.move(record, group.reopen)
+
+    def released(self, holder: str) -> int:
+        """Nothing that can still be opened is sealed for a holder's keys below this number."""
+        return min(self.replaced.get(holder, ()), default=self.keys.number(holder))
 
     def covered(self, number: int) -> tuple[SubmissionId, ...]:
         """The submissions that become durable with the checkpoint of that number."""
@@ -660,12 +665,6 @@ class CoordinatorState:
         """Whether everybody may know the noise of a client, or what shards added for it."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
-    def _owed(self) -> Iterator[tuple[tuple[str, str], Ask]]:
-        for group in self.groups.values():
-            for client in self.members:
-                if (ask := group.ask_of(client)) is not None:
-                    yield (group.name, client), ask
-
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
         self.settled.receipts[id] = receipt_digest(receipt)
@@ -680,32 +679,23 @@ class CoordinatorState:
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
     def _apply_to(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
+        if isinstance(record, Prepared) and record.epoch:
+            self.moving.files.setdefault(group.name, {})[record.shard] = record.state
+            return
+        group.move(record, partial(self._change, group, at, record))
+
+    def _change(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
         match record:
-            case records.RoundOpened(round=number, invited=invited, reason=reason) if (
-                group.streaming
-            ):
-                group.begin_set(at, number, frozenset(invited), reason)
-                group.ask_again(invited)
             case records.RoundOpened(round=number, invited=invited, reason=reason):
-                group.end_round()
-                group.round, group.invited, group.opened_at = number, frozenset(invited), at
-                group.ask_again(invited)
-                group.phase, group.reason = Phase.COLLECTING, reason
-                group.suspicion = group.suspicion.opened_for(group.invited)
+                group.open_round(at, number, frozenset(invited), reason)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
             case records.MemberDeclined(client=client, reason=reason, sits_out=sits_out):
                 group.decline(client, reason, sits_out)
             case records.RoundExtended(extensions=extensions, reason=reason):
                 group.extensions, group.reason = extensions, reason
-            case records.RoundGivenUp(reason=reason) if group.streaming:
-                group.suspicion = group.suspicion.given_up()
-                group.end_set(at, reason)
             case records.RoundGivenUp(reason=reason):
-                self._drop(group, group.summed, reason)
-                group.suspicion = group.suspicion.given_up()
-                group.end_round()
-                group.phase, group.reason = Phase.WAITING, reason
+                self._drop(group, group.give_up_round(at, reason), reason)
             case records.CohortClosed(cohort, reason):
                 group.close(cohort)
                 group.number, group.phase, group.reason = cohort.number, Phase.HOLDING, reason
@@ -716,7 +706,8 @@ class CoordinatorState:
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
             case Held(shard):
                 group.closed_cohort.held[shard] = record
-                self._hold(group)
+                if self._all_hold(group):
+                    group.open()
             case records.CohortOpened(sums=sums):
                 making, holders = group.closed_cohort, record.holders or ()
                 making.opened, making.key, making.opened_by = sums, record.key, holders
@@ -741,15 +732,13 @@ class CoordinatorState:
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
             case records.StreamEnded(reason=reason):
                 self._drop(group, group.pending, reason)
-                group.apply_stream(at, record)
+                group.apply_to_members(at, record)
             case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
-                group.apply_stream(at, record)
+                group.apply_to_members(at, record)
             case requests.Withdraw(id=id):
                 self._use(id)
-                group.apply_stream(at, record)
-            case Prepared(shard, epoch=epoch, state=state) if epoch:
-                self.moving.files.setdefault(group.name, {})[shard] = state
+                group.apply_to_members(at, record)
             case Prepared(shard):
                 group.coming[shard] = record
             case records.VersionCommitted(version=version):
@@ -757,7 +746,7 @@ class CoordinatorState:
                 if group.name != EVALUATION:
                     self.evaluations.since = at
             case _:
-                group.apply_stream(at, record)
+                group.apply_to_members(at, record)
 
     def _apply_answer(self, group: GroupState, at: float, record: records.AnswerRecord) -> None:
         match record:
@@ -767,7 +756,7 @@ class CoordinatorState:
                 self._drop(group, (id,), reason)
                 group.let_go((id,))
                 group.invited -= {id.client}
-                group.sitting_out |= {id.client} if group.streaming else frozenset()
+                group.sitting_out |= frozenset() if group.rounds else {id.client}
             case Examined(id=id, holder=holder):
                 group.open_receipts.look(id, holder)
             case KeyShare(holder=holder, share=share):
@@ -786,10 +775,8 @@ class CoordinatorState:
             case _:
                 assert_never(record)
 
-    def _hold(self, group: GroupState) -> None:
-        if self.owners(group.name).keys() <= group.closed_cohort.held.keys():
-            group.phase = Phase.OPENING
-            group.reason = OPENS
+    def _all_hold(self, group: GroupState) -> bool:
+        return self.owners(group.name).keys() <= group.closed_cohort.held.keys()
 
     def _move(self, at: float, record: Act | records.MovingRecord) -> None:
         """Folds a move of blocks; a cohort is held once all remaining shards have said so."""
@@ -798,7 +785,8 @@ class CoordinatorState:
         self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)
         self.reigns.placed(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
-            self._hold(group)
+            if self._all_hold(group):
+                group.move(record, group.open)
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

@@ -4,7 +4,7 @@
 2  what     it is of this run, and of a group of it
 3  again    it is not known yet; the same changes nothing
 4  plan     its sizes, shared key, declared size and privacy charge are those of the plan
-5  now      it was asked for: as the founding model, in a round, in a stream, or once more
+5  now      it was asked for: as the founding model, in a round, without rounds, or once more
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         return
     assert tx.layout is not None
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
-    envelopes.check_numbers(tx, receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)
         tx.write(Submit(receipt))
@@ -69,11 +68,8 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         raise Refused(f"left out of this run: {tx.federation.isolated[client]}")
     if receipt.committee is not None:
         opening.check_committee(tx, receipt)
-        envelopes.check_unerased(tx, receipt)
-    if tx.plan.bounds(group.name).rounds:
-        _check_round(tx, group, receipt)
-    else:
-        _check_stream(tx, group, receipt)
+        envelopes.check_keys(tx, receipt)
+    _check_asked(tx, group, receipt)
     check_counted(tx.plan.group(group.name), receipt.id, receipt.examples)
     tx.write(Submit(receipt))
     tx.sessions.asked.discard(receipt.id)
@@ -233,60 +229,59 @@ def _check_founder(tx: Transaction, group: GroupState, receipt: Receipt) -> None
         raise WrongVersion(f"the founding model of {group.name} is here already")
 
 
-def _check_round(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """Accepts an update for the open round of a group."""
+def _check_asked(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """Accepts an update that was asked for, from the base that was asked for.
+
+    Without rounds, from a newer one too; and one whose blocks were lost comes once more as it was.
+    """
     id, coming = receipt.id, group.version + 1
-    # Once a cohort is closed its members are fixed: holders are shown no other.
-    if group.phase is not Phase.COLLECTING:
+    # Once a round's cohort is closed its members are fixed: holders are shown no other.
+    if not group.takes_updates:
         raise WrongVersion(
             f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
         )
+    if id in group.members.returning:
+        return
+    # No client counts twice in a mean.
+    if id.client in group.invited and id.client in group.open_receipts.clients:
+        raise Conflict(f"{id.client} has contributed to version {coming} already")
+    again = id.client in group.invited and recovery.sends_again(tx, group, id.client)
+    if again and (wrong := recovery.objection(group, receipt)):
+        raise WrongVersion(f"{id}: {wrong}")
+    _check_base(tx, group, receipt)
+    # Who was not asked would be summed more often than the rule and the ledger allow.
+    if not tx.federation.takes_part(id.client, group.name):
+        raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
+    if not group.awaits(id.client):
+        what = f"invited to version {coming}"
+        if not group.rounds:
+            what = f"asked for an update of {group.name} now; wait"
+        raise WrongVersion(f"{id.client} was not {what}")
+    _check_step(tx, group, receipt)
+
+
+def _check_base(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
+    id, newest = receipt.id, receipt.version == group.version
+    base = tx.federation.base(group) if newest else group.history.get(receipt.version)
     # A late or replayed update of an older model would be summed with those of this one.
-    if receipt.version != group.version or receipt.base != tx.federation.base(group):
+    if group.rounds and not (newest and receipt.base == base):
         raise WrongVersion(
             f"{id} was trained on version {receipt.version}, the open base is "
             f"{group.version}; pull and train again"
         )
-    if receipt.step != recovery.round_base(tx, group).step:
-        raise WrongVersion(f"{id} has metrics of another version of the model than was asked for")
-    # The rule chose how many take part: privacy and weights go by that.
-    if id.client not in group.invited:
-        raise WrongVersion(f"{id.client} is not invited to version {coming}")
-    # No client counts twice in a mean.
-    if id.client in group.open_receipts.clients:
-        raise Conflict(f"{id.client} has contributed to version {coming} already")
-    again = recovery.sends_again(tx, group, id.client)
-    if again and (wrong := recovery.objection(group, receipt)):
-        raise WrongVersion(f"{id}: {wrong}")
-
-
-def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """Accepts an update of a group without rounds, from the base that was asked for or a newer one.
-
-    One whose blocks were lost comes once more as it was.
-    """
-    id, stream, base = receipt.id, group.stream, Base(receipt.version, receipt.step)
-    if stream is None:
-        raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
-    if id in stream.returning:
-        return
-    if id.client in group.invited:
-        # No client counts twice in a mean.
-        if any(other.client == id.client for other in group.receipts):
-            raise Conflict(f"{id.client} has sent that once more already")
-        wrong = recovery.objection(group, receipt)
-        if wrong or group.history.get(receipt.version) != receipt.base:
-            raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
-        return
-    # Who was not asked would be summed more often than the rule's clocks and the ledger allow.
-    asked = stream.training.get(id.client)
-    if not tx.federation.takes_part(id.client, group.name):
-        raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
-    if asked is None:
-        raise WrongVersion(f"{id.client} was not asked for an update of {group.name} now; wait")
     # Holders refuse a cohort in which a version is said to be two models.
-    if receipt.version > group.version or group.history.get(receipt.version) != receipt.base:
+    if receipt.base != base:
         raise WrongVersion(f"{id}: its base is no version {receipt.version} of {group.name}")
+
+
+def _check_step(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
+    id, base = receipt.id, Base(receipt.version, receipt.step)
+    if group.rounds:
+        if base != recovery.round_base(tx, group):
+            text = f"{id} has metrics of another version of the model than was asked for"
+            raise WrongVersion(text)
+        return
+    asked = group.members.training[id.client]
     # The same step of a version twice would be one update in two sums: their difference tells it.
     if base < asked or base.step != (asked.step if base.version == asked.version else 0):
         raise WrongVersion(

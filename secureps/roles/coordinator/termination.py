@@ -1,4 +1,4 @@
-"""When no more rounds open, and when the run is over.
+"""When a round ends without a cohort, when no more open, and when the run is over.
 
 A run ends after the plan's versions, or earlier and in order: a reason is journalled (`Ending`),
 no group opens another round, those that are open come to their ends, and the last checkpoint
@@ -7,10 +7,16 @@ holds what was made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from secureps.errors import SecurepsError, TooFew
-from secureps.messages.coordinator_records import Ending, Finished, GroupResigned
+from secureps.messages.coordinator_records import (
+    Ending,
+    Finished,
+    GroupResigned,
+    MemberDeclined,
+    RoundGivenUp,
+)
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.policy.base import Base
@@ -20,7 +26,7 @@ from secureps.policy.spending import Fact, adjacency, after, fact
 from secureps.roles.coordinator import evaluation
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.wording import by_reason, named
+from secureps.wording import by_reason, counted, named
 
 TOO_FEW = " it, a cohort needs "
 """What the reason of a row-block has that fewer touch."""
@@ -30,7 +36,7 @@ def over(tx: Transaction, group: GroupState) -> bool:
     """Whether a group has made its last version."""
     if group.name == EVALUATION:
         return evaluation.over(tx, all(over(tx, each) for each in tx.federation.model_groups))
-    between = group.phase is Phase.WAITING or (group.streaming and group.phase is Phase.COLLECTING)
+    between = group.phase is Phase.WAITING or (not group.rounds and group.phase is Phase.COLLECTING)
     if (tx.federation.ending or group.resigned) and between:
         return True
     return _made(tx, group) or (between and _deserted(tx, group))
@@ -68,6 +74,50 @@ def _deserted(tx: Transaction, group: GroupState) -> bool:
     return any(_made(tx, each) or each.resigned for each in others) and all(
         _made(tx, each) or each.resigned or too_few(tx, each) for each in others
     )
+
+
+def declined(
+    tx: Transaction, group: GroupState, client: str, reason: str, sits_out: bool = False
+) -> None:
+    """Notes that a member takes no part in the open round; too few for a cohort end it at once."""
+    tx.write(MemberDeclined(group.name, group.round, client, reason, sits_out))
+    if group.rounds:
+        end_if_too_few(tx, group, {})
+
+
+def end_if_too_few(tx: Transaction, group: GroupState, others: Mapping[str, str]) -> None:
+    """Gives up a round in which fewer are left than the least that is opened.
+
+    Args:
+        others: why members that did not decline take no part, by name.
+    """
+    least, left = tx.plan.bounds(group.name).minimum, len(group.invited)
+    if left < least:
+        why = by_reason({**group.absences, **others})
+        few = f"{counted(left, 'member')} of the round {'is' if left == 1 else 'are'} left"
+        give_up_round(tx, group, f"given up: {few}, and a cohort needs {least}: {why}")
+
+
+def give_up_round(tx: Transaction, group: GroupState, reason: str) -> None:
+    ids = group.of_round
+    tx.write(RoundGivenUp(group.name, group.round, reason))
+    tx.settle(ids)
+
+
+def leave_out(tx: Transaction, group: GroupState) -> bool:
+    """Takes clients that are left out of the run out of the open round, with what they sent.
+
+    Returns:
+        whether the round goes on.
+    """
+    isolated = tx.federation.isolated
+    for client in sorted(c for c in isolated if c in group.invited):  # who is left out are few
+        reason = isolated[client]
+        tx.drop(group.name, tuple(group.open_receipts.clients.get(client, ())), reason)
+        declined(tx, group, client, reason)
+        if group.phase is not Phase.COLLECTING:
+            return False
+    return True
 
 
 def end(tx: Transaction, reason: str, failure: type[SecurepsError] | None = None) -> None:
@@ -154,7 +204,7 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
         if group is not own
     ]
     subject, evaluated = tx.federation.evaluations.subject, tx.plan.evaluated
-    if own is not None and evaluation.owes(own, client):
+    if own is not None and own.awaits(client):
         bases.append((own, evaluated.base(own.version, subject)))
     if own is not None and own in ahead:
         newest = max(group.version for group in tx.federation.model_groups)
@@ -214,7 +264,7 @@ def finish(tx: Transaction) -> None:
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if last is None or not last.complete or not all(over(tx, group) for group in groups):
         return
-    if any(group.streaming for group in groups):  # what waits there has not been given up yet
+    if any(group.takes_updates for group in groups):  # what waits there has not been given up yet
         return
     if evaluation.due(tx) or last.evaluations < len(federation.evaluations.results):
         return

@@ -13,9 +13,9 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.encoding import file_digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.orders import (
     GroupVersion,
-    HolderKeys,
     Invite,
     KeyCommittee,
     Published,
@@ -41,25 +41,26 @@ class Committees:
         if plan.opening is Opening.COMMITTEE:
             self._follower.resume(step)
 
-    def hear(self, step: Step, order: SealFor | HolderKeys, run: bytes) -> None:
-        """Journals newer keys of holders, or takes a committee, before it seals for them."""
-        for told in (order,) if isinstance(order, SealFor) else order.keys:
+    def hear(self, step: Step, order: SealFor, run: bytes) -> None:
+        """Takes a committee, and journals newer keys of its holders, before it seals for them."""
+        known, roster = self.keys, self._follower.roster
+        parts: tuple[KeyCommittee | EnvelopeKeyAnnounced, ...] = (order.committee, *order.announced)
+        for told in parts:
             try:
-                if isinstance(told, SealFor):
+                if isinstance(told, KeyCommittee):
                     self.take(told)
-                elif self.keys.is_news(told, run, self._follower.roster):
+                elif known.is_news(told, run, roster) and told.number > known.number(told.holder):
                     step.records.append(told)
-                    self.keys.apply(told)
+                    known.apply(told)
             except SecurepsError as error:
                 step.effects.append(Say(f"what is said of key holders is not taken: {error}"))
 
-    def take(self, order: SealFor) -> None:
+    def take(self, told: KeyCommittee) -> None:
         """Takes the coordinator's word for when a committee begins; the earliest one counts.
 
         Raises:
             Refused: the CA has signed no known roster with these holders and keys.
         """
-        told = order.committee
         known = self._follower.committee(told.committee)
         names = tuple(holder.name for holder in known.holders)
         digests = [file_digest(EnvelopePublicKey(key).to_bytes()) for key in told.keys]

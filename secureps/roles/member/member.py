@@ -58,6 +58,7 @@ from secureps.roles.machine import (
     Answered,
     Call,
     DiskReports,
+    Done,
     Effect,
     Event,
     Failed,
@@ -77,7 +78,6 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.member import tasks
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.leaving import Departure
@@ -87,11 +87,10 @@ from secureps.roles.member.schedule import (
     GATHER_SECONDS,
     Desk,
     Invitations,
-    LeaseRenewal,
     Timing,
 )
 from secureps.roles.member.settings import STATE_GONE, MemberSettings
-from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, SealOn
 from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned, founded
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
@@ -188,7 +187,9 @@ class Member:
         self._first_due: float | None = None
         self._gathers_until: float | None = None
         """When it waits no more for further invitations, after the first was due."""
-        self._lease = LeaseRenewal()
+        self._lease_at: float | None = None
+        """When its lease is renewed next; None before the run is known."""
+        self._beating = False
         self._disk = DiskReports(settings.name)
 
     def apply(self, at: float, record: Record) -> None:
@@ -303,7 +304,7 @@ class Member:
         return self._settings.joins(self._pinned, self._groups)
 
     def wake(self) -> float | None:
-        times = (self._lease.at, self._gathers_until, self._departure.until)
+        times = (self._lease_at, self._gathers_until, self._departure.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
@@ -312,6 +313,13 @@ class Member:
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
         raise Malformed("nobody dials a client")
+
+    def _renew_lease(self, now: float, step: Step) -> None:
+        """Sends one heartbeat at a time: while the coordinator is away they do not pile up."""
+        self._lease_at = now + self._plan.section.lease / 3
+        if not self._beating:
+            self._beating = True
+            step.tell(requests.Heartbeat(self._settings.name))
 
     def troubled(self, reason: str) -> list[Effect]:
         """Tells the coordinator what is wrong; where on the disk only its own log says."""
@@ -323,8 +331,8 @@ class Member:
             case Tick():
                 if self._departure.comes_back(now):
                     step.effects += self._greet().effects
-                if self._gathers_until is None or self._lease.due(now):
-                    self._lease.beats(now, self._plan.section.lease, self._settings.name, step)
+                if self._gathers_until is None or self._lease_at is None or now >= self._lease_at:
+                    self._renew_lease(now, step)
             case WatchLost():
                 self._watching = False
                 return self._greet() if self._departure.lost() else Step()
@@ -350,18 +358,13 @@ class Member:
             case Leave(reason) if sender == WORKER:
                 if self._departure.halt is None:
                     self._leave(step, Halt(reason))
-            case tasks.Resting() if sender == WORKER:
-                self._working = False
-                for aim in event.aims:  # it may be back before anybody asks anew
-                    self._invites.again(aim.group)
-                self._departure.rest(step, now, event.seconds, self._settings.terms.rest)
-            case tasks.Acted(act) if sender == WORKER:
-                self._act(step, act)
-            case tasks.BlockSealed(header) if sender == WORKER:
+            case OwnAct() if sender == WORKER:
+                self._act(step, event)
+            case Done(_, BlockHeader() as header) if sender == WORKER:
                 self._block_sealed(now, step, header)
             case Contributed() if sender == WORKER:
                 self._contributed(now, step, event)
-            case Judged(message) if sender == WORKER:
+            case Done(_, Evaluated() | requests.Decline() as message) if sender == WORKER:
                 self._working = False
                 step.tell(message)
                 if isinstance(message, Evaluated):
@@ -404,7 +407,7 @@ class Member:
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
                 self._catch_up(step)
-            case orders.HolderKeys() | orders.SealFor():
+            case orders.SealFor():
                 self.committees.hear(step, order, self.pinned.run.id)
             case Finish(_, reason, failure):
                 error = type(from_wire(failure, reason, None)) if failure else None
@@ -569,9 +572,12 @@ class Member:
         self._working = False
         if event.again:
             groups = {aim.group for aim in event.again}
-            self._out.abandon(groups)
-            for group in groups:
+            for group in groups:  # it may be back from a rest before anybody asks anew
                 self._invites.again(group)
+            if event.rest:
+                self._departure.rest(step, now, event.rest, self._settings.terms.rest)
+            else:
+                self._out.abandon(groups)
             return
         self._timing.done(now)
         for update in event.updates:
@@ -584,9 +590,9 @@ class Member:
                 self._refused(step, update.receipt.id, error)  # before all of it was sealed
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._budget.tells(self._ledger, event, sent)))
-        for each in event.unsent:
-            base = Base(each.aim.version, each.aim.step)
-            self._decline(step, self._invites.followed[each.aim.group], base, each.reason)
+        for aim, reason in event.unsent.items():
+            base = Base(aim.version, aim.step)
+            self._decline(step, self._invites.followed[aim.group], base, reason)
         left = [self._out.moving.get(update.receipt.id) for update in event.updates]
         if event.figures and (first := next(filter(None, left), None)) is not None:
             down = requests.Figure("bytes_down", float(self._model.take_account()))
@@ -612,7 +618,7 @@ class Member:
                     if transfer is not None and receipt.purpose != FOUNDING:
                         step.tell(transfer.report(now, receipt))
             case requests.Heartbeat():
-                self._lease.beating = False
+                self._beating = False
             case requests.Trouble():
                 step.effects += self._disk.heard(request)
             case requests.Submit(receipt):
@@ -654,7 +660,7 @@ class Member:
         if self._watching:
             return
         self._watching = True
-        self._lease.at = now + self._plan.section.lease / 3
+        self._lease_at = now + self._plan.section.lease / 3
         self._follow(step, reply)
         step.effects.append(Watch())
 
@@ -684,7 +690,7 @@ class Member:
             case requests.Submit(receipt):
                 self._refused(step, receipt.id, error, submitted=True)
             case requests.Heartbeat():
-                self._lease.beating = False
+                self._beating = False
             case Evaluated(version=version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
             case _ if not isinstance(request, _IDLE):

@@ -16,13 +16,11 @@ from dataclasses import dataclass, field, replace
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Invite, Published
-from secureps.messages.requests import Heartbeat
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import Pace
 from secureps.policy.groups import joins_others, together
 from secureps.policy.plan import Plan
-from secureps.roles.machine import Step
 
 REMEMBERED = 3
 """Contributions whose mean is expected of the next."""
@@ -58,29 +56,6 @@ class Timing:
         if self.paces:
             last = self.paces.pop()
             self.paces.append(Pace(last.training, max(last.transfer, self.pulled + seconds)))
-
-
-@dataclass(slots=True)
-class LeaseRenewal:
-    """One heartbeat at a time: while the coordinator is away they do not pile up.
-
-    Args:
-        at: when the next one is due, None before the run is known.
-        beating: one is on its way.
-    """
-
-    at: float | None = None
-    beating: bool = False
-
-    def due(self, now: float) -> bool:
-        return self.at is None or now >= self.at
-
-    def beats(self, now: float, lease: float, client: str, step: Step) -> None:
-        """Renews a lease of so many seconds."""
-        self.at = now + lease / 3
-        if not self.beating:
-            self.beating = True
-            step.tell(Heartbeat(client))
 
 
 GATHER_SECONDS = 0.05

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from secureps.messages.encoding import digest
-from secureps.messages.evaluation import Evaluated
-from secureps.messages.member_records import OwnAct, Sealed
+from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion
-from secureps.messages.requests import Decline, Figure
+from secureps.messages.requests import Figure
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.roles.machine import Task, TaskResult
 
@@ -94,22 +93,10 @@ class Evaluate(Task):
 
 @dataclass(frozen=True, slots=True)
 class SealOn(Task):
-    """Seals the next block of the contribution that is being made."""
+    """Seals the next block of the contribution that is being made.
 
-
-@dataclass(frozen=True, slots=True)
-class BlockSealed(TaskResult):
-    """A block is durable in the outbox and may leave, before its whole update is sealed."""
-
-    header: BlockHeader
-
-
-@dataclass(frozen=True, slots=True)
-class Unsent:
-    """An aim for which nothing was sealed, and what the coordinator is told of it."""
-
-    aim: Aim
-    reason: str
+    It may leave before its whole update is sealed; the contribution is done after the last one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,41 +105,21 @@ class Contributed(TaskResult):
 
     Args:
         figures: what it took.
-        unsent: aims for which nothing leaves.
+        unsent: aims for which nothing leaves, with what the coordinator is told of it.
         told: to the data holder alone, of the training; standing: of its budget over all runs.
-        again: aims to be sealed anew: the disk failed when blocks of theirs had left.
+        again: aims to be sealed anew: the disk failed when blocks of theirs had left, or no
+            training began, because the site allows the next one in `rest` seconds.
         evaluated: the version whose evaluation it is, 0 for a training.
     """
 
     updates: tuple[Sealed, ...]
     figures: tuple[Figure, ...]
-    unsent: tuple[Unsent, ...] = ()
+    unsent: Mapping[Aim, str] = field(default_factory=dict)
     told: str = ""
     standing: str = ""
     again: tuple[Aim, ...] = ()
     evaluated: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Resting(TaskResult):
-    """No training began: this site allows the next one in so many seconds."""
-
-    seconds: float
-    aims: tuple[Aim, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Acted(TaskResult):
-    """An act of the data holder on its own client, from the file of its acts."""
-
-    act: OwnAct
-
-
-@dataclass(frozen=True, slots=True)
-class Judged(TaskResult):
-    """What came of `Evaluate` without an aim: metrics, or none."""
-
-    message: Evaluated | Decline
+    rest: float = 0.0
 
 
 Block = TypeVar("Block")

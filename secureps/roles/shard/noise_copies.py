@@ -20,7 +20,7 @@ from secureps.roles.machine import Answer, Call, Prune, Say, Step, Work
 from secureps.roles.pinned_run import LATER
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn
+from secureps.roles.shard.tasks import DrawNoise
 
 AGAIN = 5.0
 """Seconds after which noise is asked for again that was refused for good, or came damaged."""
@@ -187,12 +187,12 @@ class NoiseCopies:
                 refused, gathering.refused, gathering.again = gathering.refused, {}, None
                 self._ask(step, gathering, refused)
 
-    def drawn(self, step: Step, event: NoiseDrawn) -> Hold | None:
+    def drawn(self, step: Step, task: DrawNoise) -> Hold | None:
         """It is drawn, and on the disk: whoever asks for it gets it."""
-        gathering = self._gathered.get((event.cohort.group, event.cohort.number))
-        if gathering is None or gathering.order.cohort != event.cohort:
+        gathering = self._gathered.get((task.cohort.group, task.cohort.number))
+        if gathering is None or gathering.order.cohort != task.cohort:
             return None
-        gathering.here.update(event.blocks)
+        gathering.here.update(task.blocks)
         self._go_on(step, gathering)
         return gathering.order if gathering.whole else None
 

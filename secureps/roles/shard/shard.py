@@ -14,6 +14,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
     Fenced,
+    InternalError,
     Malformed,
     NotReady,
     Refused,
@@ -37,6 +38,7 @@ from secureps.roles.machine import (
     Answered,
     Call,
     DiskReports,
+    Done,
     Event,
     Failed,
     Fold,
@@ -66,18 +68,13 @@ from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.state import ShardFold, ShardState
 from secureps.roles.shard.tasks import (
     ComingDamaged,
-    Damaged,
+    DoesNotOpen,
+    DrawNoise,
     GatherState,
     MakeState,
-    NoiseDrawn,
-    PartWritten,
-    ShardResult,
-    StateGathered,
-    StateReady,
+    PayloadsDamaged,
     StepState,
     SumCohort,
-    SumsReady,
-    Unopened,
     WritePart,
 )
 from secureps.roles.validation import check_divisor, check_key_sum
@@ -300,7 +297,7 @@ class Shard:
             case KitRead() if sender == WORKER:
                 step = Step()
                 return self._followed(step, self._follower.read(step, event))
-            case _ if sender == WORKER and isinstance(event, ShardResult):
+            case Done() if sender == WORKER:
                 return self._done(event)
             case _ if sender == COORDINATOR and isinstance(event, orders.ShardOrder):
                 return self._obey(event)
@@ -536,46 +533,30 @@ class Shard:
 
     # --- the end of works ---------------------------------------------------------
 
-    def _done(self, event: ShardResult) -> Step:
+    def _done(self, event: Done) -> Step:
         step = Step()
         match event:
-            case SumsReady(made, report):
+            case Done(GatherState() as task, Prepared() as made):
+                self._gathered(step, task, made)
+            case Done(DrawNoise() as task):
+                self._hold_now(step, self._noise.drawn(step, task))
+            case Done(_, records.SumsMade() as made):
                 self._busy.discard(("sum", made.cohort.group, made.cohort.number))
                 self._write(step, made)
                 self._tell_held(step, made)
-                step.tell(report)
-            case NoiseDrawn():
-                self._hold_now(step, self._noise.drawn(step, event))
-            case Damaged(task, keys):
-                self._ask_again(step, task, keys)
-            case StateReady(state, telemetry):
+            case Done(_, Prepared() as state):
                 self._busy.discard(("state", state.group, state.version))
                 for key in self._tried.pop((state.group, state.cohort), [])[:1]:
                     self._write(step, records.KeySumTaken(state.group, state.cohort, key))
                 self._write(step, state)  # with its key: until then the order comes again
                 step.tell(state)
-                if telemetry is not None:
-                    step.tell(telemetry)
-            case Unopened(task, reason):
-                group, cohort = task.cohort.group, task.cohort
-                self._busy.discard(("state", group, cohort.version))
-                tried = payload_digest(task.key or b"")
-                step.tell(requests.Spoilt(self._name, group, cohort.number, reason, tried))
-                newest = self._tried.pop((group, cohort.number), [task.key])[-1]
-                if newest and newest != task.key:  # it came while the one before was tried
-                    self._tried[group, cohort.number] = [newest]
-                    again = StepState(cohort, task.opened, newest)
-                    self._begin(step, ("state", group, cohort.version), again)
-            case StateGathered(task, made):
-                self._gathered(step, task, made)
-            case PartWritten(part):
+            case Done(_, requests.Checkpointed() as part):
                 self._busy.discard(("part", "", part.number))
                 step.tell(part)
-            case ComingDamaged(number, groups):
-                self._busy.discard(("part", "", number))
-                self._fetcher.gain_again(step, groups)
             case _:
-                assert_never(event)
+                raise InternalError(f"a shard hears of no {type(event.made).__name__}")
+        if event.telemetry is not None:
+            step.tell(event.telemetry)
         return step
 
     def _gathered(self, step: Step, task: GatherState, made: Prepared) -> None:
@@ -627,20 +608,43 @@ class Shard:
         return step
 
     def _failed(self, event: WorkFailed) -> Step:
-        """Ends this shard for an error, unless a cohort's sum is to blame.
+        """Has what is missing sent again, or ends this shard for an error.
 
-        A version that no checkpoint here has may be on other shards.
+        A cohort's sum may be to blame; a version that no checkpoint here has may be on other
+        shards.
         """
         step = Step()
-        if isinstance(event.task, GatherState) and self._fetcher.failed(step, event.task):
-            return step
-        mendable = isinstance(event.error, ClientError | Refused)
-        if not (isinstance(event.task, StepState) and mendable):
-            return Step(effects=[Halt(str(event.error), type(event.error))])
-        cohort = event.task.cohort
-        self._busy.discard(("state", cohort.group, cohort.version))
-        step.tell(requests.Spoilt(self._name, cohort.group, cohort.number, str(event.error)))
+        match event:
+            case WorkFailed(
+                MakeState() | SumCohort() | StepState() as task, PayloadsDamaged(keys=keys)
+            ):
+                self._ask_again(step, task, keys)
+            case WorkFailed(StepState() as task, DoesNotOpen() as error):
+                self._try_newest(step, task, str(error))
+            case WorkFailed(StepState(cohort), ClientError() | Refused() as error):
+                self._busy.discard(("state", cohort.group, cohort.version))
+                spoilt = (self._name, cohort.group, cohort.number, str(error))
+                step.tell(requests.Spoilt(*spoilt))
+            case WorkFailed(WritePart(number), ComingDamaged(groups=groups)):
+                self._busy.discard(("part", "", number))
+                self._fetcher.gain_again(step, groups)
+            case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task):
+                pass
+            case WorkFailed(_, error):
+                step.effects.append(Halt(str(error), type(error)))
         return step
+
+    def _try_newest(self, step: Step, task: StepState, reason: str) -> None:
+        """Says that a sum of keys does not open the cohort; tries the one that came meanwhile."""
+        group, cohort = task.cohort.group, task.cohort
+        self._busy.discard(("state", group, cohort.version))
+        tried = payload_digest(task.key or b"")
+        step.tell(requests.Spoilt(self._name, group, cohort.number, reason, tried))
+        newest = self._tried.pop((group, cohort.number), [task.key])[-1]
+        if newest and newest != task.key:
+            self._tried[group, cohort.number] = [newest]
+            again = StepState(cohort, task.opened, newest)
+            self._begin(step, ("state", group, cohort.version), again)
 
     def _begin(self, step: Step, name: tuple[str, str, int], task: Task) -> None:
         """Hands out a work, once at a time; an order that comes twice changes nothing."""

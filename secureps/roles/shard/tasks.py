@@ -1,14 +1,13 @@
-"""The work that a shard's machine hands out, and the events that report its end."""
+"""The work that a shard's machine hands out, and the errors that say what it lacks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.errors import DamagedStore, Refused
 from secureps.messages.orders import Commit, GroupVersion
-from secureps.messages.requests import Checkpointed, Prepared, Telemetry
-from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort
-from secureps.roles.machine import Task, TaskResult
+from secureps.roles.machine import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +34,8 @@ class GatherState(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class StateGathered(TaskResult):
-    """Such a file is durable, and may go on record."""
-
-    task: GatherState
-    made: Prepared
-
-
-@dataclass(frozen=True, slots=True)
 class DrawNoise(Task):
     """Draws and seals the noise of these blocks of a cohort, but for what lies there already."""
-
-    cohort: Cohort
-    blocks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NoiseDrawn(TaskResult):
-    """The noise of these blocks is durable."""
 
     cohort: Cohort
     blocks: tuple[int, ...]
@@ -64,14 +47,6 @@ class SumCohort(Task):
 
     cohort: Cohort
     keys: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SumsReady(TaskResult):
-    """The sums of a cohort are durable, and may go on record."""
-
-    made: SumsMade
-    telemetry: Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +63,6 @@ class StepState(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged(TaskResult):
-    """A work could not be done: the payloads under these spool keys are gone or damaged."""
-
-    task: MakeState | SumCohort | StepState
-    keys: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Unopened(TaskResult):
-    """The sum of keys that a work was given does not open the cohort's sums."""
-
-    task: StepState
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StateReady(TaskResult):
-    """A state file is durable, and may go on record."""
-
-    made: Prepared
-    telemetry: Telemetry | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class WritePart(Task):
     """Writes this shard's file of a checkpoint; deletes those of others, as `WriteCheckpoint`."""
 
@@ -120,29 +71,21 @@ class WritePart(Task):
     kept: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PartWritten(TaskResult):
-    """The file of a checkpoint is durable, and the coordinator may hear of it."""
+class PayloadsDamaged(DamagedStore):
+    """Raised where the payloads under these spool keys are gone or damaged, and may come again."""
 
-    part: Checkpointed
-
-
-@dataclass(frozen=True, slots=True)
-class ComingDamaged(TaskResult):
-    """The file of a checkpoint waits: these groups' files for the coming placement are damaged."""
-
-    number: int
-    groups: tuple[str, ...]
+    def __init__(self, keys: frozenset[str]) -> None:
+        super().__init__(f"gone or damaged: {', '.join(sorted(keys))}")
+        self.keys = keys
 
 
-ShardResult = (
-    NoiseDrawn
-    | SumsReady
-    | Damaged
-    | Unopened
-    | StateReady
-    | StateGathered
-    | PartWritten
-    | ComingDamaged
-)
-"""What a shard hears of its tasks."""
+class ComingDamaged(DamagedStore):
+    """Raised where these groups' files for the coming placement are damaged."""
+
+    def __init__(self, groups: tuple[str, ...]) -> None:
+        super().__init__(f"files for the coming placement are damaged: {', '.join(groups)}")
+        self.groups = groups
+
+
+class DoesNotOpen(Refused):
+    """Raised when a sum of keys does not open these ciphertexts; another set of shares may."""

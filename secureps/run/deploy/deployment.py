@@ -12,13 +12,14 @@ from secureps.client.site_policy import read_site
 from secureps.config.sections import read_toml
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.files.objects import ObjectStore, is_url
+from secureps.policy.explain.explanation import Explanation
 from secureps.policy.explain.memory import FILED, MemoryUse
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests
 from secureps.run.deploy.parties import LocalPath, PartyKit, local_path, party_kits
 from secureps.run.deploy.pods import DATA, Needs
-from secureps.run.deploy.slurm import Batch, Joining, batch_files
+from secureps.run.deploy.slurm import Batch, batch_files
 from secureps.run.deploy.stores import Store, refuse_meaningless, refuse_unreachable
 from secureps.run.initial_schema import Values
 from secureps.store.atomic_file import make_directory, replace_text
@@ -111,7 +112,7 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
             )
     if roles & {"coordinator", "shard"} and "observer" not in roles:
         yield "nobody reads metrics: the kit has no observer's key (`secureps keys request`)"
-    if _explained(request) is None:
+    if _explained(request).shard is None:
         yield (
             "nothing is known of the model's size: --values N has memory and disk asked for by it, "
             "or --run-script, which runs the plan's script to ask it"
@@ -126,58 +127,41 @@ def _local_paths(request: Request, kits: Sequence[PartyKit]) -> list[LocalPath]:
     return [each for each in found if each is not None]
 
 
-@dataclass(frozen=True)
-class Sized:
-    """What a plan costs whose model's size is known.
-
-    Args:
-        shard: memory and disk of a shard once the load has left as few as it may.
-        client: bytes that a client holds while it makes an update.
-    """
-
-    shard: MemoryUse
-    client: int
-
-    @property
-    def versions(self) -> int:
-        """Bytes of three versions of a shard's blocks, wherever they lie."""
-        return max(self.shard.state, self.shard.files)
-
-    @property
-    def pages(self) -> int:
-        """Bytes that a shard's process leaves of its limit: pages of a version's files lie there.
-
-        A container that had no room for them would read the disk for every pull.
-        """
-        left = 0 if self.shard.limit is None else self.shard.limit - self.shard.state
-        return min(left, self.shard.files // FILED)
+def _explained(request: Request) -> Explanation:
+    return check(request.plan, request.values, permit=request.permit)
 
 
-def _explained(request: Request) -> Sized | None:
-    explained = check(request.plan, request.values, permit=request.permit)
-    if explained.shard is None:
-        return None
-    of_groups = sum(group.client_memory or 0 for group in explained.groups)
-    return Sized(explained.fewest or explained.shard, of_groups)
+def _shard(explained: Explanation) -> MemoryUse | None:
+    """A shard once the load has left as few as it may; None where the model's size is unknown."""
+    return explained.fewest or explained.shard
 
 
-def _needs(sized: Sized | None, copies: bool = False) -> Needs:
+def _versions(shard: MemoryUse) -> int:
+    """Bytes of three versions of a shard's blocks, wherever they lie."""
+    return max(shard.state, shard.files)
+
+
+def _needs(explained: Explanation, copies: bool = False) -> Needs:
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe is one more process
-    more = STORE_BYTES if copies else 0
-    if sized is None:
+    more, shard = STORE_BYTES if copies else 0, _shard(explained)
+    if shard is None:
         return Needs(program + probe + more)
-    part = sized.versions if copies else 0  # a third is read, as much again is on its way
-    shard = sized.shard.memory + sized.pages + probe + more + part
-    return Needs(program + probe + more, shard, program + sized.client)
+    part = _versions(shard) if copies else 0  # a third is read, as much again is on its way
+    # Pages of a version's files lie in what the process leaves of its limit: a container that had
+    # no room for them would read the disk for every pull.
+    left = 0 if shard.limit is None else shard.limit - shard.state
+    memory = shard.memory + min(left, shard.files // FILED) + probe + more + part
+    client = sum(group.client_memory or 0 for group in explained.groups)
+    return Needs(program + probe + more, memory, program + client)
 
 
-def _stored(cluster: Cluster, sized: Sized | None) -> Cluster:
+def _stored(cluster: Cluster, explained: Explanation) -> Cluster:
     if cluster.storage:
         return cluster
-    if sized is None:
+    if (shard := _shard(explained)) is None:
         return replace(cluster, storage="10Gi")
-    models = sized.versions + sized.shard.checkpoints
-    gibibytes = -(-2 * (sized.shard.disk + models) // (1 << 30))
+    models = _versions(shard) + shard.checkpoints
+    gibibytes = -(-2 * (shard.disk + models) // (1 << 30))
     return replace(cluster, storage=f"{max(gibibytes, 1)}Gi")
 
 
@@ -255,7 +239,7 @@ def slurm_files(
     plan = request.read()
     needs = _needs(_explained(request), copies is not None)
     kits = party_kits(request.kit, plan, request.names)
-    joining = None
+    script, options = request.script, list[str]()
     if request.script is not None:
         if not request.script.exists():
             raise ConfigError(f"{request.script}: no such script")
@@ -263,15 +247,15 @@ def slurm_files(
         whole = {each.setting: each.absolute for each in paths if each.there}
         settings = tuple(whole.get(setting, setting) for setting in request.settings)
         options = replace(request, settings=settings).options()  # jobs begin in another folder
-        site = [] if request.site is None else [f"--site={request.site.resolve()}"]
-        joining = Joining(request.script.resolve(), [*options, *site])
+        options += [] if request.site is None else [f"--site={request.site.resolve()}"]
+        script = request.script.resolve()
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refused now, and not by every server
     of = (kits[0].ca_fingerprint, time, more, port, copies)
     batch = Batch(out.resolve(), request.kit.resolve(), *of)
     roles = {kit.name: kit.role for kit in kits}
-    return batch_files(plan, request.plan.resolve(), roles, batch, needs, joining)
+    return batch_files(plan, request.plan.resolve(), roles, batch, needs, script, options)
 
 
 _SOMETHING_ELSE = re.compile(

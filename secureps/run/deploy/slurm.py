@@ -115,27 +115,21 @@ class Batch:
     copies: str | None = None
 
 
-@dataclass(frozen=True)
-class Joining:
-    """What clients run: script, absolute, and options of `secureps join`."""
-
-    script: Path
-    options: Sequence[str]
-
-
 def batch_files(
     plan: Plan,
     file: Path,
     parties: Mapping[str, Role],
     batch: Batch,
     needs: Needs,
-    joining: Joining | None,
+    script: Path | None = None,
+    options: Sequence[str] = (),
 ) -> dict[str, dict[str, str]]:
     """The files of a deployment, by folder ("" and "config") and name.
 
     Args:
         file: the plan's, absolute, on the shared file system.
         parties: whose private keys are in the kit.
+        script: absolute; None: clients are left out. They run it with `options` of `secureps join`.
     Raises:
         ConfigError: shards are without their coordinator, or something would not come to sbatch as
             it was said.
@@ -152,9 +146,9 @@ def batch_files(
             jobs[f"{SERVERS}.sbatch"] = _aggregator(batch, serving, needs)
         elif role == "holder":
             jobs[f"{name}.sbatch"] = _holder(batch, name, needs)
-        elif role == "client" and joining is not None:
-            own = own_options(joining.options, name, clients.index(name))
-            jobs[f"{name}.sbatch"] = _client(batch, name, joining.script, own, needs)
+        elif role == "client" and script is not None:
+            own = own_options(options, name, clients.index(name))
+            jobs[f"{name}.sbatch"] = _client(batch, name, script, own, needs)
     return {"": jobs, "config": config, "logs": {}}
 
 

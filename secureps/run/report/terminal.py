@@ -1,4 +1,4 @@
-"""Shows the progress of a run, or of other long work: live on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run, or of a move: live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -141,43 +141,10 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
     yield "clients", clients
 
 
-# --- long work --------------------------------------------------------------------
+# --- moves of blocks --------------------------------------------------------------
 
-QUIET_BAR = 10.0
+QUIET_MOVE = 10.0
 """Seconds after which a plain line is said again, if nothing has moved."""
-
-Show = Callable[[str, int, int], None]
-"""Hears how far it is in words, what is done, and of how much."""
-
-
-@contextmanager
-def bar_or_lines(console: Console, begins: str) -> Iterator[Show]:
-    """Shows in a `with` what it is given; a bar says `begins` first, below all other lines."""
-    if not console.is_terminal:
-        yield _Lines(console).show
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(begins, total=None)
-
-        def show(text: str, done: int, of: int) -> None:
-            bar.update(task, completed=done, total=of, description=text, refresh=True)
-
-        yield show
-
-
-class _Lines:
-    """Says how far it is whenever it has come further, and now and then."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last, self._at = "", 0.0
-
-    def show(self, text: str, done: int, of: int) -> None:
-        now = time.monotonic()
-        if text != self._last or now - self._at >= QUIET_BAR:
-            self._last, self._at = text, now
-            self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def move_text(move: Move) -> str:
@@ -190,6 +157,30 @@ def move_text(move: Move) -> str:
 
 @contextmanager
 def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
-    """Shows each move that it is given, in a `with`."""
-    with bar_or_lines(console, "asks the coordinator") as show:
-        yield lambda move: show(move_text(move), move.moved, move.blocks)
+    """Shows each move that it is given, in a `with`: in a bar, or in lines where nothing can go."""
+    if not console.is_terminal:
+        yield _MoveLines(console).show
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("asks the coordinator", total=None)
+
+        def show(move: Move) -> None:
+            done, of, text = move.moved, move.blocks, move_text(move)
+            bar.update(task, completed=done, total=of, description=text, refresh=True)
+
+        yield show
+
+
+class _MoveLines:
+    """Says how far a move is whenever it has come further, and now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last, self._at = "", 0.0
+
+    def show(self, move: Move) -> None:
+        text, now = move_text(move), time.monotonic()
+        if text != self._last or now - self._at >= QUIET_MOVE:
+            self._last, self._at = text, now
+            self._console.print(text, soft_wrap=True, markup=False, highlight=False)

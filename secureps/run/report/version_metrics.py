@@ -238,11 +238,13 @@ class Gathered:
         lines: (group, version, elapsed, epsilon), in the order of publishing.
         scores: (group, version, scores).
         figures: as of totals.
+        seconds: for which the run was played.
     """
 
     lines: tuple[tuple[str, int, float, float | None], ...] = ()
     scores: tuple[tuple[str, int, Mapping[str, float]], ...] = ()
     figures: tuple[Known, ...] = ()
+    seconds: float = 0.0
 
 
 Tell = Callable[[Line], None]

@@ -44,6 +44,30 @@ def refuse_failure(record: Record) -> None:
             raise from_wire(kind, text, None)
 
 
+def packed(record: Record, tensors: Tensors) -> bytes:
+    """A record and its tensors as bytes, in a form without pickles."""
+    text, data = json.dumps(record).encode(), saved(tensors)
+    return _HEAD.pack(len(text), len(data)) + text + data
+
+
+def unpacked(data: bytes) -> tuple[Record, dict[str, NDArray[Any]]]:
+    """The record and the tensors that `packed` has written."""
+    end = _HEAD.size + _HEAD.unpack_from(data)[0]
+    return json.loads(data[_HEAD.size : end]), loaded(data[end:])
+
+
+def saved(tensors: Tensors) -> bytes:
+    """Tensors as a safetensors file; no bytes for none."""
+    if not tensors:
+        return b""
+    return save({name: np.array(each, order="C") for name, each in tensors.items()})
+
+
+def loaded(data: bytes) -> dict[str, NDArray[Any]]:
+    """The tensors that `saved` has written."""
+    return {name: np.array(each) for name, each in load(data).items()} if data else {}
+
+
 class Channel:
     """One end of a stream of records, each with tensors, if it has any."""
 
@@ -53,11 +77,7 @@ class Channel:
 
     def send(self, record: Record, tensors: Tensors | None = None) -> None:
         """Sends a record; OSError if the other end is gone."""
-        text = json.dumps(record).encode()
-        data = b""
-        if tensors:
-            data = save({name: np.array(each, order="C") for name, each in tensors.items()})
-        self._file.write(_HEAD.pack(len(text), len(data)) + text + data)
+        self._file.write(packed(record, tensors or {}))
         self._file.flush()
 
     def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
@@ -73,8 +93,7 @@ class Channel:
         if (len(text), len(data)) != lengths:
             return None
         try:
-            record = json.loads(text)
-            tensors = {name: np.array(each) for name, each in load(data).items()} if data else {}
+            record, tensors = json.loads(text), loaded(data)
         except (ValueError, RecursionError, KeyError, TypeError, SafetensorError) as error:
             raise ScriptFailed(f"the script's process sent what is no record: {error}") from None
         if not isinstance(record, dict):

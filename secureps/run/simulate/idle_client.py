@@ -16,7 +16,7 @@ from typing import Any
 
 from secureps.client.worker import ClientWorker
 from secureps.errors import SecurepsError
-from secureps.messages.orders import Finish, HolderKeys, Published, SealFor
+from secureps.messages.orders import Finish, Published, SealFor
 from secureps.messages.requests import PutBlock, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema
@@ -57,13 +57,13 @@ class ToldOfHolders:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, int, SealFor | HolderKeys], _Known] = {}
+        self._known: dict[tuple[bytes, int, SealFor], _Known] = {}
 
-    def after(self, run: bytes, state: int, order: SealFor | HolderKeys) -> _Known | None:
+    def after(self, run: bytes, state: int, order: SealFor) -> _Known | None:
         """The next state and the records, if a machine has come to them."""
         return self._known.get((run, state, order))
 
-    def note(self, run: bytes, state: int, order: SealFor | HolderKeys, step: Step) -> int | None:
+    def note(self, run: bytes, state: int, order: SealFor, step: Step) -> int | None:
         """The next state, after a machine's step; None if that does more than to record."""
         if step.effects:
             return None
@@ -162,7 +162,7 @@ class IdleClient(Worker):
         if isinstance(order, Published) and self._counted() < MOST_HEARD:
             self._hear(now, COORDINATOR, order)
             return Step()
-        if not isinstance(order, SealFor | HolderKeys) or self._holders is None:
+        if not isinstance(order, SealFor) or self._holders is None:
             return None
         known = self._told.after(self._run, self._holders, order)
         if known is None:
@@ -173,7 +173,7 @@ class IdleClient(Worker):
 
     def _note(self, event: Event, step: Step) -> None:
         """Notes an answer for which other clients then need no machine."""
-        if isinstance(event, SealFor | HolderKeys) and self._holders is not None and self._run:
+        if isinstance(event, SealFor) and self._holders is not None and self._run:
             self._holders = self._told.note(self._run, self._holders, event, step)
         elif not isinstance(event, Published | Answered | Tick):
             self._holders = None
@@ -229,7 +229,7 @@ class IdleClient(Worker):
 
     def _counted(self) -> int:
         """How many events count towards MOST_HEARD."""
-        return sum(not isinstance(e, SealFor | HolderKeys) for _, _, e in self._heard or ())
+        return sum(not isinstance(e, SealFor) for _, _, e in self._heard or ())
 
     def _rest(self, member: Member) -> None:
         """Lets the machine go, if it has nothing to do and never had."""

@@ -16,9 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from safetensors.numpy import load, save
-
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import FitConfig, Setting, Trainer
@@ -26,7 +23,16 @@ from secureps.errors import ConfigError, ScriptFailed
 from secureps.extras import from_extras
 from secureps.messages.encoding import payload_digest
 from secureps.run.options import ENVIRONMENT
-from secureps.run.script.channel import Record, Tensors, failure, refuse_failure
+from secureps.run.script.channel import (
+    Record,
+    Tensors,
+    failure,
+    loaded,
+    packed,
+    refuse_failure,
+    saved,
+    unpacked,
+)
 from secureps.run.script.cut_off import (
     OPTIONAL,
     Arrays,
@@ -130,7 +136,7 @@ class RayCalls:
         """Begins a call, if the same has not begun; returns the name by which it is known here."""
         given = tensors or {}
         order = json.dumps({**self._trainer, "call": {**record, "order": list(given)}}).encode()
-        data = _saved(given)
+        data = saved(given)
         name = payload_digest(order) + payload_digest(data)
         if name not in self._begun:
             while len(self._begun) >= KEPT:
@@ -141,7 +147,7 @@ class RayCalls:
     def ask(self, record: Record, tensors: Tensors | None = None) -> tuple[Record, Arrays]:
         """What a call answers, which may have begun long ago; the error that it says."""
         name = self.begin(record, tensors)
-        replied, made = _unpacked(self._cluster.end(self._begun.pop(name)))
+        replied, made = unpacked(self._cluster.end(self._begun.pop(name)))
         refuse_failure(replied)
         return replied, ordered(replied, made)
 
@@ -179,10 +185,10 @@ def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
         settings = json.dumps(told_of["settings"])
         trainer = _made(told_of["script"], settings, told_of["state"])
         with blamed(told_of["call"]["do"]):
-            record, made = answer(trainer, told_of["call"], _loaded(tensors))
+            record, made = answer(trainer, told_of["call"], loaded(tensors))
     except Exception as error:
         record, made = failure(error), {}
-    return _packed(record, made), b""
+    return packed(record, made), b""
 
 
 @lru_cache(TRAINERS)
@@ -193,24 +199,6 @@ def _made(script: str, settings: str, state: str) -> Trainer:
 @lru_cache(1)
 def _script(path: str) -> Script:
     return Script(Path(path))
-
-
-def _packed(record: Record, tensors: Tensors) -> bytes:
-    text = json.dumps(record).encode()
-    return len(text).to_bytes(8, "big") + text + _saved(tensors)
-
-
-def _unpacked(data: bytes) -> tuple[Record, Arrays]:
-    end = 8 + int.from_bytes(data[:8], "big")
-    return json.loads(data[8:end]), _loaded(data[end:])
-
-
-def _saved(tensors: Tensors) -> bytes:
-    return save({name: np.array(each, order="C") for name, each in tensors.items()})
-
-
-def _loaded(data: bytes) -> Arrays:
-    return dict(load(data))
 
 
 Spread = Callable[[Trainer, Mapping[str, Setting], Path], Trainer]

@@ -33,9 +33,11 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.standby import TAKES_OVER
+from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import Terms, custom_reports
 from secureps.roles.shard.keys import model_key
+from secureps.roles.shard.memory_limit import Limit
 from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
 from secureps.run.simulate.idle_client import Alike, Hearing, IdleClient, ToldOfHolders
@@ -43,6 +45,7 @@ from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
 from secureps.service.loop import VirtualLoop
+from secureps.service.shard.tiers import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.envelope_keys import in_memory
@@ -304,23 +307,21 @@ class Simulation:
             nonce = payload_digest(name.encode())
             if name in self._seeds:
                 nonce = self._seeds[name].derive("nonce").words(8).tobytes()
-            founding = assemble.Founding(
-                self.plan, self._initial, nonce, elsewhere=self._conditions.standby
-            )
-            return assemble.make_coordinator(public, founding, self.checkpoints, stores, around)
+            founding = (self.plan, self._initial, nonce)
+            run = assemble.pinned_run(public, *founding, elsewhere=self._conditions.standby)
+            return assemble.make_coordinator(run, self.checkpoints, stores, around)
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)
             seed = self._seeds.get(name, self._cast.seed)
             memory, add = self._conditions.memory, partial(self._conditions.adding, name)
-            settings = assemble.ShardSettings(
-                address, seed, self.checkpoints, memory=memory, adding=add
-            )
-            return assemble.make_shard(public, settings, stores, around)
+            folders = ShardFolders(stores.folder / "states", self.checkpoints)
+            own = (address, seed, folders, stores, around, Limit(memory), add)
+            return assemble.make_shard(public, *own)
         identity = self._kit.identities[name]
         if name in self._kit.secrets:
             minimum = min(self.plan.bounds(group).minimum for group in self.plan.all_groups)
-            own = assemble.HolderSecrets(name, identity, self._kit.secrets[name], minimum)
-            return assemble.make_holder(public, own, stores, around)
+            secret, rules = self._kit.secrets[name], HolderRules(minimum)
+            return assemble.make_holder(public, name, identity, secret, rules, stores, around)
         return self._client(name, stores, around)
 
     def _client(self, name: str, stores: Stores, around: Environment) -> Executor:

@@ -21,14 +21,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 
@@ -37,7 +37,6 @@ from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import draw_study, undrawable
-from secureps.run.report.terminal import bar_or_lines
 from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.script.scoring import Look
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
@@ -68,20 +67,6 @@ Job = Trial | Comparison
 Result = Outcome | Likeness
 Course = Generator[Job, Result, None]
 
-TOLD = 30.0
-"""Seconds after which a line says again how far trials are, where there is no bar."""
-
-_TICK = 0.5
-"""Seconds between two looks at them, where there is one."""
-
-
-class _Running(NamedTuple):
-    """A job that a worker plays, at its place."""
-
-    course: Course
-    job: Job
-    place: int
-
 
 @terminable(Terminated)
 def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
@@ -95,9 +80,8 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
     Raises:
         ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
             process was killed.
-        RuleFailed, TooFew: a trial could not be played to its end; nothing is kept of it.
-        KeyboardInterrupt: after Ctrl-C; trials that were being played have ended, and are kept.
-            After a second one, and after SIGTERM (`Terminated`), those that had ended are.
+        RuleFailed, TooFew: a trial could not be played to its end.
+        KeyboardInterrupt: after Ctrl-C and SIGTERM; the trials that had ended are kept.
     """
     scenario = load_scenario(path)
     own = section_of(scenario)
@@ -203,7 +187,7 @@ def _candidates(variant: VariantSection) -> Iterator[Candidate]:
 
 
 class _Workers:
-    """Hands jobs to workers, keeps their results, and shows the progress."""
+    """Hands jobs to workers, and keeps and tells their results."""
 
     def __init__(
         self, path: Path, folder: Path, results: StudyResults, total: int, console: Console
@@ -219,64 +203,34 @@ class _Workers:
         """Runs all courses, one job of each at a time; workers find kernels in `kernels`."""
         context = get_context("spawn")  # a fork would copy torch's threads
         workers = min(workers, len(courses))
-        places = context.RawArray("d", 2 * workers)
-        own, console = self._results.study, self._console
         self._say(
             f"plays {counted(self._total, 'trial')} at most, {workers} at a time; up to "
-            f"{own.seconds:g} virtual seconds each"
+            f"{self._results.study.seconds:g} virtual seconds each"
         )
         ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
-        free, running = list(range(workers)), dict[Future[Result], _Running]()
-        with (
-            ProcessPoolExecutor(workers, context, begin, (kernels, places)) as pool,
-            none_left_over(),
-            bar_or_lines(console, "begins") as show,
-        ):
-            try:
+        running = dict[Future[Result], tuple[Course, Job]]()
+        try:
+            with (
+                ProcessPoolExecutor(workers, context, begin, (kernels,)) as pool,
+                none_left_over(),
+            ):
                 while ready or running:
-                    while ready and free:
+                    while ready and len(running) < workers:
                         course, last = ready.pop(0)
                         job = self._next(course, last)
                         if job is not None:
-                            place = free.pop()
-                            places[2 * place + 1] = BEGINS
-                            future = pool.submit(play_at, self._path, job, place)
-                            running[future] = _Running(course, job, place)
-                    tick = _TICK if console.is_terminal else TOLD
-                    done, _ = wait(running, tick, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        course, job, place = running.pop(future)
-                        free.append(place)
+                            running[pool.submit(play_to_end, self._path, job)] = course, job
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        course, job = running.pop(future)
                         ready.append((course, self._keep(job, _result(job, future))))
-                    if running and not done:
-                        show(self._far(running.values(), places), self._count, self._total)
-            except BrokenProcessPool as error:
-                raise ConfigError(
-                    "a process that played a trial was killed, or had no memory left: what has "
-                    "ended is kept, and the same command goes on; --workers 1 needs less"
-                ) from error
-            except (KeyboardInterrupt, RuleFailed, TooFew) as error:
-                try:
-                    if running and not isinstance(error, Terminated):
-                        self._say(
-                            "lets the trials end that are being played; Ctrl-C again ends them now"
-                        )
-                        for future, (_, job, _) in running.items():
-                            with suppress(RuleFailed, TooFew):
-                                self._keep(job, future.result())
-                finally:
-                    self._say("stopped; the same command goes on with it")
-                raise
-
-    def _far(self, running: Iterable[_Running], places: Places) -> str:
-        """How far all are: "3 of 10 trials; rounds-seed-1: 120 of 400 s, version 14"."""
-        words = [f"{self._count} of {counted(self._total, 'trial')}"]
-        for _, job, place in running:
-            seconds, version = places[2 * place : 2 * place + 2]
-            limit = f" of {job.limit:g}" if isinstance(job, Trial) else ""
-            text = f"{seconds:.0f}{limit} s, version {version:.0f}"
-            words.append(f"{job.name}: {'begins' if version == BEGINS else text}")
-        return ("\n" if self._console.is_terminal else "; ").join(words)  # it may be narrow
+        except BrokenProcessPool as error:
+            raise ConfigError(
+                "a process that played a trial was killed, or had no memory left: what has ended "
+                "is kept, and the same command goes on; --workers 1 needs less"
+            ) from error
+        except (KeyboardInterrupt, RuleFailed, TooFew):
+            self._say("stopped; the same command goes on with it")
+            raise
 
     def _say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -359,34 +313,19 @@ def _readable(path: Path, advice: str) -> Iterator[None]:
 GRACE = 5.0
 """Seconds for a worker to remove its trial's temporary files."""
 
-Places = MutableSequence[float]
-"""Two numbers for each trial that is played now: its virtual seconds, and its version."""
 
-BEGINS = -1.0
-"""The version of a trial that has not said anything."""
-
-_places: list[Places] = []
-"""In a worker: what it has in common with the main process."""
-
-
-def begin(kernels: Path, places: Places) -> None:
-    """Sets a worker up to ignore Ctrl-C: it ends its trial, and the main process decides."""
+def begin(kernels: Path) -> None:
+    """Sets a worker up to ignore Ctrl-C, after which the main process ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _places.append(places)
-
     keep_in(kernels)
 
 
-def play_at(path: Path, job: Trial | Comparison, place: int) -> Outcome | Likeness:
-    """Plays a job in a worker, and says at its place how far it is; SIGTERM ends the worker."""
-
-    def tell(seconds: float, version: int) -> None:
-        _places[0][2 * place], _places[0][2 * place + 1] = seconds, version
-
+def play_to_end(path: Path, job: Job) -> Result:
+    """Plays a job in a worker; SIGTERM ends the worker."""
     try:
         with terminable(Terminated):
-            return play(path, job, tell)
+            return play(path, job)
     except Terminated as ended:  # else the pool would send it as a result, and go on
         os._exit(128 + int(ended.args[0]))
 
@@ -402,10 +341,10 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def none_left_over() -> Iterator[None]:
-    """Ends all workers where a signal ends the block, and with them what they play."""
+    """Ends all workers where a signal or an error ends the block, and with them what they play."""
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException:
         workers = active_children()
         for worker in workers:
             worker.terminate()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -37,10 +37,6 @@ ENDLESS = 1 << 30
 
 CHECKPOINT_EVERY = 20
 """Versions of a trial between two checkpoints: what is in none is kept by shards and clients."""
-
-
-Tell = Callable[[float, int], None]
-"""Hears how far a job is: virtual seconds, and the version of the group that has made most."""
 
 
 @dataclass(frozen=True)
@@ -209,14 +205,10 @@ def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) 
     return group.model_copy(update=update)
 
 
-def _silent(seconds: float, version: int) -> None:
-    pass
-
-
-def play(path: Path, job: Trial | Comparison, tell: Tell = _silent) -> Outcome | Likeness:
+def play(path: Path, job: Trial | Comparison) -> Outcome | Likeness:
     """Plays a trial or a comparison, in any process."""
     scenario, began = _loaded(path), time.process_time()
-    played = _try(scenario, job, tell) if isinstance(job, Trial) else _compare(scenario, job, tell)
+    played = _try(scenario, job) if isinstance(job, Trial) else _compare(scenario, job)
     return replace(played, cpu=round(time.process_time() - began, 2))
 
 
@@ -254,18 +246,18 @@ def _cast(
     return Play(own, Path(folder), lambda line: None, charged=charged)
 
 
-def _try(scenario: Scenario, trial: Trial, tell: Tell) -> Outcome:
+def _try(scenario: Scenario, trial: Trial) -> Outcome:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
         founded = _founded(scenario, trial, folder)
         plan = altered(founded, trial.candidate, ENDLESS)
         charges = charged(founded, trial.candidate, ENDLESS)
         played = _cast(scenario, plan, trial.seed, folder, charges)
-        points = _judged(played, study, trial, tell)
+        points = _judged(played, study, trial)
     return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
 
 
-def _judged(played: Play, study: StudySection, trial: Trial, tell: Tell) -> list[Point]:
+def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
     """Plays until the target is held, or until it can no longer be reached before the limit."""
     simulation, own = played.simulation, played.judge
     if own.note:
@@ -285,7 +277,6 @@ def _judged(played: Play, study: StudySection, trial: Trial, tell: Tell) -> list
                 known = ", ".join(scores)
                 raise ConfigError(f"study.measure: no {study.measure!r}; the script has {known}")
             points.append(Point(now, scores[study.measure], max(versions.values())))
-        tell(now, points[-1].version)
         held = crossed(points, study.target, study.hold) is not None
         hopeful = points[-1].score >= study.target
         over[0] = held or (now >= trial.limit and not hopeful)
@@ -304,14 +295,14 @@ def _judged(played: Play, study: StudySection, trial: Trial, tell: Tell) -> list
     return points
 
 
-def _compare(scenario: Scenario, job: Comparison, tell: Tell) -> Likeness:
+def _compare(scenario: Scenario, job: Comparison) -> Likeness:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
         scenario = _founded(scenario, job, folder)
         charges = charged(scenario, job.candidate, study.sealed)
         plans = [altered(scenario, job.candidate, study.sealed, sealed) for sealed in (True, False)]
         (model, seconds), (clear, clear_seconds) = (
-            _first_versions(scenario, plan, job.seed, charge, tell)
+            _first_versions(scenario, plan, job.seed, charge)
             for plan, charge in zip(plans, (None, charges), strict=True)
         )
     same = all(model[name].tobytes() == clear[name].tobytes() for name in model)
@@ -319,18 +310,11 @@ def _compare(scenario: Scenario, job: Comparison, tell: Tell) -> Likeness:
 
 
 def _first_versions(
-    scenario: Scenario, plan: Plan, seed: int, charged: Plan | None, tell: Tell
+    scenario: Scenario, plan: Plan, seed: int, charged: Plan | None
 ) -> tuple[dict[str, NDArray[np.generic]], float]:
     with TemporaryDirectory() as folder:
         simulation = _cast(scenario, plan, seed, folder, charged).simulation
-        wanted = plan.section.versions
-
-        def done() -> bool:
-            version = min(simulation.versions().values())
-            tell(simulation.loop.now(), version)
-            return version >= wanted
-
-        simulation.run(done)
+        simulation.run(lambda: min(simulation.versions().values()) >= plan.section.versions)
         return simulation.model(), simulation.loop.now()
 
 

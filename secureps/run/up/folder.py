@@ -209,8 +209,9 @@ def write_coordinator(
 ) -> None:
     """Writes the coordinator's configuration; the plan's own paths are relative to `base`."""
     paths = {"plan": str(folder.plan), "plan_base": str(base.resolve())}
-    values = {"listen": LISTEN, **paths, **_checkpoints(folder, copies), **own}
-    write_config(folder, name, {**values, "name": COORDINATOR})
+    values = {"listen": LISTEN, **paths, "checkpoint_copies": copies, **own}
+    checkpoints = str(folder.checkpoints)
+    write_config(folder, name, {**values, "checkpoints": checkpoints, "name": COORDINATOR})
 
 
 def write_pair(
@@ -220,15 +221,6 @@ def write_pair(
     one, other = addresses
     write_coordinator(folder, base, copies, listen=one, standby=other)
     write_coordinator(folder, base, copies, STANDBY, listen=other, coordinator=one)
-
-
-def _checkpoints(folder: RunFolder, copies: str | None) -> dict[str, str]:
-    own = {"checkpoints": str(folder.checkpoints)}
-    return own if copies is None else {**own, "checkpoint_copies": copies}
-
-
-INSECURE = {"insecure_for_tests": True}
-"""Whoever gave `up` a seed has said so."""
 
 
 def write_servers(
@@ -242,11 +234,16 @@ def write_servers(
 ) -> None:
     """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
     for shard in cast.shards:
-        own = {"listen": LISTEN, "coordinator": coordinator, **_checkpoints(folder, copies)}
-        repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
-        pinned = {} if pin == "off" else {"pin": pin}
-        own |= plan.section.shard_memory
-        write_config(folder, shard, {**own, **repeated, **pinned})
+        own: dict[str, object] = {
+            "listen": LISTEN,
+            "coordinator": coordinator,
+            "checkpoints": str(folder.checkpoints),
+            "checkpoint_copies": copies,
+            "unsafe_seed": unsafe_seed,
+            "insecure_for_tests": unsafe_seed is not None,  # whoever gave the seed has said so
+            "pin": pin,
+        }
+        write_config(folder, shard, {**own, **plan.section.shard_memory})
     write_holders(folder, plan, cast.holders, coordinator, folder.kit)
 
 
@@ -261,12 +258,12 @@ def write_holders(
 
 
 def write_config(folder: RunFolder, name: str, own: Mapping[str, object]) -> None:
-    """The configuration of a server, with its own settings; OperatorError if the disk refuses."""
+    """Writes a server's configuration, without what is None; OperatorError if the disk refuses."""
+    from secureps.config.sections import toml_tables
+
     values = {"name": name, "kit": str(folder.kit), "state": str(folder.state(name)), **own}
-    # a TOML basic string is a JSON string, as long as no character is escaped by surrogates
-    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
     try:
         folder.config(name).parent.mkdir(exist_ok=True)
-        replace_text(folder.config(name), "".join(lines))  # whole: it may be waited for
+        replace_text(folder.config(name), toml_tables(values))  # whole: it may be waited for
     except OSError as error:
         raise OperatorError(f"{folder.config(name)}: cannot write: {error}") from None

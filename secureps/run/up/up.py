@@ -60,7 +60,7 @@ from secureps.run.up.folder import (
     make_folder,
 )
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, spawner
-from secureps.run.up.watch import Outcome, ResumeState, Watch, Watched, version_0
+from secureps.run.up.watch import Outcome, Watch, Watched, read_so_far, version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
@@ -179,7 +179,7 @@ def _resumable(folder: RunFolder, console: Console) -> Iterator[None]:
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
     folder, plan, extras = programs.folder, programs.plan, programs.order.extras
-    before = ResumeState.read(folder)
+    before = read_so_far(folder)
     began = time.monotonic() - before.seconds
 
     def warn(text: str) -> None:
@@ -192,7 +192,7 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         programs.order.beside(folder.root),
         Sinks(opened, warn) as sinks,
     ):
-        metrics = Metrics(sinks.add, programs.unsafe, before=before.gathered)
+        metrics = Metrics(sinks.add, programs.unsafe, before=before)
         outcome, baselines = _federate(programs, metrics, before.seconds, console)
         summary = _summary(plan, outcome, baselines, time.monotonic() - began, programs.unsafe)
         sinks.close(summary.record())

@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,33 +46,29 @@ from secureps.tracebacks import TEXT_LIMIT
 from secureps.wording import by_reason, counted, numberless, together
 
 
-@dataclass(frozen=True)
-class ResumeState:
-    """The seconds of a run so far, and the metrics of its versions."""
+def read_so_far(folder: RunFolder) -> Gathered:
+    """The metrics of a run that goes on; ConfigError if the file cannot be read."""
+    path = folder.report / "sofar.json"
+    try:
+        record = json.loads(path.read_text())
+        known = record["gathered"]
+        return Gathered(
+            tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
+            tuple((g, v, scores) for g, v, scores in known["scores"]),
+            tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
+            record["seconds"],
+        )
+    except FileNotFoundError:
+        return Gathered()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
 
-    seconds: float = 0.0
-    gathered: Gathered = field(default_factory=Gathered)
 
-    @classmethod
-    def read(cls, folder: RunFolder) -> ResumeState:
-        path = folder.report / "sofar.json"
-        try:
-            record = json.loads(path.read_text())
-            known = record["gathered"]
-            gathered = Gathered(
-                tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
-                tuple((g, v, scores) for g, v, scores in known["scores"]),
-                tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
-            )
-            return cls(record["seconds"], gathered)
-        except FileNotFoundError:
-            return cls()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}: cannot be read: {error}") from None
-
-    def write(self, folder: RunFolder) -> None:
-        """Writes the file, as JSON with Infinity for an epsilon, which only `read` has to read."""
-        replace_text(folder.report / "sofar.json", json.dumps(asdict(self)) + "\n")
+def write_so_far(folder: RunFolder, gathered: Gathered) -> None:
+    """Writes JSON with Infinity for an epsilon, which only `read_so_far` has to read."""
+    known = dataclasses.asdict(gathered)
+    record = {"seconds": known.pop("seconds"), "gathered": known}
+    replace_text(folder.report / "sofar.json", json.dumps(record) + "\n")
 
 
 MOST_LEFT = 50.0
@@ -289,9 +285,9 @@ class Watch:
         self._keep()
 
     def _keep(self) -> None:
-        seconds = time.monotonic() - self._began
+        seconds, known = time.monotonic() - self._began, self._metrics.gathered
         try:
-            ResumeState(seconds, self._metrics.gathered).write(self._watched.folder)
+            write_so_far(self._watched.folder, dataclasses.replace(known, seconds=seconds))
         except OSError as error:  # of a full disk: what it leaves out is times and curves
             if not self._unkept:
                 text = f"what `secureps resume` shows of these versions is not kept: {error}"

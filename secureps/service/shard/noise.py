@@ -15,8 +15,6 @@ from secureps.crypto.sampling import Seed
 from secureps.errors import DamagedStore, InternalError, KitError, Malformed
 from secureps.messages.encoding import DIGEST_BYTES, canonical, payload_digest
 from secureps.messages.submission import Cohort, cohort_digest
-from secureps.model.layout import GroupLayout
-from secureps.policy.plan import Plan
 from secureps.roles.shard.keys import cohort_under, noise_key
 from secureps.roles.shard.state import ShardState
 from secureps.service.parallel import in_order
@@ -25,20 +23,39 @@ from secureps.store.spool import Spool
 
 @dataclass(frozen=True)
 class ShardNoise:
-    """Draws noise, and seals it under the key that clients seal under, of the kit's `holder_keys`.
+    """The noise of cohorts on the disk of one shard, until their versions are made.
 
-    By the shard's own `seed` a sum that is made again gets the same noise, and two cohorts never
-    do.
+    It is there before a sum, and no record has its digest. So the digest stands behind it, in its
+    file and on its way to another shard. It is sealed under the key that clients seal under, of the
+    kit's `holder_keys`. By the shard's own `seed` a sum that is made again gets the same noise, and
+    two cohorts never do.
     """
 
+    name: str
+    state: ShardState
+    spool: Spool
     seed: Seed
     holder_keys: Mapping[str, bytes]
 
-    def sealed(self, plan: Plan, layout: GroupLayout, cohort: Cohort, block: int) -> bytes:
-        """Seals a block of noise, as a client of weight 1 would send it.
+    def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
+        """Draws what of a cohort's noise is not on the disk, and keeps it."""
+        about = cohort_digest(self.state.run, cohort)
+
+        def drawn(block: int) -> None:
+            key = noise_key(cohort.group, cohort.number, block, about)
+            if self._found(key) is None:
+                noise = self.seal(cohort, block)
+                self.spool.put(key, noise, payload_digest(noise))
+
+        for _ in in_order(threads, drawn, blocks):
+            pass
+
+    def seal(self, cohort: Cohort, block: int) -> bytes:
+        """Draws and seals a block of noise, as a client of weight 1 would send it.
 
         KitError if the cipher needs a holder's key, and the kit has none or several.
         """
+        plan, layout = self.state.pinned.plan, self.state.pinned.layout.group(cohort.group)
         mechanism = plan.mechanism(cohort.group, layout.sent)
         if mechanism is None:
             raise InternalError("noise is added where the plan protects whole clients, only there")
@@ -55,38 +72,6 @@ class ShardNoise:
                 raise KitError("noise on encrypted sums needs one holder's key in the shard's kit")
             (key,) = self.holder_keys.values()
         return kind.noise_sealer(key).seal(block, values)
-
-
-@dataclass(frozen=True)
-class KeptNoise:
-    """The noise of cohorts on the disk of one shard, until their versions are made.
-
-    It is there before a sum, and no record has its digest. So the digest stands behind it, in its
-    file and on its way to another shard.
-    """
-
-    name: str
-    state: ShardState
-    spool: Spool
-    source: ShardNoise
-
-    def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
-        """Draws what of a cohort's noise is not on the disk, and keeps it."""
-        about = cohort_digest(self.state.run, cohort)
-
-        def drawn(block: int) -> None:
-            key = noise_key(cohort.group, cohort.number, block, about)
-            if self._found(key) is None:
-                noise = self._drawn(cohort, block)
-                self.spool.put(key, noise, payload_digest(noise))
-
-        for _ in in_order(threads, drawn, blocks):
-            pass
-
-    def _drawn(self, cohort: Cohort, block: int) -> bytes:
-        pinned = self.state.pinned
-        layout = pinned.layout.group(cohort.group)
-        return self.source.sealed(pinned.plan, layout, cohort, block)
 
     def of(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
         """By block, the noise that is added to a cohort's sum; None where the plan has none.
@@ -115,7 +100,7 @@ class KeptNoise:
         except DamagedStore:
             if self.state.opened_by_holder or self.state.others(cohort.group, block):
                 raise
-            return self._drawn(cohort, block)
+            return self.seal(cohort, block)
 
     def served(self, key: str) -> memoryview | None:
         return self._found(key)

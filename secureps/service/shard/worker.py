@@ -23,6 +23,7 @@ from secureps.files.objects import initial_path, shown
 from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import (
+    Checkpointed,
     Figure,
     GetBlock,
     GetSum,
@@ -37,24 +38,19 @@ from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.privacy.adaptive import FIRST
-from secureps.roles.machine import Prune, Sweep, Task, TaskResult
+from secureps.roles.machine import Done, Prune, Sweep, Task
 from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     ComingDamaged,
-    Damaged,
+    DoesNotOpen,
     DrawNoise,
     GatherState,
     MakeState,
-    NoiseDrawn,
-    PartWritten,
-    StateGathered,
-    StateReady,
+    PayloadsDamaged,
     StepState,
     SumCohort,
-    SumsReady,
-    Unopened,
     WritePart,
 )
 from secureps.service.environment import Worker
@@ -65,7 +61,7 @@ from secureps.service.shard.group_values import (
     laid_out,
     published,
 )
-from secureps.service.shard.noise import KeptNoise, ShardNoise
+from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
 from secureps.service.shard.tiers import ShardFolders
@@ -79,10 +75,6 @@ BUFFERS = 64 << 20
 
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
 """How the keys of blocks begin that came with a header."""
-
-
-class _DoesNotOpen(Refused):
-    """Raised when a sum of keys does not open these ciphertexts; another set of shares may."""
 
 
 class ShardWorker(Worker):
@@ -105,7 +97,7 @@ class ShardWorker(Worker):
         self._name = name
         self._state = state
         self._spool = spool
-        self._noise = KeptNoise(name, state, spool, noise)
+        self._noise = noise
         self._threads = limit.threads
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
@@ -211,18 +203,18 @@ class ShardWorker(Worker):
 
     # --- works --------------------------------------------------------------------
 
-    def work(self, task: Task) -> TaskResult | None:
+    def work(self, task: Task) -> Done | None:
         match task:
             case DrawNoise(cohort, blocks):
                 self._noise.draw(cohort, blocks, self._threads)
-                return NoiseDrawn(cohort, blocks)
+                return Done(task)
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
             case GatherState():
                 parts = [self._spool.get(key) for key in task.copies]
-                return StateGathered(task, self._states.gather(task, parts))
+                return Done(task, self._states.gather(task, parts))
             case WritePart():
-                return self._write_part(task)
+                return Done(task, self._write_part(task))
             case Prune():
                 for key in task.keys:
                     self._spool.delete(key)
@@ -239,26 +231,23 @@ class ShardWorker(Worker):
                 raise InternalError(f"a shard's worker does not know a {type(task).__name__}")
         return None
 
-    def _try(
-        self, task: SumCohort | MakeState | StepState
-    ) -> SumsReady | StateReady | Damaged | Unopened:
-        """Does a task, or says which payloads have to be sent again first."""
+    def _try(self, task: SumCohort | MakeState | StepState) -> Done:
+        """Does a task; raises PayloadsDamaged if payloads have to be sent again first."""
         try:
             match task:
                 case SumCohort():
                     return self._sum(task)
                 case MakeState(group):
-                    return self._ready(group, self._founded(task), -1, None)
+                    return Done(task, self._ready(group, self._founded(task), -1))
                 case StepState():
                     return self._step(task)
-        except _DoesNotOpen as error:
-            assert isinstance(task, StepState)
-            return Unopened(task, str(error))
-        except (DamagedStore, Refused):
+        except DoesNotOpen:
+            raise
+        except (DamagedStore, Refused) as error:
             damaged = self._damage(task)
             if not damaged:
                 raise
-            return Damaged(task, damaged)
+            raise PayloadsDamaged(damaged) from error
 
     def _damage(self, task: SumCohort | MakeState | StepState) -> frozenset[str]:
         """The keys of a task's payloads that are not whole, and can be sent again."""
@@ -287,7 +276,7 @@ class ShardWorker(Worker):
 
     # --- sums ---------------------------------------------------------------------
 
-    def _sum(self, task: SumCohort) -> SumsReady:
+    def _sum(self, task: SumCohort) -> Done:
         began, cohort = time.perf_counter(), task.cohort
         self._states.values(cohort.group, cohort.version - 1)  # before anything is opened for it
         noise = self._noise.of(cohort)
@@ -303,7 +292,7 @@ class ShardWorker(Worker):
         digests = tuple(in_order(self._threads, summed, own))
         figures = (Figure("adding_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
-        return SumsReady(SumsMade(cohort, digests), report)
+        return Done(task, SumsMade(cohort, digests), report)
 
     def _added(
         self,
@@ -408,14 +397,14 @@ class ShardWorker(Worker):
             self._looked_at = known
         return self._layout(group).flatten(map_state(path, None))
 
-    def _step(self, task: StepState) -> StateReady:
+    def _step(self, task: StepState) -> Done:
         began, cohort = time.perf_counter(), task.cohort
         before = self._states.values(cohort.group, cohort.version - 1)
         made = self._stepped(task, before)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
         own = (*figures, *self._states.figures(made))
         report = Telemetry(self._name, cohort.group, cohort.version, own)
-        return self._ready(cohort.group, made, cohort.number, report)
+        return Done(task, self._ready(cohort.group, made, cohort.number), report)
 
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
         """Computes the next version, as a pure function of the sums and the state before."""
@@ -442,14 +431,14 @@ class ShardWorker(Worker):
         return bool(self._layout(group).apart(block))
 
     def _opener(self, task: StepState) -> Opener:
-        """Makes the opener of a cohort's sums; _DoesNotOpen if the sum of keys is not usable."""
+        """Makes the opener of a cohort's sums; DoesNotOpen if the sum of keys is not usable."""
         place = self._state.pinned.place(task.cohort.group)
         weights = [member.weight for member in task.cohort.members]
         try:
             kind = self._cipher(task.cohort.group)
             return kind.opener(place, task.key, weights)
         except ClientError as error:
-            raise _DoesNotOpen(str(error)) from error
+            raise DoesNotOpen(str(error)) from error
 
     def _opened(
         self, task: StepState, place: int, block: int, opener: Opener | None
@@ -457,7 +446,7 @@ class ShardWorker(Worker):
         """The opened sums of a block, piece by piece.
 
         Raises:
-            Refused: they are lost; as _DoesNotOpen, the sum of keys belongs to other ciphertexts.
+            Refused: they are lost; as DoesNotOpen, the sum of keys belongs to other ciphertexts.
         """
         group = task.cohort.group
         if opener is None:
@@ -468,11 +457,9 @@ class ShardWorker(Worker):
         try:
             yield from opener.pieces(block, total, self._layout(group).slots(block))
         except Refused as error:
-            raise _DoesNotOpen(str(error)) from error
+            raise DoesNotOpen(str(error)) from error
 
-    def _ready(
-        self, group: str, made: GroupValues, cohort: int, report: Telemetry | None
-    ) -> StateReady:
+    def _ready(self, group: str, made: GroupValues, cohort: int) -> Prepared:
         state = self._states.keep(group, made)
         digests = tuple(payload_digest(published(made.values[b])) for b in self._state.own(group))
         mean: tuple[float, ...] = ()
@@ -481,18 +468,17 @@ class ShardWorker(Worker):
         scaled = (block for block in made.values if self._has_scale(group, block))
         scale = next((float(made.values[block][-1]) for block in scaled), None)
         made_of = (group, made.version, digests, state, scale, mean)
-        ready = Prepared(self._name, *made_of, cohort=cohort)
-        return StateReady(ready, report)
+        return Prepared(self._name, *made_of, cohort=cohort)
 
-    def _write_part(self, task: WritePart) -> PartWritten | ComingDamaged:
+    def _write_part(self, task: WritePart) -> Checkpointed:
         try:
             part = self._states.write_part(task.number, task.versions)
-        except DamagedStore:
+        except DamagedStore as error:
             if damaged := self._states.damaged_coming():
-                return ComingDamaged(task.number, damaged)
+                raise ComingDamaged(damaged) from error
             raise
         self._states.prune_parts(task.number, task.kept)
-        return PartWritten(part)
+        return part
 
     # --- small things -------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from secureps.errors import Malformed, SecurepsError, Unreachable
@@ -93,14 +93,6 @@ class _Watch:
     lost: Callable[[SecurepsError], None]
 
 
-@dataclass
-class _Ahead:
-    """Orders of a stream that nobody watches yet."""
-
-    about: bytes
-    orders: list[Any] = field(default_factory=list)
-
-
 class WaveTransport:
     """A party's way to the servers; implements `wire.transport.Transport`.
 
@@ -116,7 +108,8 @@ class WaveTransport:
         self._pending: defaultdict[bytes, deque[Future[Any]]] = defaultdict(deque)
         self._known: defaultdict[bytes, deque[Any]] = defaultdict(deque)
         self._watch: _Watch | None = None
-        self._ahead: _Ahead | None = None
+        self._ahead: dict[bytes, list[Any]] = {}
+        """Orders of a stream that nobody watches yet."""
         self._closed = False
 
     # --- Transport ----------------------------------------------------------------
@@ -160,12 +153,10 @@ class WaveTransport:
         with self._lock:
             if self._closed:
                 return lambda: None
-            self._watch, ahead, self._ahead = watch, self._ahead, None
-            opened = ahead is not None and ahead.about == watch.about
-            here = ahead.orders if ahead is not None and opened else []
-            if not opened:
+            self._watch, ahead, self._ahead = watch, self._ahead, {}
+            if watch.about not in ahead:
                 self._out.append(Entry(Kind.WATCH, envelope=envelope))
-        for order in here:
+        for order in ahead.get(watch.about, ()):
             self._deliver(watch, order)
         return lambda: self._cancel(watch)
 
@@ -232,13 +223,13 @@ class WaveTransport:
         """Orders of a stream follow, which may be the first that are heard of it."""
         with self._lock:
             if self._watch is None and not self._closed:
-                self._ahead = _Ahead(stream)
+                self._ahead = {stream: []}
 
     def _ordered(self, stream: bytes, order: Any) -> None:
         with self._lock:
-            watch, ahead = self._watch, self._ahead
-            if watch is None and ahead is not None and ahead.about == stream:
-                ahead.orders.append(order)
+            watch = self._watch
+            if watch is None and stream in self._ahead:
+                self._ahead[stream].append(order)
         if watch is not None and watch.about == stream:
             self._deliver(watch, order)
 

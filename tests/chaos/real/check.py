@@ -292,6 +292,6 @@ class Check:
 def _rows(path: Path) -> Journal:
     journal = SqliteJournal(path)
     try:
-        return list(DatedJournal(journal, time.time).replay())
+        return list(DatedJournal(journal, "coordinator", "coordinator", time.time).replay())
     finally:
         journal.close()

@@ -342,7 +342,7 @@ def test_a_rule_that_fails_ends_the_run_in_order(
     if made is not None:
         assert play.versions() == {"all": made}
     assert all(fate.outcome != "burnt" for fate in federation.fates.values())
-    assert not federation.groups["all"].streaming
+    assert not federation.groups["all"].takes_updates
 
 
 @pytest.mark.slow
@@ -355,7 +355,8 @@ def test_a_rule_that_closes_too_few_ends_the_run_in_order(
     play.run()
     assert play.versions() == {"all": 2}
     assert play.coordinator.federation.finished == (
-        "the rule closed what may not be opened: 4 members are fewer than the minimum cohort of 5"
+        "the rule failed: it closed what may not be opened: 4 members are fewer than the minimum "
+        "cohort of 5"
     )
 
 

@@ -17,7 +17,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.roles.coordinator import attendance
 from secureps.roles.coordinator.attendance import Attendance, Changes
-from secureps.roles.coordinator.group import Clocks, GroupState, Phase
+from secureps.roles.coordinator.group import GroupState, Members, Phase
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Walker
 from tests.kits.roles_kit import make_plan
@@ -30,17 +30,17 @@ class Followed:
     """A group without rounds, of which only some clients change at a time."""
 
     def __init__(self) -> None:
-        self.group = GroupState("all", version=0, phase=Phase.COLLECTING, stream=Clocks())
+        self.group = GroupState("all", version=0, phase=Phase.COLLECTING, rounds=False)
         self.changes, self.live, self.own = Changes(), set[str](), Attendance()
         self.barred = {"c6"}
         self.at = 0.0
 
     @property
-    def stream(self) -> Clocks:
-        return self.group.open_stream
+    def stream(self) -> Members:
+        return self.group.members
 
-    def write(self, record: records.StreamRecord) -> None:
-        self.group.apply_stream(self.at, record)
+    def write(self, record: records.MembersRecord) -> None:
+        self.group.apply_to_members(self.at, record)
         self.changes.note(record)
 
     def does(self, what: str, client: str) -> None:
@@ -67,7 +67,7 @@ class Followed:
             case "sits":
                 self.group.sitting_out ^= {client}
             case "settled":
-                stream.settle()
+                stream.closed += 1
                 self.group.version += 1
 
     def follow(self) -> None:

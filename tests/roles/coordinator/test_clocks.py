@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
-from secureps.roles.coordinator.group import Clocks
+from secureps.roles.coordinator.group import Members
 
 
 def update(sequence: int, client: str = "c0") -> SubmissionId:
     return SubmissionId(client, "all", sequence)
 
 
-def sent(*updates: tuple[int, Base, float]) -> Clocks:
-    """Clocks of a group in which c0 takes part, and has sent these."""
-    clocks = Clocks()
+def sent(*updates: tuple[int, Base, float]) -> Members:
+    """Members of a group in which c0 takes part, and has sent these."""
+    clocks = Members()
     clocks.enter("c0", 0, 0.0)
     for sequence, base, at in updates:
         clocks.arrive(update(sequence), base, at)
@@ -43,6 +43,6 @@ def test_what_is_given_up_counts_for_no_clock_unless_it_never_did() -> None:
     clocks = sent((1, Base(0, 0), 1.0), (2, Base(0, 1), 2.0))
     clocks.drop((update(2),), 0, 3.0)
     assert (clocks.clocks["c0"], clocks.moved["c0"]) == (1, 3.0)
-    clocks.arrive(update(3), Base(0, 0), 4.0, again=True)
+    clocks.arrive(update(3), Base(0, 0), 4.0, answers=True)
     clocks.drop((update(3),), 0, 5.0)
     assert (clocks.clocks["c0"], clocks.moved["c0"]) == (1, 3.0), "it was sealed once more"

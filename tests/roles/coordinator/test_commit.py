@@ -362,7 +362,7 @@ def test_a_late_joiner_waits_for_the_next_version() -> None:
     step = world.enter(SPARE)
     assert [type(o) for o in orders_of(step, SPARE)] == [orders.Published]
     early = requests.Submit(world.receipt(SPARE, 0, 0))
-    refused(world, SPARE, early, WrongVersion, "c3 is not invited to version 1")
+    refused(world, SPARE, early, WrongVersion, "c3 was not invited to version 1")
     world.pump(11)
     assert world.group().version == 1
     assert world.group().invited == {*CLIENTS, SPARE}

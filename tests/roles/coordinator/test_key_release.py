@@ -9,16 +9,17 @@ import pytest
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, first_roster, next_roster
-from secureps.errors import Malformed, NotReady, WrongVersion
-from secureps.messages.coordinator_records import KeysReleased
+from secureps.errors import NotReady, WrongVersion
+from secureps.messages.coordinator_records import KeysReleased, RoundGivenUp, RoundOpened
 from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
-from secureps.messages.orders import HolderKeys
+from secureps.messages.orders import SealFor
 from secureps.messages.records import RunPinned
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
+from secureps.policy.base import Base
 from secureps.roles.coordinator import envelopes, opening
 from secureps.roles.coordinator.envelopes import AT_ONCE, BETWEEN
-from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order
@@ -48,7 +49,8 @@ class Begun:
 
     def __init__(self) -> None:
         pinned = RunPinned(RUN, make_placement(PLAN), ADDRESSES)
-        self.state = CoordinatorState({"all": GroupState("all")}, pinned=pinned)
+        group = GroupState("all", 0, phase=Phase.WAITING)
+        self.state = CoordinatorState({"all": group}, pinned=pinned)
         self.state.members = {"c0": 0.0}
         offered = tuple(key.key for key in KEYS.values())
         opening.form_committee(self.at(0.0), PinnedRun(PLAN, ROSTER, None, NONCE, offered))
@@ -98,19 +100,23 @@ def test_a_new_key_is_told_to_clients_and_what_is_erased_to_nobody() -> None:
     run = Begun()
     (order,) = run.hear("h0", 1).step.effects
     assert isinstance(order, Order)
-    assert isinstance(order.message, HolderKeys)
+    (committee,) = run.state.committees
+    assert order.message == SealFor(0, committee, (run.state.keys.newest["h0"],))
     step = run.hear("h0", 1, 1).step
     assert (len(step.records), step.effects) == (1, [])
 
 
-def test_a_receipt_is_sealed_for_keys_that_were_announced() -> None:
+def test_a_receipt_is_sealed_for_keys_that_enough_holders_announced() -> None:
+    """One holder may have announced none of its number: it finds the flaw."""
     run = Begun()
     run.hear("h2", 3)
-    for numbers in ((0, 0, 0, 0), (0, 0, 3, 0), (0, 0, 2, 0)):
-        envelopes.check_numbers(run.at(0.0), receipt(*numbers))
-    for numbers in ((0, 0, 4, 0), (1, 0, 0, 0), (0, 0, -1, 0)):
-        with pytest.raises(Malformed, match="whose newest is"):
-            envelopes.check_numbers(run.at(0.0), receipt(*numbers))
+    for numbers in ((0, 0, 0, 0), (0, 0, 3, 0), (0, 0, 4, 0), (1, 0, 2, 0)):
+        envelopes.check_keys(run.at(0.0), receipt(*numbers))
+    for numbers in ((0, 0, 4, 1), (-1, 0, 0, 1)):
+        with pytest.raises(
+            WrongVersion, match=r"keys \(.+ fewer than 3 key holders have announced"
+        ):
+            envelopes.check_keys(run.at(0.0), receipt(*numbers))
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -122,19 +128,39 @@ def test_what_is_sealed_for_erased_keys_is_not_taken(released: bool) -> None:
         if released:
             run.at(0.0).write(KeysReleased(holder, 1))
         if refused:
-            with pytest.raises(WrongVersion, match="fewer than 3 key holders still have the keys"):
-                envelopes.check_unerased(run.at(0.0), receipt(0, 0, 0, 0))
+            with pytest.raises(WrongVersion, match="fewer than 3 key holders have announced"):
+                envelopes.check_keys(run.at(0.0), receipt(0, 0, 0, 0))
         else:
-            envelopes.check_unerased(run.at(0.0), receipt(0, 0, 0, 0))
-        envelopes.check_unerased(run.at(0.0), receipt(1, 0, 0, 1))
+            envelopes.check_keys(run.at(0.0), receipt(0, 0, 0, 0))
+        envelopes.check_keys(run.at(0.0), receipt(1, 0, 0, 1))
 
 
 def test_a_key_is_released_when_nothing_that_may_come_again_is_sealed_for_it() -> None:
     run = Begun()
-    run.state.groups["all"].missing = frozenset({SubmissionId("c0", "all", 1)})
+    run.state.groups["all"].members.returning = {SubmissionId("c0", "all", 1): Base(0, 0)}
     tx = run.hear("h0", 1)
     envelopes.release(tx)
     assert KeysReleased("h0", 1) not in tx.step.records
-    run.state.groups["all"].missing = frozenset()
+    run.state.groups["all"].members.returning.clear()
     envelopes.release(tx)
     assert tx.step.records[-1] == KeysReleased("h0", 1)
+
+
+def test_a_key_is_kept_for_updates_that_were_asked_for_before_it_was_replaced() -> None:
+    """Whoever is asked later knows the newer key: another round does not keep the older one."""
+    run = Begun()
+    run.at(0.0).write(RoundOpened("all", 1, 0, ("c0",), "opens"))
+    envelopes.release(tx := run.hear("h0", 1))
+    assert KeysReleased("h0", 1) not in tx.step.records
+    run.at(0.0).write(RoundGivenUp("all", 1, "too few came"))
+    run.at(0.0).write(RoundOpened("all", 2, 0, ("c0",), "opens"))
+    envelopes.release(tx := run.hear("h1", 1))
+    assert KeysReleased("h0", 1) in tx.step.records
+    assert KeysReleased("h1", 1) not in tx.step.records
+    run.hear("h0", 2)
+    run.hear("h0", 4)
+    run.at(0.0).write(RoundGivenUp("all", 2, "too few came"))
+    envelopes.release(tx := run.hear("h2", 1))
+    assert set(tx.step.records[1:]) == {
+        *(KeysReleased("h0", 4), KeysReleased("h1", 1), KeysReleased("h2", 1))
+    }

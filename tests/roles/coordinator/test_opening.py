@@ -17,7 +17,7 @@ from secureps.messages.orders import Examine, KeyCommittee
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
-from secureps.roles.coordinator import commit, envelopes, opening, recovery, synchronous
+from secureps.roles.coordinator import commit, envelopes, opening, recovery, scheduler
 from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
@@ -67,7 +67,7 @@ def anew(tx: Transaction, group: GroupState) -> Decision:
     arrivals = tuple(Arrival(id, 0) for id in sorted(plain(tx, group)[0]))
     if recovery.chooses(tx, group):
         return recovery.decide(tx, group, arrivals)
-    return tx.plan.rule("all").decide(tx.now, arrivals, group.round_state(tx.live))
+    return tx.plan.rule("all").decide(tx.now, arrivals, scheduler.rule_state(tx, group))
 
 
 class Round:
@@ -88,7 +88,7 @@ class Round:
         self.opens(frozenset(CLIENTS))
 
     def opens(self, invited: frozenset[str]) -> None:
-        self.group.end_round()
+        self.group.let_go(self.group.pending)
         self.group.round += 1
         self.group.version, self.group.phase = 0, Phase.COLLECTING
         self.group.invited, self.group.opened_at = invited, self.tx.now
@@ -99,7 +99,7 @@ class Round:
         shown, text = opening.examined(self.tx, self.group)
         assert len(shown) == len(ready)
         assert (set(shown), text) == (ready, waiting)
-        assert synchronous.decided(self.tx, self.group, shown) == anew(self.tx, self.group)
+        assert scheduler.decided(self.tx, self.group, shown) == anew(self.tx, self.group)
 
     def happens(self, chance: random.Random) -> None:
         """Anything that may happen to a round, in any order."""
@@ -107,7 +107,7 @@ class Round:
         ids = [*group.receipts] or [SubmissionId("c0", "all", 99)]
         match chance.choice(EVENTS):
             case "receive":
-                left = [c for c in CLIENTS if c not in group.open_receipts.clients]
+                left = sorted(group.invited - group.open_receipts.clients.keys())
                 for client in left[: chance.randint(0, 2)]:
                     group.receive(tx.now, receipt(SubmissionId(client, "all", group.round)))
             case "look" if group.receipts:
@@ -158,7 +158,7 @@ def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
 
     def decided(now: float = 0.0) -> Decision:
         tx = dataclasses.replace(world.tx, now=now)
-        return synchronous.decided(tx, world.group, opening.examined(tx, world.group)[0])
+        return scheduler.decided(tx, world.group, opening.examined(tx, world.group)[0])
 
     for client in CLIENTS[:4]:
         id = SubmissionId(client, "all", 1)

@@ -235,8 +235,7 @@ def test_a_holder_that_forgot_what_it_opened_is_refused() -> None:
     world.pump(3)
     assert world.group().phase is Phase.PREPARING
     world.give(HOLDER, register(HOLDER, world.run, all=0))
-    opened = coordinator_records.CohortOpened("all", 4, (), None, (HOLDER,))
-    world.federation.apply(0.0, opened)
+    world.federation.answered[HOLDER, "all"] = 4
     for behind in (0, 3):
         text = f"ends at cohort {behind} of all, and it has answered for cohort 4"
         with pytest.raises(Refused, match=text):

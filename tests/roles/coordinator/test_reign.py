@@ -16,7 +16,6 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
-from secureps.roles.coordinator.standby import CaughtUp
 from secureps.roles.machine import WORKER, Call, Halt, Order, Step, Unwatched
 from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting, make_charter
 
@@ -127,14 +126,14 @@ def test_once_it_went_on_alone_it_waits_for_nobody_at_the_next_start() -> None:
 
 def test_a_standby_follows_and_nobody_is_waited_for() -> None:
     world = begun(*FOLLOWED)
-    assert world.give(WORKER, CaughtUp(ONE)).records == [StandbyFollows(ONE)]
+    assert world.give(WORKER, StandbyFollows(ONE)).records == [StandbyFollows(ONE)]
     assert refusal(world) == ""
 
 
 def test_another_standby_is_written_down_once_this_one_rules() -> None:
     """The one on record may have taken over."""
     world = begun(*FOLLOWED)
-    assert StandbyFollows(TWO) not in world.give(WORKER, CaughtUp(TWO)).records
+    assert StandbyFollows(TWO) not in world.give(WORKER, StandbyFollows(TWO)).records
     for party in (*SHARDS, HOLDER):
         assert refusal(world)
         comes(world, party)
@@ -145,7 +144,7 @@ def test_another_standby_is_written_down_once_this_one_rules() -> None:
 
 def test_one_that_took_over_is_not_its_own_follower() -> None:
     world = begun(*TAKEN)
-    world.give(WORKER, CaughtUp(ONE))
+    world.give(WORKER, StandbyFollows(ONE))
     assert not rules(world)
 
 
@@ -157,7 +156,7 @@ def test_a_shard_that_has_left_is_asked_too_while_the_standby_may_not_know_it() 
     for shard in SHARDS:
         obeys(world, shard)
     assert "waits for shard-z, one more key holder to obey it" in refusal(world)
-    world.give(WORKER, CaughtUp(ONE))
+    world.give(WORKER, StandbyFollows(ONE))
     assert refusal(world) == ""
 
 
@@ -272,7 +271,7 @@ def test_the_standby_that_followed_and_took_over_ends_this_one() -> None:
     world = begun(*FOLLOWED)
     comes(world, FIRST)
     for _ in range(2):  # it has everything, and then that on record, too
-        world.give(WORKER, CaughtUp(ONE))
+        world.give(WORKER, StandbyFollows(ONE))
     assert halts(other(world, REIGN)) == [Halt(SUPERSEDED, Fenced)]
 
 
@@ -297,10 +296,10 @@ def test_a_standby_that_has_everything_but_not_on_record_is_told_that_this_one_r
     world = begun(*FOLLOWED)
     comes(world, FIRST)
     obeys(world, FIRST)
-    world.give(WORKER, CaughtUp(ONE))
+    world.give(WORKER, StandbyFollows(ONE))
     with pytest.raises(Fenced, match="another coordinator has taken over this run"):
         other(world, REIGN)
-    assert world.give(WORKER, CaughtUp(ONE)).records == []
+    assert world.give(WORKER, StandbyFollows(ONE)).records == []
     assert halts(other(world, REIGN)) == [Halt(SUPERSEDED, Fenced)]
 
 
@@ -321,7 +320,7 @@ def test_a_standby_that_does_not_have_everything_is_ended_by_the_one_that_rules(
     for seen in (REIGN, REIGN + 7):
         with pytest.raises(Fenced, match="another coordinator has taken over this run"):
             other(world, seen)
-    world.give(WORKER, CaughtUp(TWO))
+    world.give(WORKER, StandbyFollows(TWO))
     with pytest.raises(Fenced):
         other(world, REIGN)
     assert halts(other(world, REIGN + LINE)) == [Halt(SUPERSEDED, Fenced)]
@@ -332,7 +331,7 @@ def test_one_of_an_older_reign_that_is_started_again_ends_nobody(followed: bool)
     """Its starts since are in no other journal, and look like those of another one that rules."""
     world = ruling(*TAKEN)
     if followed:
-        world.give(WORKER, CaughtUp(TWO))
+        world.give(WORKER, StandbyFollows(TWO))
     with pytest.raises(Fenced, match="another coordinator has taken over this run"):
         other(world, 7)
     assert rules(world)
@@ -367,10 +366,10 @@ def test_before_a_run_is_founded_no_standby_is_waited_for() -> None:
 
 def test_that_a_shard_left_is_known_to_a_standby_that_is_confirmed_again() -> None:
     world = begun(*FOLLOWED)
-    world.give(WORKER, CaughtUp(ONE))
+    world.give(WORKER, StandbyFollows(ONE))
     placed = world.federation.pinned
     assert placed is not None
     world.federation.apply(0.0, ShardLeft(SECOND, "away"))
     assert world.federation.reigns.left == [SECOND]
-    assert StandbyFollows(ONE) in world.give(WORKER, CaughtUp(ONE)).records
+    assert StandbyFollows(ONE) in world.give(WORKER, StandbyFollows(ONE)).records
     assert world.federation.reigns.left == []

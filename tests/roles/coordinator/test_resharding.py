@@ -18,7 +18,7 @@ from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.checkpointing import WriteManifest
-from secureps.roles.coordinator.group import Clocks, Evaluations, GroupState, Phase
+from secureps.roles.coordinator.group import Evaluations, GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.machine import WORKER, Answer, Halt, Step, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
@@ -182,15 +182,15 @@ def test_what_waits_for_a_move_has_waited_no_longer_for_it() -> None:
     before = Placement.by_block(1, "ab", {"moves": [("a",)], "stays": [("a",)]})
     after = Placement.by_block(2, "ab", {"moves": [("b",)], "stays": [("a",)]})
     record = RunPinned(replace(pinned.run, plan=plan.text), before, pinned.shards)
-    moves, stays = (GroupState(name, 0, opened_at=40.0, stream=Clocks()) for name in plan.groups)
+    moves, stays = (GroupState(name, 0, opened_at=40.0, rounds=False) for name in plan.groups)
     for group, *moments in ((moves, 40.0), (stays, 40.0, 65.0)):
         waits = {SubmissionId("c0", group.name, n): at for n, at in enumerate(moments)}
-        group.open_stream.arrived.update(waits)
+        group.members.arrived.update(waits)
     moving, both, known = Moving(), (moves, stays), Evaluations()
     record = moving.apply(60.0, PlacementMoved(after), record, both, known)
     moving.files = {"moves": {"b": digest("s")}}
     moving.apply(90.0, PlacementMoved(after, in_force=True), record, both, known)
-    found = (*moves.open_stream.arrived.values(), *stays.open_stream.arrived.values())
+    found = (*moves.members.arrived.values(), *stays.members.arrived.values())
     assert (found, moves.opened_at, stays.opened_at) == ((70.0, 70.0, 90.0), 70.0, 70.0)
 
 

@@ -24,8 +24,9 @@ from secureps.messages import (
 from secureps.messages.charge import Charge
 from secureps.messages.requests import Checkpointed, Withdraw
 from secureps.messages.submission import SubmissionId
+from secureps.policy.base import Base
 from secureps.roles.coordinator import commit
-from secureps.roles.coordinator.group import CheckpointState, Clocks, GroupState, Phase
+from secureps.roles.coordinator.group import CheckpointState, CohortInProgress, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Tick
@@ -294,12 +295,37 @@ def test_records_that_are_not_the_coordinators(record: Any) -> None:
         federation.apply(0.0, record)
 
 
+@pytest.mark.parametrize(
+    ("phase", "rounds", "record"),
+    [
+        (Phase.FOUNDING, True, coordinator_records.RoundOpened("all", 1, 0, ("c0",), "why")),
+        (Phase.WAITING, False, coordinator_records.RoundOpened("all", 1, 0, ("c0",), "why")),
+        (Phase.WAITING, True, coordinator_records.StreamBegan("all")),
+        (Phase.COLLECTING, True, coordinator_records.VersionCommitted("all", 1)),
+        (Phase.HOLDING, True, coordinator_records.CohortBurnt("all", 0, "why")),
+        (Phase.PREPARING, True, coordinator_records.CohortOpened("all", 0, ())),
+        (Phase.OPENING, True, coordinator_records.CohortReopened("all", 0, ())),
+        (Phase.DONE, False, coordinator_records.MemberAsked("all", "c0", 1, 0)),
+    ],
+)
+def test_what_cannot_happen_to_a_group_ends_the_coordinator(
+    phase: Phase, rounds: bool, record: Any
+) -> None:
+    """Its journal, or the coordinator itself, is wrong: nothing may be built on it."""
+    making = CohortInProgress(make_cohort())
+    group = GroupState("all", 0, phase=phase, rounds=rounds, making=making)
+    group.members.training["c0"] = Base(0, 0)
+    federation = CoordinatorState({"all": group})
+    with pytest.raises(InternalError, match="no transition has it"):
+        federation.apply(0.0, record)
+
+
 # --- what never goes back -------------------------------------------------------------
 
 
 def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
     """Whatever came last: under a sequence that was used it would seal another update."""
-    known = CoordinatorState({"all": GroupState("all", version=0, stream=Clocks())})
+    known = CoordinatorState({"all": GroupState("all", 0, phase=Phase.COLLECTING, rounds=False)})
     for sequence in (5, 3):
         id = SubmissionId("c0", "all", sequence)
         known.apply(0.0, Withdraw("c0", id, 0, 0, "refused"))

@@ -91,7 +91,7 @@ def test_what_a_client_may_spend_is_worked_out_once_for_what_it_has_spent(
         world.crash(name)
     world.wait(world.plan.section.lease + 1.0)
     assert world.live == set(here)
-    assert world.group().open_stream.training.keys() == set(gone)
+    assert world.group().members.training.keys() == set(gone)
     first = counted.copy()
     assert set(MANY) == first.keys()
     for _ in range(5):
@@ -324,17 +324,15 @@ def test_who_is_silent_does_not_hold_up_those_who_can_send_nothing_more() -> Non
     while world.due:
         world.deliver(world.due[0])
     group = world.group()
-    assert group.open_stream.spent == {"c1", "c2", "c3", "c4"}
+    assert group.members.spent == {"c1", "c2", "c3", "c4"}
     assert group.reason == "4 members have sent; cohort 1 waits for c0, 1 clock behind, 50 s left"
     world.wait(49.0)
     assert world.due == []
     world.wait(1.0)
-    assert group.open_stream.passed == {"c0"}
+    assert group.members.passed == {"c0"}
     while world.due:
         world.deliver(world.due[0])
-    assert [{m.id.client for m in cohort.members} for cohort in world.made] == [
-        group.open_stream.spent
-    ]
+    assert [{m.id.client for m in cohort.members} for cohort in world.made] == [group.members.spent]
 
 
 def test_a_group_that_has_made_its_last_version_is_done_while_others_go_on(tmp_path: Path) -> None:

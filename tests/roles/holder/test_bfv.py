@@ -159,15 +159,6 @@ def test_a_lower_incarnation_is_fenced() -> None:
     assert [greeting.message.seen for greeting in effects] == [3]
 
 
-@pytest.mark.parametrize("sender", ["c0", "shard-a", STRANGER, HOLDER])
-def test_only_the_coordinator_gives_orders(sender: str) -> None:
-    keys = Keys().founded()
-    header = opened_header(PLAN, RUN, "all", 0, 0)
-    for event in (opening(), configure(PLAN), SumOpened(header, 0.1)):
-        with pytest.raises(Malformed, match="a key holder has no answer"):
-            keys.give(sender, event)
-
-
 # --- opening ----------------------------------------------------------------------
 
 

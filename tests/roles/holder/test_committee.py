@@ -27,7 +27,6 @@ from secureps.messages.submission import (
     receipt_digest,
     signing_bytes,
 )
-from secureps.policy.plan import Plan
 from secureps.roles.holder import committee
 from secureps.roles.holder.committee import (
     AnnounceKey,
@@ -76,14 +75,6 @@ def crowd(version: int = 0, base: bytes = BASE, minimum: int = 2) -> tuple[Sent,
 def signed(receipt: Receipt, author: str | None = None) -> Receipt:
     identity = bench().kit.identities[author or receipt.id.client]
     return dataclasses.replace(receipt, signature=identity.sign(*signing_bytes(receipt)))
-
-
-def changed(order: orders.Open, at: int, **changes: Any) -> orders.Open:
-    """The same order with one receipt changed, and signed again unless that is the change."""
-    receipt = dataclasses.replace(order.receipts[at], **changes)
-    receipt = receipt if "signature" in changes else signed(receipt)
-    receipts = (*order.receipts[:at], receipt, *order.receipts[at + 1 :])
-    return dataclasses.replace(order, receipts=receipts)
 
 
 # --- greeting ---------------------------------------------------------------------
@@ -265,18 +256,6 @@ def test_receipts_of_others_are_not_looked_into() -> None:
 # --- shares -----------------------------------------------------------------------
 
 
-def test_any_three_of_four_give_the_key_of_the_cohort_and_no_two_other_answers() -> None:
-    order = bench().opening(crowd())
-    shares = {h.name: h.share(order) for h in (bench().holder(k) for k in range(4))}
-    expected = sum(sent.values for sent in crowd())
-    keys = set()
-    for left_out in bench().names:
-        key = bench().key(order, {n: s for n, s in shares.items() if n != left_out})
-        keys.add(key.tobytes())
-        assert (bench().opened(crowd(), [1] * 6, key) == expected).all()
-    assert len(keys) == 1
-
-
 def test_the_ledger_is_written_before_the_share_exists() -> None:
     holder, order = bench().holder(0), bench().opening(crowd())
     step = holder.begin(order)
@@ -346,32 +325,6 @@ def test_an_order_of_other_receipts_for_an_opened_cohort_is_refused() -> None:
     assert holder.refusal(smaller) == "c1/all/1 is bound to cohort 0 for ever"
 
 
-def test_a_submission_is_bound_to_one_cohort_and_a_client_to_one_of_a_version() -> None:
-    holder = bench().holder(0)
-    holder.share(bench().opening(crowd()))
-    for each in (holder, holder.restarted()):
-        reason = each.refusal(bench().opening(crowd()[1:], number=1))
-        assert reason == "c1/all/1 is bound to cohort 0 for ever"
-        again = [bench().send(name, 2) for name in CLIENTS[:5]]
-        reason = each.refusal(bench().opening(again, number=1))
-        assert reason == (
-            "c0 stands in cohort 0, which was opened with its update from the same version 0"
-        )
-    holder.share(bench().opening(crowd(1), number=1))
-
-
-def test_new_updates_of_exactly_the_same_clients_may_be_summed_again() -> None:
-    """One of them may have spoilt the first; a client more or less would be told apart."""
-    holder = bench().holder(0)
-    holder.share(bench().opening(crowd()))
-    again = [bench().send(name, 2) for name in CLIENTS[:6]]
-    more = [bench().send(name, 3) for name in CLIENTS[:7]]
-    for each in (holder, holder.restarted()):
-        each.share(bench().opening(again, number=1))
-        for number, others in ((2, more), (3, more[:5])):
-            assert "stands in cohort" in each.refusal(bench().opening(others, number=number))
-
-
 def test_the_same_clients_with_other_weights_would_be_told_apart() -> None:
     """They send the same updates again: the two sums would differ in the last client's alone."""
     holder = bench().holder(0)
@@ -381,46 +334,6 @@ def test_the_same_clients_with_other_weights_would_be_told_apart() -> None:
     for each in (holder, holder.restarted()):
         assert "c0 stands in cohort 0" in each.refusal(heavier)
     holder.share(bench().opening(again, number=2))
-
-
-def test_two_cohorts_of_one_version_at_the_same_time_end_in_one() -> None:
-    holder = bench().holder(0)
-    first = holder.begin(bench().opening(crowd()))
-    other = [bench().send(name, 2) for name in CLIENTS[:5]]
-    second = holder.begin(bench().opening(other, number=1))
-    (refused,) = said(second)
-    assert "stands in cohort 0" in refused.reason
-    (share, _) = holder.worked(first.effects[0])
-    assert isinstance(share, requests.KeyShare)
-
-
-def test_one_model_of_every_version_for_ever() -> None:
-    """Members that were given another model than the others can be told apart."""
-    holder = bench().holder(0)
-    holder.share(bench().opening(crowd()[:3]))
-    others = [bench().send(name, 1, base=digest("another")) for name in CLIENTS[3:6]]
-    for each in (holder, holder.restarted()):
-        reason = each.refusal(bench().opening(others, number=1))
-        assert reason == "another model than before is said to be version 0 of all"
-    holder.share(bench().opening(crowd()[3:], number=1))
-
-
-def test_updates_from_several_base_versions_add_up_and_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One set of public polynomials serves all versions of a run."""
-    bounds = Plan.bounds
-    behind = lambda plan, group: dataclasses.replace(bounds(plan, group), stale=3)  # noqa: E731
-    monkeypatch.setattr(Plan, "bounds", behind)
-    bases = (0, 2, 3, 3, 1, 0)
-    models = [digest("model", bytes([version])) for version in range(4)]
-    sent = [bench().send(c, 9, v, models[v]) for c, v in zip(CLIENTS, bases)]
-    weights = [1, 1, 1, 2, 2, 2]
-    order = bench().opening(sent, weights=weights)
-    assert [m.version for m in order.cohort.members] == list(bases)
-    shares = {h.name: h.share(order) for h in (bench().holder(k) for k in range(3))}
-    found = bench().opened(sent, weights, bench().key(order, shares))
-    assert (found == sum(w * each.values for w, each in zip(weights, sent))).all()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.orders import (
     GroupVersion,
-    HolderKeys,
     Invite,
     KeyCommittee,
     Published,
@@ -48,11 +47,11 @@ FIRST = roster(first_roster(CA, 0), "h0", "h1", "h2", expires=100)
 SECOND = roster(FIRST, "h0", "h1", "h3", expires=200)
 
 
-def told(of: Roster, since: int = 0) -> SealFor:
+def told(of: Roster, since: int = 0) -> KeyCommittee:
     names = tuple(holder.name for holder in of.holders())
     keys = tuple(KEYS[name].key for name in names)
     at = (GroupVersion("all", since),) if since else ()
-    return SealFor(1, KeyCommittee(of.committee, names, keys, at))
+    return KeyCommittee(of.committee, names, keys, at)
 
 
 def receipt(version: int, committee: bytes) -> Receipt:
@@ -128,14 +127,14 @@ def test_nobody_is_taken_whom_the_ca_did_not_sign_for(client: Committees) -> Non
     other = roster(SECOND, "h1", "h2", "h3")
     with pytest.raises(Refused, match="on no roster that this party has followed"):
         client.take(told(other, 4))
-    right = told(SECOND, 4).committee
+    right = told(SECOND, 4)
     for wrong in (
         dataclasses.replace(right, keys=(right.keys[0], right.keys[0], right.keys[2])),
         dataclasses.replace(right, holders=("h0", "h1", "h2")),
         dataclasses.replace(right, keys=right.keys[:2]),
     ):
         with pytest.raises(Refused, match="not those of the roster"):
-            client.take(SealFor(1, wrong))
+            client.take(wrong)
     assert client.due("all", 9).committee == FIRST.committee
 
 
@@ -165,7 +164,7 @@ def test_a_newer_key_is_on_record_and_one_of_nobodys_is_said(client: Committees)
     right = dataclasses.replace(
         bare, signature=Identity(b"h0" * 16).sign(*announcement_bytes(bare))
     )
-    client.hear(step, HolderKeys(1, (bare, right, right)), run)
+    client.hear(step, SealFor(1, told(SECOND, 4), (bare, right, right)), run)
     assert step.records == [right]
     (said,) = step.effects
     assert isinstance(said, Say)

@@ -8,7 +8,6 @@ from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.messages.requests import Noted, Retire
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Step
 from secureps.roles.member.leaving import LEFT, PAUSED, Departure
-from secureps.roles.member.tasks import Acted
 from tests.kits.member_kit import Client
 
 
@@ -65,29 +64,11 @@ def test_a_pause_takes_the_place_of_a_rest_and_not_of_a_leave() -> None:
     assert leaving.halt == Halt("the budget is spent")
 
 
-def test_a_rest_by_itself_goes_on_when_nothing_was_wanted() -> None:
-    resting = Departure("c0")
-    resting.begin(None, "rests", 50.0)
-    assert not resting.follow()
-    assert resting.until == 50.0
-
-
-def test_who_leaves_says_why_and_settles_it() -> None:
-    departure, step = after("pause", "leave"), Step()
-    departure.follow()
-    departure.tell(step)
-    assert step.effects == [Call("coordinator", Retire("c0", LEFT, False))]
-    assert LEFT == "left by its data holder's own act"
-    assert departure.end == [Halt(LEFT)]
-    assert departure.settled == (OwnAct(2, "left"),)
-    assert after("pause").settled == ()
-
-
 def test_who_leaves_after_a_pause_ends_when_the_coordinator_knows_that_it_left() -> None:
     client = Client()
     client.joined()
     paused, left = (
-        client.give(WORKER, Acted(OwnAct(number, what))).effects[-1]
+        client.give(WORKER, OwnAct(number, what)).effects[-1]
         for number, what in enumerate(("pause", "leave"), 1)
     )
     assert isinstance(paused, Call)
@@ -99,15 +80,3 @@ def test_who_leaves_after_a_pause_ends_when_the_coordinator_knows_that_it_left()
     assert client.give("coordinator", Answered(paused.message, Noted())) == Step()
     step = client.give("coordinator", Answered(left.message, Noted()))
     assert (step.records, step.effects) == ([OwnAct(2, "left")], [Halt(LEFT)])
-
-
-def test_a_paused_client_greets_a_coordinator_that_it_lost() -> None:
-    departure = after("pause")
-    departure.follow()
-    departure.told = True
-    assert departure.lost()
-    assert not departure.told, "and says again that it is paused"
-    gone = after("leave")
-    gone.follow()
-    gone.told = True
-    assert not gone.lost()

@@ -12,8 +12,6 @@ from secureps.errors import (
     InternalError,
     Malformed,
     NotReady,
-    Refused,
-    TermsRefused,
     UnknownParty,
     Unreachable,
     WrongRun,
@@ -43,7 +41,7 @@ from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
 from secureps.roles.member.terms import Terms
 from secureps.roles.pinned_run import Pinned
-from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, leaves, puts, said
+from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     OTHER_ROSTER,
@@ -128,36 +126,6 @@ def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text:
     assert said in halts(other.welcome())[0].reason
     other = Client(kit=MemberSettings("c0", OTHER_ROSTER, SCHEMA))
     assert "roster differs" in halts(other.welcome())[0].reason
-
-
-def test_it_takes_no_part_in_a_plan_of_a_lower_threshold_than_its_own() -> None:
-    """Nor after a restart: what is on record binds nobody who insists on more by now."""
-    plan = make_plan("rlwe")
-    assert (plan.threshold, plan.holders) == (3, 4)
-
-    def insists(threshold: int) -> Client:
-        return Client(
-            plan,
-            kit=MemberSettings("c0", ROSTER, SCHEMA, terms=Terms(threshold=threshold)),
-        )
-
-    refused = Halt(
-        "threshold: by the plan 3 of 4 key holders open a sum together, and this party insists on "
-        "4: ask for a plan with cipher.threshold = 4 or more, or lower this party's own threshold",
-        TermsRefused,
-    )
-    client = insists(4)
-    step = client.welcome()
-    assert (step.records, len(step.effects)) == ([], 1)
-    assert leaves(client, step) == refused
-    step = insists(3).welcome()
-    assert halts(step) == []
-    pinned = step.records[0]
-    client = insists(4)
-    client.machine.apply(0.0, pinned)
-    step = client.welcome()
-    assert (step.records, len(step.effects)) == ([], 1)
-    assert leaves(client, step) == refused
 
 
 @pytest.mark.parametrize("step", [-1, 1])
@@ -324,53 +292,6 @@ def test_a_group_that_is_at_its_end_holds_nobody_back() -> None:
     assert task.model == (GroupVersion("b", 2), GroupVersion("w", 1))
 
 
-def test_it_pulls_only_what_changed() -> None:
-    client = Client().joined()
-    client.trained()
-    old, new = model_blocks("all", 0, 4), model_blocks("all", 1, 4)
-    mixed = (old[0], new[1], old[2], old[2])
-    client.order(orders.Published(1, "all", 1, mixed))
-    assert asked(client.invite(1)) == [("shard-b", 1, 1)]
-    (task,) = works(client.got(1, 1))
-    assert (task.blocks, task.aims) == (mixed, (Aim("all", 1, 1),))
-
-
-def test_equal_blocks_are_pulled_once() -> None:
-    client = Client().joined()
-    zero = model_blocks("all", 0, 4)[0]
-    client.order(orders.Published(1, "all", 0, (zero,) * 4))
-    assert asked(client.invite(0)) == [("shard-a", 0, 0)]
-    assert len(works(client.got(0, 0))) == 1
-
-
-def test_what_is_no_longer_cached_is_pulled_again() -> None:
-    """The worker keeps the blocks of the last training alone."""
-    client = Client(make_plan("bfv", versions=5)).joined()
-    client.trained()
-    old = model_blocks("all", 0, 4)
-    client.order(orders.Published(1, "all", 1, (old[0],) * 4))
-    (task,) = works(client.invite(1))
-    assert task.blocks == (old[0],) * 4
-    client.contributed(client.sealed(1, 1))
-    client.order(orders.Published(1, "all", 2, old))
-    again = sorted(asked(client.invite(2)), key=lambda ask: ask[2])
-    assert again == [("shard-b", 2, 1), ("shard-a", 2, 2), ("shard-b", 2, 3)]
-
-
-def test_a_newer_version_is_pulled_instead() -> None:
-    client = Client().joined()
-    client.publish(0)
-    client.invite(0)
-    client.got(0, 0)
-    client.publish(1)
-    assert works(client.got(0, 1)) == []
-    step = client.invite(1)
-    assert asked(step) == [(SHARDS[b % 2], 1, b) for b in range(4)]
-    assert client.publish(0) == Step(), "an older version that comes late changes nothing"
-    (task,) = works(client.pull(1))
-    assert task.aims == (Aim("all", 1, 0),)
-
-
 def test_a_version_that_is_gone_is_not_asked_for_again() -> None:
     client = Client().joined()
     client.publish(0)
@@ -395,16 +316,6 @@ def test_a_block_that_could_not_be_read_is_asked_for_again() -> None:
     (halt,) = halts(step)
     assert halt.error is Malformed
     assert "block 2 of all cannot be pulled: block 2 has a wrong length" in halt.reason
-
-
-def test_another_block_than_was_published_halts() -> None:
-    client = Client().joined()
-    client.publish(0)
-    client.invite(0)
-    step = client.got(0, 0, digest=bytes(32))
-    (halt,) = halts(step)
-    assert halt.error is Refused
-    assert "block 0 of all is not the one that was published" in halt.reason
 
 
 def test_an_old_invitation_is_not_followed() -> None:

@@ -13,7 +13,6 @@ from secureps.errors import (
     Malformed,
     Refused,
     SecurepsError,
-    TermsRefused,
     WrongRun,
     WrongVersion,
 )
@@ -27,6 +26,7 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Done,
     Failed,
     Prune,
     Say,
@@ -36,9 +36,9 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.member.settings import MemberSettings
-from secureps.roles.member.tasks import Aim, BlockSealed, Contributed, Offer, Reseal, SealOn
+from secureps.roles.member.tasks import Aim, Contributed, Offer, Reseal, SealOn
 from secureps.roles.member.terms import Terms
-from tests.kits.member_kit import Client, halts, leaves, puts, said
+from tests.kits.member_kit import Client, halts, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     KEYED_ROSTER,
@@ -66,7 +66,7 @@ def told(plan: Plan, standing: str = "", unsafe: bool = False) -> list[str]:
     update = client.sealed(0, 0)
     receipt = dataclasses.replace(update.receipt, unsafe=unsafe)
     update = dataclasses.replace(update, receipt=receipt)
-    came = Contributed((update,), (), (), "120 records, loss 0.4123", standing)
+    came = Contributed((update,), (), {}, "120 records, loss 0.4123", standing)
     step = client.give(WORKER, came)
     return [effect.text for effect in step.effects if isinstance(effect, Say)]
 
@@ -229,7 +229,7 @@ def sealing(sequence: int = 0) -> tuple[Client, Sealed, list[Step]]:
     client.invite(0)
     client.pull(0)
     update = client.sealed(0, sequence)
-    return client, update, [client.give(WORKER, BlockSealed(h)) for h in update.headers[:2]]
+    return client, update, [client.give(WORKER, Done(SealOn(), h)) for h in update.headers[:2]]
 
 
 def test_a_block_leaves_when_it_is_sealed_and_the_receipt_after_all() -> None:
@@ -271,7 +271,7 @@ def test_what_is_refused_before_all_is_sealed_is_dropped_when_it_is(error: Secur
     client, update, _ = sealing()
     for header in update.headers[:2]:
         assert client.give("shard-a", Failed(requests.PutBlock(header), error)) == Step()
-    step = client.give(WORKER, BlockSealed(update.headers[2]))
+    step = client.give(WORKER, Done(SealOn(), update.headers[2]))
     assert puts(step) == []
     step = client.contributed(update)
     sealed = member_records.Sealed(update.receipt, update.headers)
@@ -338,15 +338,6 @@ def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
     client, step = keyed(make_plan("bfv"))
     assert halts(step) == []
     assert client.machine.pinned.run.roster == KEYED_ROSTER.digest
-
-
-def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
-    client = Client(kit=MemberSettings("c0", ROSTER, SCHEMA, terms=Terms(budget=8.0)))
-    step = client.welcome()
-    assert (step.records, len(step.effects)) == ([], 1)
-    halt = leaves(client, step)
-    assert halt.error is TermsRefused
-    assert halt.reason.startswith("budget: the plan trains without privacy")
 
 
 @pytest.mark.parametrize("version", [-1, 0])

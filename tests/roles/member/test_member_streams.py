@@ -318,17 +318,6 @@ def test_one_update_is_sealed_so_often_and_no_more(ordered: bool) -> None:
     assert isinstance(task, Contribute), "the next version is another update"
 
 
-def test_in_rounds_too_a_burnt_update_is_sealed_anew() -> None:
-    """Whatever it would train by now: key holders open no sum of these clients with another."""
-    client = Client(make_plan("rlwe", work={"target_seconds": 1.0})).joined()
-    made = client.trained()
-    assert (
-        works(client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "burnt", True))) == []
-    )
-    step = client.order(again(0, 0, 0, round=2))
-    assert works(step) == [Reseal(made.receipt, made.headers, 1)]
-
-
 @pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_what_was_given_up_is_sealed_anew_for_the_next_round(cipher: str) -> None:
     """A training that does not repeat its bits would come to another update, which never leaves."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from secureps.errors import ConfigError
 from secureps.messages.run import ShardAddress
 from secureps.roles.machine import Halt
 from secureps.roles.shard.memory_limit import Limit
@@ -16,22 +15,6 @@ def limited(memory: int | None) -> Desk:
     address = ShardAddress(SHARDS[0], f"{SHARDS[0]}:1", 1.0)
     desk.shard = Shard(address, ROSTER, limit=Limit(memory))
     return desk
-
-
-def test_too_little_ends_it_before_it_is_in_the_run() -> None:
-    desk = limited(63)
-    halt = desk.order(configure(desk.plan)).effects[0]
-    assert isinstance(halt, Halt)
-    assert halt.error is ConfigError
-    assert halt.reason.startswith('shard-a: memory = "1 KiB" is too little')
-    assert not desk.shard.state.founded
-
-
-def test_enough_changes_nothing() -> None:
-    for memory in (64, None):
-        desk, free = limited(memory), Desk()
-        assert desk.order(configure(desk.plan)) == free.order(configure(free.plan))
-        assert desk.shard.state.founded
 
 
 def test_a_run_that_goes_on_with_too_little_ends_too() -> None:

@@ -15,11 +15,11 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
-from secureps.roles.machine import WORKER, Answer, Call, Prune, Say, Step, Work
+from secureps.roles.machine import WORKER, Answer, Call, Done, Prune, Say, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.noise_copies import AGAIN, NoiseCopies
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn, SumCohort
+from secureps.roles.shard.tasks import DrawNoise, SumCohort
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
 from tests.kits.shard_kit import Desk
 
@@ -82,7 +82,7 @@ def says(
 
 def drawn(made: NoiseCopies, cohort: Cohort, blocks: tuple[int, ...]) -> tuple[Step, Hold | None]:
     step = Step()
-    return step, made.drawn(step, NoiseDrawn(cohort, blocks))
+    return step, made.drawn(step, DrawNoise(cohort, blocks))
 
 
 def test_where_there_is_none_nobody_asks() -> None:
@@ -142,13 +142,6 @@ def test_two_shards_with_many_blocks_never_wait_for_each_other() -> None:
     assert calls(says(made, MINE[0], False)[0]) == []
 
 
-def test_what_another_has_is_not_drawn_again() -> None:
-    made, order = noise(), hold()
-    begun(made, order)
-    says(made, MINE[0], True)
-    assert works(says(made, MINE[1], False)[0]) == [DrawNoise(order.cohort, MINE[1:])]
-
-
 def test_what_another_has_of_all_is_not_drawn_at_all() -> None:
     made = noise()
     begun(made)
@@ -156,14 +149,6 @@ def test_what_another_has_of_all_is_not_drawn_at_all() -> None:
     assert [works(step) for step in steps] == [[]] * 4
     assert calls(steps[1]) == [ask(made, block) for block in THEIRS]
     assert made.ready(Step(), hold())
-
-
-def test_a_primary_gives_what_it_has_drawn() -> None:
-    made = noise()
-    begun(made)
-    drawn(made, hold().cohort, MINE)
-    gives = made.serve(PEER, ask(made, 0))
-    assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 0))]
 
 
 def test_a_replica_gives_what_is_in_its_sums() -> None:
@@ -268,14 +253,6 @@ def test_noise_is_for_shards_that_hold_the_block(sender: str) -> None:
         noise().serve(PEER, ask(noise(), 4))
 
 
-def test_noise_of_cohorts_that_came_to_nothing_goes() -> None:
-    made = noise()
-    begun(made)
-    says(made, MINE[0], True)
-    step = begun(made, hold(4))
-    assert works(step) == [Prune((key(made, MINE[0]),))]
-
-
 def test_noise_is_of_one_cohort_and_not_of_its_number() -> None:
     """A coordinator that lost its journal closes another one: equal noise cancels in two sums."""
     made, first = noise(), hold()
@@ -316,5 +293,5 @@ def test_an_order_that_waited_is_forgotten_once_another_coordinator_rules(ruler:
     desk.put_all(tuple(member.id for member in cohort.members))
     assert works(desk.order(desk.hold(cohort))) == [DrawNoise(cohort, MINE)]
     desk.order(Discard(ruler, ()))
-    begun = works(desk.give(WORKER, NoiseDrawn(cohort, MINE)))
+    begun = works(desk.give(WORKER, Done(DrawNoise(cohort, MINE))))
     assert [type(task) for task in begun] == ([SumCohort] if ruler == 1 else [])

@@ -38,11 +38,12 @@ from secureps.roles.machine import (
     Watch,
     WatchLost,
     Work,
+    WorkFailed,
 )
 from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.shard import IDLE
 from secureps.roles.shard.state import UNSETTLED
-from secureps.roles.shard.tasks import StepState, Unopened
+from secureps.roles.shard.tasks import DoesNotOpen, StepState
 from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc.framing import refusal
 from secureps.wire.msgpack import decode
@@ -382,11 +383,12 @@ def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next() -> None
     wrong, right = bytes(length), b"\1" * length
     (task,) = works(desk.order(orders.Prepare(1, cohort, (), wrong)))
     assert works(desk.order(orders.Prepare(1, cohort, (), right))) == []
-    step = desk.give(WORKER, Unopened(task, "it does not open"))
+    step = desk.give(WORKER, WorkFailed(task, DoesNotOpen("it does not open")))
     (spoilt,) = calls(step)
     assert spoilt.key == payload_digest(wrong)
     assert works(step) == [StepState(cohort, None, right)]
-    assert works(desk.give(WORKER, Unopened(works(step)[0], "nor does this"))) == []
+    again = WorkFailed(works(step)[0], DoesNotOpen("nor does this"))
+    assert works(desk.give(WORKER, again)) == []
 
 
 def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> None:

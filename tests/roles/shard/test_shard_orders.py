@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -22,17 +23,25 @@ from secureps.messages.orders import GroupVersion, MemberBlocks
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, Replicas
 from secureps.messages.submission import FOUNDING, Held, SubmissionId
-from secureps.roles.machine import WORKER, Call, Halt, Prune, Step, Sweep, Work, WorkFailed
+from secureps.roles.machine import (
+    WORKER,
+    Call,
+    Done,
+    Halt,
+    Prune,
+    Step,
+    Sweep,
+    Task,
+    Work,
+    WorkFailed,
+)
 from secureps.roles.shard import shard as machine
 from secureps.roles.shard.keys import sum_key
 from secureps.roles.shard.tasks import (
-    Damaged,
     MakeState,
-    PartWritten,
-    StateReady,
+    PayloadsDamaged,
     StepState,
     SumCohort,
-    SumsReady,
     WritePart,
 )
 from tests.kits.roles_kit import (
@@ -144,8 +153,8 @@ def test_only_the_coordinator_gives_orders() -> None:
     for sender in ("c0", "shard-b", HOLDER, STRANGER):
         text = "nobody named" if sender == STRANGER else "sends no Hold to shard-a"
         refused(desk, sender, desk.hold(make_cohort()), UnknownParty, text)
-        done = PartWritten(requests.Checkpointed("shard-a", 0, "file", 7, STATE))
-        refused(desk, sender, done, Malformed, "no answer to a PartWritten")
+        done = Done(Task(), requests.Checkpointed("shard-a", 0, "file", 7, STATE))
+        refused(desk, sender, done, Malformed, "no answer to a Done")
     order = orders.SendAgain(9, ID)
     refused(desk, COORDINATOR, order, UnknownParty, "sends no SendAgain")
 
@@ -191,7 +200,7 @@ def test_hold_sums_or_says_what_is_missing() -> None:
     assert works(step) == [SumCohort(cohort, keys)]
     assert desk.order(desk.hold(cohort)) == Step()
     report = requests.Telemetry("shard-a", "all", 1, ())
-    step = desk.give(WORKER, SumsReady(shard_records.SumsMade(cohort, SUMS), report))
+    step = desk.give(WORKER, Done(Task(), shard_records.SumsMade(cohort, SUMS), report))
     held = Held("shard-a", "all", 0, SUMS)
     assert step.records == [shard_records.SumsMade(cohort, SUMS)]
     assert calls(step) == [held, report]
@@ -312,12 +321,16 @@ def test_prepare_under_bfv_waits_for_the_opened_sums() -> None:
 # --- damage -----------------------------------------------------------------------
 
 
+def damaged(task: Task, keys: Iterable[str]) -> WorkFailed:
+    return WorkFailed(task, PayloadsDamaged(frozenset(keys)))
+
+
 def test_damaged_founding_blocks_are_forgotten_and_missing() -> None:
     desk = Desk()
     desk.order(configure(desk.plan))
     desk.put_all((FOUND_ID,), purpose=FOUNDING)
     (task,) = works(desk.order(desk.found()))
-    step = desk.give(WORKER, Damaged(task, frozenset(task.keys[:1])))
+    step = desk.give(WORKER, damaged(task, task.keys[:1]))
     assert step.records == [shard_records.Discarded((FOUND_ID,))]
     assert works(step) == [Prune(task.keys)]
     assert calls(step) == [requests.Missing("shard-a", "all", -1, (FOUND_ID,))]
@@ -345,7 +358,7 @@ def test_until_version_0_is_committed_it_may_be_made_of_another_model() -> None:
     assert [type(each) for each in calls(desk.order(desk.found()))] == [requests.Prepared]
     assert works(desk.order(again)) == [MakeState("all", tuple(h.key for h in headers))]
     made = tuple(header.digest for header in headers)
-    step = desk.give(WORKER, StateReady(Prepared("shard-a", "all", 0, made, STATE)))
+    step = desk.give(WORKER, Done(Task(), Prepared("shard-a", "all", 0, made, STATE)))
     (prepared,) = calls(step)
     assert prepared.blocks == made
     for shard in (desk, desk.restarted()):
@@ -360,8 +373,8 @@ def test_damaged_updates_are_forgotten_and_missing() -> None:
     ids = tuple(m.id for m in cohort.members)
     desk.put_all(ids)
     (task,) = works(desk.order(desk.hold(cohort)))
-    broken = frozenset({task.keys[2][1], task.keys[0][0], task.keys[0][1]})
-    step = desk.give(WORKER, Damaged(task, broken))
+    broken = (task.keys[2][1], task.keys[0][0], task.keys[0][1])
+    step = desk.give(WORKER, damaged(task, broken))
     assert step.records == [shard_records.Discarded((ids[0], ids[2]))]
     assert calls(step) == [requests.Missing("shard-a", "all", 0, (ids[0], ids[2]))]
     assert desk.restarted().shard.state.lacking(cohort) == (ids[0], ids[2])
@@ -378,7 +391,7 @@ def test_damaged_opened_sums_are_forgotten_and_missing() -> None:
         desk.put(header)
     order = orders.Prepare(1, cohort, OPENED)
     (task,) = works(desk.order(order))
-    step = desk.give(WORKER, Damaged(task, frozenset({headers[1].key})))
+    step = desk.give(WORKER, damaged(task, (headers[1].key,)))
     assert step.records == [shard_records.OpenedForgotten("all", 0, OWN[1:])]
     missing = requests.Missing("shard-a", "all", 0, ())
     assert calls(step) == [missing]
@@ -396,8 +409,8 @@ def test_members_whose_blocks_are_lost_with_their_sum_are_missing_until_they_com
     header = opened_header(desk.plan, desk.run, "all", 0, OWN[0])
     desk.put(header)
     ids = (cohort.members[0].id, cohort.members[2].id)
-    keys = frozenset({header.key, *(desk.header(id, OWN[0]).key for id in ids)})
-    step = desk.give(WORKER, Damaged(StepState(cohort, (header.key,)), keys))
+    keys = (header.key, *(desk.header(id, OWN[0]).key for id in ids))
+    step = desk.give(WORKER, damaged(StepState(cohort, (header.key,)), keys))
     assert [type(record) for record in step.records] == [
         shard_records.Discarded,
         shard_records.OpenedForgotten,
@@ -430,7 +443,7 @@ def test_the_work_of_version_0_is_to_be_done_again_while_its_blocks_are_here() -
     desk.put_all((FOUND_ID,), purpose=FOUNDING)
     (task,) = works(desk.order(desk.found()))
     found = tuple(desk.header(FOUND_ID, b, purpose=FOUNDING).digest for b in OWN)
-    desk.give(WORKER, StateReady(Prepared("shard-a", "all", 0, found, STATE)))
+    desk.give(WORKER, Done(Task(), Prepared("shard-a", "all", 0, found, STATE)))
     assert desk.shard.state.work_of("all", 0) == task
     desk.order(orders.Discard(1, (FOUND_ID,)))
     assert desk.shard.state.work_of("all", 0) is None
@@ -452,7 +465,7 @@ def test_telemetry_of_a_step_is_passed_on() -> None:
     desk.holding(make_cohort())
     report = requests.Telemetry("shard-a", "all", 1, ())
     made = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
-    step = desk.give(WORKER, StateReady(made, report))
+    step = desk.give(WORKER, Done(Task(), made, report))
     assert calls(step)[1:] == [report]
 
 
@@ -516,5 +529,5 @@ def test_checkpoints() -> None:
     assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]
     assert desk.order(order) == Step()
     part = requests.Checkpointed("shard-a", 0, "file", 7, STATE)
-    assert desk.give(WORKER, PartWritten(part)).effects == [Call(COORDINATOR, part)]
+    assert desk.give(WORKER, Done(Task(), part)).effects == [Call(COORDINATOR, part)]
     assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]

@@ -155,9 +155,9 @@ def test_no_party_takes_the_place_of_the_servers() -> None:
     batch = Batch(Path("/shared/run"), Path("/shared/kit"), "ab" * 32, "1:00:00")
     of = (plan, Path("/shared/plan.toml"))
     with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
-        batch_files(*of, {"aggregator": "client"}, batch, Needs(1), None)
+        batch_files(*of, {"aggregator": "client"}, batch, Needs(1))
     found = batch_files(
-        *of, {"coordinator": "coordinator", "coordinator-2": "shard"}, batch, Needs(1), None
+        *of, {"coordinator": "coordinator", "coordinator-2": "shard"}, batch, Needs(1)
     )
     chosen = found[""]["aggregator.sbatch"].partition("case $file in ")[2].partition(" esac")[0]
     for name, role in (("coordinator", "coordinator"), ("coordinator-2", "shard")):

@@ -24,17 +24,6 @@ def test_the_groups_that_are_left_are_ended_however_their_lines_are_cut(
     assert ended == [({34, 56, 78}, 3.0)]
 
 
-def test_it_goes_when_its_supervisor_is_gone_though_a_fork_keeps_the_pipe(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parents, ended = iter([7, 7, 1]), list[set[int]]()
-    monkeypatch.setattr(select, "select", lambda *_: ([], [], []))
-    monkeypatch.setattr(os, "getppid", lambda: next(parents))
-    monkeypatch.setattr(reaper, "_end", lambda groups, grace: ended.append(groups))
-    reaper.watch(7, 3.0)
-    assert ended == [set()]
-
-
 @pytest.mark.parametrize("error", [ProcessLookupError, PermissionError])
 def test_who_cannot_be_told_keeps_no_other_alive(
     error: type[OSError], monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import pytest
 
 from secureps.errors import InternalError, OperatorError, RuleFailed, ScriptFailed, SecurepsError
 from secureps.run.processes import supervisor as module
-from secureps.run.processes.signals import SIGNALS
 from secureps.run.processes.spawning import ONCE_KNOWN, Program
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from tests.kits.polling import until
@@ -329,63 +327,6 @@ def test_a_second_interrupt_ends_the_grace_alone(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def end(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
-
-
-@pytest.fixture
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise here, as they do in `run.up.up`; SIGINT does everywhere."""
-    before = {n: signal.signal(n, end) for n in (signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("_ended_by_signals")
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_between_a_fork_and_its_place_on_the_list(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pids: list[int] = []
-
-    class Signalled(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            pids.append(self.pid)
-            signal.raise_signal(number)
-
-    monkeypatch.setattr(subprocess, "Popen", Signalled)
-    reached = False
-
-    def start() -> None:
-        nonlocal reached
-        with Supervisor(tmp_path) as supervisor:
-            supervisor.start(program("server", SLEEP))
-            reached = True
-
-    before = signal.getsignal(number)
-    with pytest.raises((SystemExit, KeyboardInterrupt)) as caught:
-        start()
-    assert caught.value.args == (() if number is signal.SIGINT else (128 + number,))
-    assert not reached, "it is handled as soon as the process is on the list"
-    assert len(pids) == 2, "the reaper's, and its own"
-    assert all(gone(pid) for pid in pids)
-    assert signal.getsignal(number) is before
-
-
-@pytest.mark.slow
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Supervisor(tmp_path) as supervisor:
-            supervisor.start(program("server", SLEEP))
-            signal.raise_signal(signal.SIGHUP)
-            assert list(alive(supervisor)) == ["server"]
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 EVERYWHERE = """
 import contextlib, os, signal, subprocess, sys
 from pathlib import Path
@@ -450,14 +391,6 @@ def test_a_signal_at_any_line_leaves_nothing_over(tmp_path: Path) -> None:
     assert int(played.stdout) > 100
     asleep = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
     assert [line for line in asleep if line and f"600.{mark}" in line[-1]] == []
-
-
-@pytest.mark.slow
-def test_each_has_a_session_of_its_own(tmp_path: Path) -> None:
-    with Supervisor(tmp_path) as supervisor:
-        supervisor.start(program("server", SLEEP))
-        pid = alive(supervisor)["server"]
-        assert os.getsid(pid) == pid != os.getsid(0)
 
 
 def test_what_cannot_be_started(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from secureps.client.runner import machine_and_worker
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.identity import Identity
-from secureps.crypto.roster import Roster
+from secureps.crypto.roster import Roster, sign_roster
 from secureps.messages.coordinator_records import MemberAsked
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import Configure, Finish, HolderKeys, Invite, Published
+from secureps.messages.orders import Configure, Finish, Invite, KeyCommittee, Published, SealFor
 from secureps.messages.requests import Join, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
@@ -35,10 +35,12 @@ from secureps.service.loop import VirtualLoop
 from secureps.store.journal import MemoryJournal
 from tests.kits.federations import same
 from tests.kits.member_kit import COUNTS, TWO
-from tests.kits.roles_kit import ADDRESSES, ROSTER, SCHEMA, make_placement, make_run
+from tests.kits.roles_kit import ADDRESSES, CA, ROSTER, SCHEMA, make_placement, make_run
 from tests.kits.streams import stream, stream_plan
 
 CLIENTS = 20
+OPEN = sign_roster(CA, [each for each in ROSTER.certificates if each.role != "holder"])
+RUN = make_run(TWO, holders=OPEN.committee, roster=OPEN.digest)
 FEW = {"name": "buffered", "buffer": 3, "minimum": 3, "max_staleness": 4, "concurrency": 3}
 ROUNDS = {"name": "sync", "quorum": 3, "minimum": 3, "deadline": 60.0, "most": 4}
 DELAYS = Delays.of({"network": {"kind": "uniform", "low": 0.02, "high": 0.3}})
@@ -102,7 +104,7 @@ class Woken:
     """c0 with and without a machine, after it was welcomed by a run of two groups."""
 
     def __init__(self, keeps: bool, told: ToldOfHolders | None = None) -> None:
-        settings = MemberSettings("c0", ROSTER, SCHEMA)
+        settings = MemberSettings("c0", OPEN, SCHEMA)
         self.made = 0
 
         def make() -> Any:
@@ -112,7 +114,7 @@ class Woken:
         self.loop = VirtualLoop()
         self.client = IdleClient(make, lambda task: 0.0, self.loop, told or ToldOfHolders())
         self.machine: Any = Member(settings) if keeps else self.client
-        welcome = Welcome(make_run(TWO), make_placement(TWO), ADDRESSES)
+        welcome = Welcome(RUN, make_placement(TWO), ADDRESSES)
         self.machine.resume(0.0)
         self.give(Answered(Join("c0", SCHEMA), welcome))
         self.machine.subscription()
@@ -281,11 +283,11 @@ def test_to_whom_much_has_happened_keeps_its_machine() -> None:
     idle = Woken(keeps=False)
     for number in range(1, MOST_HEARD):
         asleep = not idle.client.awake
-        idle.give(Configure(number, make_run(TWO), make_placement(TWO), ADDRESSES))
+        idle.give(Configure(number, RUN, make_placement(TWO), ADDRESSES))
     assert asleep
     assert idle.client.awake
     made = idle.made
-    idle.give(Configure(99, make_run(TWO), make_placement(TWO), ADDRESSES))
+    idle.give(Configure(99, RUN, make_placement(TWO), ADDRESSES))
     assert idle.made == made
 
 
@@ -295,7 +297,7 @@ def test_however_often_holders_take_new_keys_it_needs_no_machine_for_a_version()
     for each in (first, idle):
         made = each.made
         for _ in range(2 * MOST_HEARD):
-            each.hear(HolderKeys(1, ()))
+            each.hear(SealFor(1, KeyCommittee(OPEN.committee, (), ())))
         each.hear(Published(1, "w", 1, (b"w" * 32,) * 4))
         assert not each.client.awake
         assert each.client._heard is not None

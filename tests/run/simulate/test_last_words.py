@@ -94,24 +94,6 @@ def test_one_that_is_told_to_end_blames_no_script(
     assert "ended the simulation's process" not in capfd.readouterr().err
 
 
-def test_nothing_is_said_of_one_that_ends_by_itself(tmp_path: Path) -> None:
-    code = (
-        "from secureps.client.script_errors import blamed\n"
-        "from secureps.run.simulate.last_words import last_words\n"
-        "with last_words(), blamed('fit', 'client-01'): raise KeyError\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert "ended the simulation's process" not in ended.stderr
-
-
 @pytest.mark.slow
 def test_it_listens_no_longer_than_it_lasts() -> None:
     with last_words(), blamed("fit", "client-01"):

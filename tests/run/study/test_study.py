@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -120,8 +122,10 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
 ) -> None:
     path, out = scenario(tmp_path), tmp_path / "out"
 
-    def interrupted(*args: object, **kwargs: object) -> None:
-        raise KeyboardInterrupt
+    def interrupted(*running: Any, **how: Any) -> Any:
+        if any((out / "trials").iterdir()):
+            raise KeyboardInterrupt
+        return wait(*running, **how)
 
     with monkeypatch.context() as patched:
         patched.setattr("secureps.run.study.study.wait", interrupted)
@@ -129,13 +133,14 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
             study(path, out, 2, console := screen())
     assert said(console)[-1] == "stopped; the same command goes on with it"
     kept = {file.stem for file in (out / "trials").iterdir()}
-    assert kept == {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "what was being played is kept"
+    assert kept
+    assert kept <= {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "those that had ended are kept"
     assert not (out / "table.md").exists()
 
     rounds, alone = rows = study(path, out, 2, first := screen())
     lines = [line for line in said(first) if line.startswith("[")]
     assert len(lines) == 7, "2 tuned, 2 + 2 judged, 1 compared: all counted; one has no choice"
-    assert sorted(line.endswith("(known)") for line in lines) == [False] * 5 + [True] * 2
+    assert sum(line.endswith("(known)") for line in lines) == len(kept)
     assert any("1 versions under encryption: the same bits at the same times" in x for x in lines)
     assert (rounds.variant, rounds.times, rounds.sealed) == ("rounds", 1.0, True)
     assert (alone.settings, alone.sealed) == ("rate 0.5", None)
@@ -175,13 +180,6 @@ def test_a_damaged_file_of_a_study_is_named(text: str, tmp_path: Path) -> None:
     (folder / "study.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"cannot be read|holds another study"):
         _claim(folder, load_scenario(scenario(tmp_path)))
-
-
-def test_a_study_goes_into_no_report(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
-        study(scenario(tmp_path), tmp_path / "out", 2, screen())
 
 
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.kits.nursery import ROOT
+from tests.kits.polling import until
 from tests.run.study.test_study import SCRIPT as SCRIPT_OF_OTHERS
 from tests.run.study.test_study import scenario
 
@@ -34,13 +35,6 @@ def make(settings):
 
 make_evaluator = make
 """
-STUDY = """
-import sys
-from secureps.run import cli
-from secureps.run.study import study
-study.TOLD = 0.1
-cli.main()
-"""
 
 
 @pytest.mark.timeout(60)
@@ -54,29 +48,24 @@ def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_pat
     temporary.mkdir()
     options = ("--out", tmp_path / "out", "--workers", "1")
     played = subprocess.Popen(
-        [sys.executable, "-c", STUDY, "study", path, *options],
+        [sys.executable, "-m", "secureps", "study", path, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
     )
-    assert played.stdout is not None
-    lines = []
-    for line in played.stdout:
-        lines.append(line)
-        if " of 1e+09 s, version " in line:
-            break
-    assert "plays 7 trials at most, 1 at a time; up to 1e+09 virtual seconds each\n" in lines
+    until(lambda: list(temporary.glob("tmp*")))  # its trial is being played
     workers = psutil.Process(played.pid).children(recursive=True)
     assert [each for each in workers if "spawn_main" in " ".join(each.cmdline())]
     played.send_signal(number)
     _, alive = psutil.wait_procs(workers, timeout=20)
     for each in alive:
         each.kill()
-    rest = played.communicate(timeout=20)[0]
+    said = played.communicate(timeout=20)[0]
     assert not alive
-    assert played.returncode == code, rest
+    assert played.returncode == code, said
+    assert "plays 7 trials at most, 1 at a time; up to 1e+09 virtual seconds each\n" in said
     if number == signal.SIGTERM:
-        assert rest.splitlines()[-1] == "stopped; the same command goes on with it"
-        assert "Traceback" not in rest
+        assert said.splitlines()[-1] == "stopped; the same command goes on with it"
+        assert "Traceback" not in said
     assert not list(temporary.glob("tmp*")), "its trial's files"

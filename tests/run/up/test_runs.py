@@ -67,14 +67,3 @@ def test_narrow_terminals_break_no_path_and_no_date() -> None:
         f"  {STOPPED}",
         f"  {model}",
     ]
-
-
-def test_unlike_groups_are_told_apart() -> None:
-    made = {"table.0": 8, "table.1": 3, "tower": 6}
-    wanted = {"table.0": 8, "table.1": 8, "tower": 6}
-    run = Run(Path("x"), "ctr", 0.0, made, wanted, "", None, STOPPED, None)
-    assert [line.plain for line in listing((run,))][1].endswith(
-        ", version table: 1 of 2 row-blocks done / tower 6 of 6"
-    )
-    run = Run(Path("x"), "ctr", 0.0, {"all": -1}, {"all": 6}, "", None, STOPPED, None)
-    assert [line.plain for line in listing((run,))][1].endswith(", version none of 6")

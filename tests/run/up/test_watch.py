@@ -17,7 +17,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.watch import STUCK_SECONDS, ResumeState, Watch, Watched
+from secureps.run.up.watch import STUCK_SECONDS, Watch, Watched, read_so_far, write_so_far
 from tests.kits.federations import small_plan
 from tests.kits.shoppers import BUFFERED, sparse_plan
 
@@ -159,14 +159,15 @@ def test_clients_that_failed_alike_are_named_together_and_once(
 def test_everything_comes_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.report.mkdir()
-    assert ResumeState.read(folder) == ResumeState(), "nothing so far"
+    assert read_so_far(folder) == Gathered(), "nothing so far"
     gathered = Gathered(
         lines=(("all", 0, 0.5, None), ("all", 1, 1.5, math.inf)),
         scores=(("all", 1, {"accuracy": 0.1, "loss": 2.0}),),
         figures=(("all", 1, "client-00", 0, "bytes_up", 7.0),),
+        seconds=12.25,
     )
-    ResumeState(12.25, gathered).write(folder)
-    assert ResumeState.read(folder) == ResumeState(12.25, gathered)
+    write_so_far(folder, gathered)
+    assert read_so_far(folder) == gathered
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -174,4 +175,4 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     folder.report.mkdir()
     (folder.report / "sofar.json").write_text('{"seconds": 1}')
     with pytest.raises(ConfigError, match=r"sofar\.json: cannot be read"):
-        ResumeState.read(folder)
+        read_so_far(folder)

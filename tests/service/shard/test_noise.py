@@ -20,7 +20,7 @@ from secureps.messages.submission import Cohort, cohort_digest
 from secureps.policy.plan import Plan
 from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import ShardState
-from secureps.service.shard.noise import KeptNoise, ShardNoise
+from secureps.service.shard.noise import ShardNoise
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import (
     ADDRESSES,
@@ -45,8 +45,7 @@ COHORT = make_cohort()
 
 
 def drawn(cohort: Cohort = COHORT, block: int = 0, seed: Seed = SEED) -> bytes:
-    plan = noisy()
-    return ShardNoise(seed, {}).sealed(plan, plan.layout(SCHEMA).group("all"), cohort, block)
+    return kept(seed).seal(cohort, block)
 
 
 def test_a_sum_that_is_made_again_gets_the_same_noise_and_no_other_does() -> None:
@@ -77,25 +76,24 @@ def test_noise_is_in_every_value_and_on_the_grid() -> None:
 
 
 def test_it_is_added_only_where_a_plan_wants_it_and_there_is_a_key() -> None:
-    layout = make_plan().layout(SCHEMA).group("all")
     with pytest.raises(InternalError, match="where the plan protects whole clients"):
-        ShardNoise(SEED, {}).sealed(make_plan(), layout, COHORT, 0)
+        kept(plan=make_plan()).seal(COHORT, 0)
     for keys in ({}, {"a": b"x", "b": b"y"}):
         with pytest.raises(KitError, match="needs one holder's key in the shard's kit"):
-            ShardNoise(SEED, keys).sealed(noisy("bfv"), layout, COHORT, 0)
+            dataclasses.replace(kept(plan=noisy("bfv")), holder_keys=keys).seal(COHORT, 0)
 
 
 # --- on the disk ------------------------------------------------------------------
 
 
-def kept(seed: Seed = SEED, plan: Plan | None = None) -> KeptNoise:
+def kept(seed: Seed = SEED, plan: Plan | None = None) -> ShardNoise:
     plan = plan or noisy()
     state = ShardState(SHARDS[0])
     state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
-    return KeptNoise(SHARDS[0], state, MemorySpool(), ShardNoise(seed, {}))
+    return ShardNoise(SHARDS[0], state, MemorySpool(), seed, {})
 
 
-def key(noise: KeptNoise, cohort: Cohort = COHORT, block: int = 0) -> str:
+def key(noise: ShardNoise, cohort: Cohort = COHORT, block: int = 0) -> str:
     about = cohort_digest(noise.state.run, cohort)
     return noise_key(cohort.group, cohort.number, block, about)
 
@@ -107,7 +105,7 @@ def test_it_is_drawn_once_for_a_cohort() -> None:
     first = noise.of(COHORT)(0)
     assert first is not None
     assert bytes(first) == drawn()
-    later = dataclasses.replace(noise, source=ShardNoise(SecretSeed(bytes(32)), {}))
+    later = dataclasses.replace(noise, seed=SecretSeed(bytes(32)))
     later.draw(COHORT, (0, 2), 2)
     assert later.of(COHORT)(0) == first, "another seed draws nothing that is there"
     assert kept(plan=make_plan()).of(COHORT)(0) is None, "where the plan wants none"
