@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from secureps.errors import Fenced
 from secureps.messages.following import TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.roles.coordinator.standby import Standby
+from secureps.roles.coordinator.standby import NO_RUN, Standby
 from secureps.service.lead import Lead
 from tests.chaos.disk import Journal
 from tests.chaos.network import ChaosNetwork
@@ -73,8 +74,16 @@ def _command(world: World, until: float) -> None:
         return
     if STANDBY not in world.down and not world.parties[STANDBY].halted.done():
         answer = world.parties[STANDBY].request(COORDINATOR, TakeOver())
-        answer.add_done_callback(lambda done: done.exception())
+        answer.add_done_callback(partial(_heard, world))
     world.loop.call_later(AGAIN, partial(_command, world, until))
+
+
+def _heard(world: World, answer: Future[Any]) -> None:
+    """An operator does what a refusal says where no run is founded: a coordinator begins anew."""
+    if str(answer.exception()) == NO_RUN and COORDINATOR in world.gone:
+        world.gone.discard(COORDINATOR)
+        world._empty(COORDINATOR)
+        world.start(COORDINATOR)
 
 
 def _freeze(world: World, seconds: float) -> None:

@@ -415,6 +415,13 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
     assert outcome.ended.startswith("all 3 versions are made")
 
 
+def test_a_coordinator_that_is_lost_before_there_is_a_run_begins_with_an_empty_folder() -> None:
+    """Its standby has nothing to take over, and says what to do instead."""
+    outcome = play(9073, parsed("gone:coordinator@95"))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 def test_a_shard_that_another_does_not_know_yet_asks_again() -> None:
     """The other one follows an older roster, for its coordinator has just been lost."""
     faults = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -43,6 +44,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service import one_wave
 from secureps.service.executor import Executor
+from secureps.service.loop import RealLoop
 from secureps.store.journal import SqliteJournal, read_rows
 from tests.kits.engine_apps import (
     Tensors,
@@ -545,9 +547,18 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
     monkeypatch.setattr(waves, "LOOK", 0.05)
     plan = write_plan(tmp_path)
     text = plan.read_text().replace("quorum = 3", "quorum = 2")
-    text = text.replace("shards = 2", "shards = 2\nlease = 5.0")
-    plan.write_text(text.replace("deadline = 600.0", "deadline = 12.0"))
+    plan.write_text(text.replace("shards = 2", "shards = 2\nlease = 600.0"))
     grid = LocalGrid.simulated(make_app(), CLIENTS)
+    now, looks, passed = RealLoop.now, grid.get_node_ids, 0.0
+
+    def look() -> Iterable[int]:
+        """Once a node is gone, time passes with each look, however fast this machine is."""
+        nonlocal passed
+        passed += 30.0 if grid.gone else 0.0
+        return looks()
+
+    monkeypatch.setattr(RealLoop, "now", lambda loop: now(loop) + passed)
+    monkeypatch.setattr(grid, "get_node_ids", look)
 
     def leaves(number: int, arrays: ArrayRecord) -> None:
         if number == 1:

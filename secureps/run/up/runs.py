@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from secureps.errors import ConfigError, DamagedStore, OperatorError, PlanRefused
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    OperatorError,
+    PlanRefused,
+    SecurepsError,
+)
 from secureps.run.report.group_labels import folded
 from secureps.run.run_lock import ORIGIN, PATIENCE, is_claimed, player
 from secureps.run.up.folder import Origin, RunFolder
@@ -31,7 +37,7 @@ STOPPED = "stopped; secureps resume goes on"
 UNREPORTED = "all versions are made, the report is not: secureps resume writes it"
 FAILED = "failed: {}; secureps resume tries again"
 PLAYED = "is being played"
-REPORTING = "all versions are made and its servers have ended; its report is still being made"
+REPORTING = "{}: its servers have ended, and its report is still being made"
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,19 @@ def standing(folder: RunFolder, asked: bool = False) -> str:
         asked: the run's coordinator was asked just now, and did not answer.
     """
     told = _standing(folder, _summary(folder), lambda: _all_made(folder))
-    return REPORTING if told == PLAYED and asked and _all_made(folder) else told
+    finished = _finished(folder) if told == PLAYED and asked else ""
+    return REPORTING.format(finished) if finished else told
+
+
+def _finished(folder: RunFolder) -> str:
+    """Why the run is over by its coordinator's journal; empty if it is not, or none can be read."""
+    from secureps.run.journal_status import journal_status
+
+    try:
+        status = journal_status(folder.rulers, folder.kit)
+    except SecurepsError:
+        return ""
+    return "" if status is None else status.finished
 
 
 def _standing(folder: RunFolder, summary: dict[str, Any], all_made: Callable[[], bool]) -> str:
