@@ -240,11 +240,11 @@ def _check_asked(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
         raise WrongVersion(
             f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
         )
-    if id in group.members.returning:
-        return
-    # No client counts twice in a mean.
+    # No client counts twice in a mean: not with what was lost and what it has sent instead, either.
     if id.client in group.invited and id.client in group.open_receipts.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
+    if id in group.members.returning:
+        return
     again = id.client in group.invited and recovery.sends_again(tx, group, id.client)
     if again and (wrong := recovery.objection(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")

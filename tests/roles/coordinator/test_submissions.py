@@ -236,6 +236,21 @@ def test_a_reopened_cohort_goes_on_without_the_missing_at_the_deadline() -> None
     assert [orders.Discard(1, (lost,)) in orders_of(step, shard) for shard in SHARDS] == [True] * 2
 
 
+def test_what_was_lost_does_not_count_beside_what_its_client_sent_instead() -> None:
+    """A client that counts twice would have the cohort refused, and the round never end."""
+    world = holding()
+    lost = tuple(SubmissionId(client, "all", 1) for client in ("c1", "c2"))
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, lost))
+    anew = world.receipt("c1", 2, 0)
+    world.give("c1", requests.Submit(anew))
+    again = requests.Submit(world.receipts[lost[0]])
+    refused(world, "c1", again, Conflict, "c1 has contributed to version 1 already")
+    step = world.give("c2", requests.Submit(world.receipts[lost[1]]))
+    closed = step.records[-1]
+    assert isinstance(closed, coordinator_records.CohortClosed)
+    assert {m.id for m in closed.cohort.members} == {SubmissionId("c0", "all", 1), anew.id, lost[1]}
+
+
 def test_what_was_to_come_again_is_dropped_with_its_round() -> None:
     world = holding(rule={"quorum": 3, "minimum": 3, "start": 3, "most": 4, "extensions": 0})
     lost = SubmissionId("c1", "all", 1)
