@@ -13,7 +13,7 @@ from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed
-from secureps.messages.coordinator_records import FlawNoted, SubmissionsDropped
+from secureps.messages.coordinator_records import FlawNoted, RoundGivenUp, SubmissionsDropped
 from secureps.messages.holder_records import KeyReplaced
 from secureps.messages.orders import SealFor
 from secureps.messages.requests import Examined, OpenRefused
@@ -317,6 +317,7 @@ def test_what_nobody_can_open_any_more_is_dropped_as_stale_and_sealed_anew(tmp_p
     dropped = [r for r in records if isinstance(r, SubmissionsDropped)]
     assert sum(len(each.ids) for each in dropped) == 6
     assert "fewer than 3 key holders have announced, and not erased" in dropped[0].reason
+    assert not any(isinstance(r, RoundGivenUp) for r in records), "the same round went on"
     assert {r.keys for r in received(simulation)} == {(0, 0, 0, 0), (1, 1, 1, 1)}
     assert same(simulation.model(), unharmed()[0])
 

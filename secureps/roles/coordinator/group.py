@@ -748,19 +748,24 @@ class GroupState:
             self.open_receipts.remove(id)
             self.members.remove((id,))
 
-    def drop(self, ids: Iterable[SubmissionId], at: float) -> None:
-        """Gives submissions up: they are part of nothing."""
+    def drop(self, ids: Collection[SubmissionId], at: float) -> None:
+        """Gives submissions up: they are part of nothing; clients of a round answer it anew."""
+        self._expect_anew(ids)
         self.members.drop(ids, self.version, at)
         self.let_go(ids)
 
-    def lose(self, ids: Iterable[SubmissionId], at: float) -> None:
+    def lose(self, ids: Collection[SubmissionId], at: float) -> None:
         """Has submissions sent again whose blocks are lost; who cannot, answers the round anew."""
         lost = [self.receipts[id] for id in ids if id in self.receipts]
-        bases = {each.id: Base(each.version, each.step) for each in lost}
+        self._expect_anew(ids)
         self.let_go(ids)
-        self.members.withdraw(bases, at)
-        answered = {id.client: base for id, base in bases.items() if id.client in self.invited}
-        self.members.training |= answered
+        self.members.withdraw({each.id: Base(each.version, each.step) for each in lost}, at)
+
+    def _expect_anew(self, ids: Iterable[SubmissionId]) -> None:
+        """Asks those for another answer who are of the open round and sent one of these."""
+        for receipt in [self.receipts[id] for id in ids if id in self.receipts]:
+            if receipt.id.client in self.invited:
+                self.members.training[receipt.id.client] = Base(receipt.version, receipt.step)
 
     def receive(self, at: float, receipt: Receipt) -> None:
         self.open_receipts.put(receipt)
