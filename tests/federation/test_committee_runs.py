@@ -402,6 +402,18 @@ def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path:
     ends_as_unharmed(simulation)
 
 
+@pytest.mark.parametrize("flaw", ["", "a flaw"])
+def test_nobody_examines_a_founding_model(flaw: str, tmp_path: Path) -> None:
+    """A holder that says so all the same changes nothing: nothing of it is sealed for holders."""
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: bool(group.receipts))
+    ((id, receipt),) = group.receipts.items()
+    told = requests.Examined("holder-0", id, flaw, receipt_digest(receipt))
+    step = simulation.coordinator.handle(simulation.loop.now(), "holder-0", told)
+    assert (group.phase, step.records) == (Phase.FOUNDING, [])
+
+
 def test_without_a_committee_nobody_examines_or_shares(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("bfv"), tmp_path)
     until(simulation, Phase.OPENING)
