@@ -16,12 +16,12 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import OpenRefused
-from secureps.messages.submission import Receipt
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, may_both_open
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.scheduler import alike
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.scheduler import _arrivals, alike
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, lies, small_error, spoils, until
@@ -180,6 +180,18 @@ def test_the_most_that_trained_beside_the_same_models_are_summed(
         for _ in range(count)
     ]
     assert [r.beside for r in alike(receipts)] == [bytes([most])] * counts[most]
+
+
+def test_of_as_many_beside_each_model_those_that_came_first_are_summed() -> None:
+    """A simulation comes to the same bits again, in whatever order Python hashes names."""
+    group = GroupState("all", 0, phase=Phase.COLLECTING)
+    ids = [SubmissionId(f"c{9 - number}", "all", 1) for number in range(10)]
+    for at, id in enumerate(ids):
+        group.receive(
+            at,
+            Receipt(b"", id, "", 0, b"", (), b"", (), (), 0, None, None, False, beside=bytes([at])),
+        )
+    assert [arrival.id for arrival in _arrivals(group, set(ids))] == ids[:1]
 
 
 def test_a_one_time_key_is_forgotten_once_nobody_can_ask_for_its_update(tmp_path: Path) -> None:

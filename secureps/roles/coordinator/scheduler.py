@@ -493,10 +493,11 @@ def _shown(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
 
 def _arrivals(group: GroupState, ids: Collection[SubmissionId]) -> tuple[Arrival, ...]:
     """In the order of arrival."""
-    arrived = group.members.arrived
-    receipts = alike([group.receipts[id] for id in ids])
-    arrivals = (Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step) for r in receipts)
-    return tuple(sorted(arrivals, key=lambda arrival: (arrival.at, arrival.id)))
+    at = group.members.arrived
+    came = sorted(
+        (group.receipts[id] for id in ids), key=lambda receipt: (at[receipt.id], receipt.id)
+    )
+    return tuple(Arrival(r.id, r.version, at[r.id], r.magnitude, r.step) for r in alike(came))
 
 
 def alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
