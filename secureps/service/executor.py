@@ -713,9 +713,11 @@ class Executor:
             item = self._inbox.popleft()
             try:
                 handled.append((item, self.machine.handle(now, item.sender, item.event)))
-            except SecurepsError as error:
-                self._complain(item, error)
             except Exception as error:
+                # After a fault of our own the state may hold records that the journal does not.
+                if isinstance(error, SecurepsError) and not isinstance(error, InternalError):
+                    self._complain(item, error)
+                    continue
                 self._settle(item.answer, InternalError("an internal error; see the log"))
                 kind = type(item.event).__name__
                 raise InternalError(
