@@ -735,7 +735,7 @@ class GroupState:
         if sits_out:
             self.sitting_out |= {client}
             self.members.forget(client)
-        if not self.rounds or client in self.burnt_members:
+        if client in self.burnt_members:
             self.lost |= {client}
 
     def _excuse_from_round(self, client: str) -> None:

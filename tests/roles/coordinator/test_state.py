@@ -26,7 +26,13 @@ from secureps.messages.requests import Checkpointed, Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.roles.coordinator import commit
-from secureps.roles.coordinator.group import CheckpointState, CohortInProgress, GroupState, Phase
+from secureps.roles.coordinator.group import (
+    CheckpointState,
+    CohortInProgress,
+    GroupState,
+    Members,
+    Phase,
+)
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Tick
@@ -41,6 +47,7 @@ from tests.kits.roles_kit import (
     collecting,
     make_cohort,
     make_plan,
+    make_receipt,
     outstanding,
     private_plan,
     state_of,
@@ -318,6 +325,21 @@ def test_what_cannot_happen_to_a_group_ends_the_coordinator(
     federation = CoordinatorState({"all": group})
     with pytest.raises(InternalError, match="no transition has it"):
         federation.apply(0.0, record)
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+def test_a_round_that_is_closed_leaves_nothing_of_its_members(rounds: bool) -> None:
+    """One for a set of a burnt cohort is none of the cohorts that clocks are compared with."""
+    cohort = make_cohort(("c0", "c1"))
+    phase = Phase.WAITING if rounds else Phase.COLLECTING
+    group = GroupState("all", 0, phase=phase, rounds=rounds, spoilt=(cohort,))
+    group.open_round(1.0, 1, frozenset({"c0", "c1"}), "why")
+    for member in cohort.members:
+        group.receive(2.0, make_receipt(PLANS["bfv"], bytes(32), member.id, 0, b""))
+    group.close(cohort)
+    group.end_cohort(3.0, "why")
+    sent = {} if rounds else {client: Base(0, 0) for client in ("c0", "c1")}
+    assert group.members == Members(sent=sent)
 
 
 # --- what never goes back -------------------------------------------------------------
