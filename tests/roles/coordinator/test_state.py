@@ -342,6 +342,23 @@ def test_a_round_that_is_closed_leaves_nothing_of_its_members(rounds: bool) -> N
     assert group.members == Members(sent=sent)
 
 
+def test_what_is_sent_for_a_later_cohort_stays_whatever_becomes_of_this_one() -> None:
+    """Without rounds: a flaw in it still leaves it out, and a set that is given up does not."""
+    cohort = make_cohort(("c0", "c1"))
+    group = GroupState("all", 0, phase=Phase.COLLECTING, rounds=False, spoilt=(cohort,))
+    group.open_round(1.0, 1, frozenset({"c0", "c1"}), "why")
+    later = SubmissionId("c2", "all", 1)
+    own = tuple(member.id for member in cohort.members)
+    for id in (*own, later):
+        group.receive(2.0, make_receipt(PLANS["bfv"], bytes(32), id, 0, b""))
+    making = dataclasses.replace(
+        group, phase=Phase.HOLDING, making=CohortInProgress(cohort), invited=frozenset()
+    )
+    assert [making.drops(id) for id in (*own, later)] == [False, False, True]
+    assert group.give_up_round(3.0, "why") == own
+    assert (group.pending, group.phase) == ((later,), Phase.COLLECTING)
+
+
 # --- what never goes back -------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.charge import Charge, Release
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import (
     FOUNDING,
     Outcome,
@@ -27,6 +28,7 @@ from secureps.messages.submission import (
     ciphertext_root,
     signing_bytes,
 )
+from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.submissions import check_receipt
 from secureps.roles.machine import Tick
 from tests.kits.committee_kit import Bench
@@ -39,6 +41,7 @@ from tests.kits.roles_kit import (
     collecting,
     holding,
     make_plan,
+    make_receipt,
     orders_of,
     private_plan,
     refused,
@@ -261,6 +264,22 @@ def test_what_was_to_come_again_is_dropped_with_its_round() -> None:
     assert world.federation.fates[lost].outcome == Outcome.DROPPED
     (discard,) = (each for each in orders_of(step, "shard-a") if isinstance(each, orders.Discard))
     assert lost in discard.ids
+
+
+def test_metrics_are_of_the_version_that_is_evaluated() -> None:
+    """What came of a base has one name for ever, also where the metrics before it were lost."""
+    plan = make_plan("plain", versions=4, evaluation={"every": 2, "metrics": {"accuracy": 1.0}})
+    world = World(plan)
+    world.start()
+    group = world.group(EVALUATION)
+    while group.phase is not Phase.COLLECTING:
+        world.pump(1)
+    id, base = SubmissionId("c0", EVALUATION, 0), world.federation.base(group)
+    other, right = (
+        requests.Submit(make_receipt(plan, world.run, id, 0, base, step=step)) for step in (1, 0)
+    )
+    refused(world, "c0", other, WrongVersion, "metrics of another version of the model")
+    assert world.give("c0", right).records[0] == right
 
 
 def test_an_update_before_there_is_a_version_is_its_sender_s_fault() -> None:
