@@ -111,9 +111,10 @@ class Founded:
         noise = ShardNoise(SHARD, state, spool, UnsafeSeed(1), {})
         worker = ShardWorker(SHARD, state, spool, folders, noise)
         for group in self.groups:
-            made = getattr(worker.work(MakeState(group, None)), "made", None)
-            assert isinstance(made, Prepared), made
-            for record in (made, StateCommitted(group, 0, 0)):
+            done = worker.work(MakeState(group, None))
+            assert done is not None
+            assert isinstance(done.made, Prepared), done
+            for record in (done.made, StateCommitted(group, 0, 0)):
                 state.apply(record)
                 self.records.append(record)
         create_kit(folder / "kit", plan.cipher_parameters)

@@ -25,7 +25,6 @@ VERSIONS = {"1M": 6, "10M": 3}
 """Measured together, after version 1, with which everything is warm."""
 VALUES = {"1M": 1_000_000, "10M": 10_000_000}
 PLAYED = {"1M": tuple(CIPHERS), "10M": ("plain", "rlwe")}
-
 UNDER_TLS = "rlwe, by TLS"
 
 Costs = Mapping[str, Mapping[str, Cost]]

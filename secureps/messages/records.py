@@ -53,8 +53,10 @@ class RosterFollowed:
 
 @dataclass(frozen=True, slots=True)
 class Dated:
-    """Who writes this journal, and what the calendar said at this time of the run's clock, in Unix
-    seconds; no machine's fact. A journal begins with one."""
+    """The journal's writer, and the calendar at this time of the run's clock, in Unix seconds.
+
+    Every journal begins with one. No machine sees it.
+    """
 
     unix: float
     party: str

@@ -561,7 +561,7 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
     monkeypatch.setattr(grid, "get_node_ids", look)
 
     def leaves(number: int, arrays: ArrayRecord) -> None:
-        if number == 1:
+        if "fits" in grid.nodes[12].state:  # on a loaded machine it may miss the first round
             grid.gone.add(12)
 
     strategy = SecureFedAvg(

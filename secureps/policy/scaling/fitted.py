@@ -51,10 +51,10 @@ STEPS = 4
 
 
 GAIN, MOVE = 1.05, 0.05
-"""A change has to promise this factor on the reward, and more of it for each time that blocks move,
-for which versions wait."""
+"""A change must promise the reward times GAIN, and MOVE more for each shard that it adds, because
+versions wait while blocks move."""
 IDLE = 0.99
-"""What may be left of the reward where a shard is given back."""
+"""A shard is given back if the model promises at least this part of the reward without it."""
 
 
 class Fitted:

@@ -97,10 +97,9 @@ class Coordinator(Seat):
             settings.plan.layout(settings.initial)  # refused now, not when the shards are up
         looks = settings.examined and opening.wanted(settings.plan)
         enough = settings.plan.threshold if looks else 0
-        names = settings.plan.all_groups
-        rounds = {name: settings.plan.bounds(name).rounds for name in names}
+        bounds, names = settings.plan.bounds, settings.plan.all_groups
         groups = {
-            name: GroupState(name, rounds=rounds[name], open_receipts=OpenReceipts(enough))
+            name: GroupState(name, rounds=bounds(name).rounds, open_receipts=OpenReceipts(enough))
             for name in names
         }
         self._federation = CoordinatorState(groups)

@@ -1,4 +1,4 @@
-"""What the coordinator knows of one group: its version, its members, its cohort.
+"""The state of one group at the coordinator: its version, its members, its cohort.
 
     TRANSITIONS        which record may come in which phase, and where it leads
     Members            who was asked, what has come, and the members' clocks
@@ -50,11 +50,10 @@ def after_pause(moment: float, since: float, until: float) -> float:
 
 @dataclass(slots=True)
 class Members:
-    """Who was asked for an update, what has come of it, and the members' clocks.
+    """The members of a group: which of them were asked, which updates came, and their clocks.
 
-    An answer to a round counts for no clock; only a group without rounds has clocks. There, a
-    member takes part while it is live; what it sent stays when it leaves, and what it is training
-    may still come.
+    Only a group without rounds has clocks; an answer to a round moves none. A member has a clock
+    while it is live. When it leaves, its updates stay, and the one that it trains may still come.
 
     Args:
         clocks: the clock of each member that takes part (`policy.rules.rule`).
@@ -355,11 +354,11 @@ _STAYS = frozenset[Phase]()
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What happens to a group: records that may come in these phases, and what may follow.
+    """A row of the table: in one of these phases, one of these records changes the group.
 
     Args:
-        then: the phases of which one follows; none: the phase stays.
-        rounds: whether only groups with rounds do so (True), or only those without (False).
+        then: the group is in one of these phases afterwards; empty: in the same phase as before.
+        rounds: True: only groups with rounds have this row; False: only groups without.
     """
 
     what: str
@@ -371,37 +370,37 @@ class Transition:
 
 TRANSITIONS = (
     Transition(
-        "the founding model comes, and shards make version 0 of it, or it is lost",
+        "a client gives the founding model, shards make version 0 of it, or the model is lost",
         {Phase.FOUNDING},
         (Submit, Prepared, records.SubmissionsDropped),
     ),
     Transition(
-        "every shard has version 0", {Phase.FOUNDING}, (records.VersionCommitted,), {WAITING}
+        "all shards have made version 0", {Phase.FOUNDING}, (records.VersionCommitted,), {WAITING}
     ),
     Transition(
-        "a round opens: all whom the rule admits are asked together",
+        "a round opens, and asks all members that the rule admits",
         {WAITING},
         (records.RoundOpened,),
         {COLLECTING},
         rounds=True,
     ),
     Transition(
-        "updates are taken from now on, and members asked one by one",
+        "the group starts to take updates, and asks members one by one",
         {WAITING},
         (records.StreamBegan,),
         {COLLECTING},
         rounds=False,
     ),
     Transition(
-        "a round opens for a set of a burnt cohort",
+        "a round opens for a set of a burnt cohort's clients",
         {COLLECTING},
         (records.RoundOpened,),
         rounds=False,
     ),
-    Transition("an update comes", {COLLECTING}, (Submit,)),
-    Transition("an update comes for a later cohort", MAKING, (Submit,), rounds=False),
+    Transition("an update arrives", {COLLECTING}, (Submit,)),
+    Transition("an update arrives for a later cohort", MAKING, (Submit,), rounds=False),
     Transition(
-        "a member comes, is asked, sends what is refused, declines, is passed over, or goes",
+        "a member comes, is asked, declines, is passed over, or leaves; its update is refused",
         _OPEN,
         (
             records.MemberAsked,
@@ -416,75 +415,87 @@ TRANSITIONS = (
         rounds=False,
     ),
     Transition(
-        "a member of the round declines, or what it sent is given up",
+        "a member of the round declines, or its update is dropped",
         {COLLECTING},
         (records.MemberDeclined, records.SubmissionsDropped),
         rounds=True,
     ),
-    Transition("its deadline moves", {COLLECTING}, (records.RoundExtended,), rounds=True),
+    Transition("the round's deadline moves", {COLLECTING}, (records.RoundExtended,), rounds=True),
     Transition(
-        "the round is given up", {COLLECTING}, (records.RoundGivenUp,), {WAITING}, rounds=True
+        "the round ends without a cohort",
+        {COLLECTING},
+        (records.RoundGivenUp,),
+        {WAITING},
+        rounds=True,
     ),
     Transition(
-        "the set is given up, and members are asked one by one as before",
+        "the set's round ends without a cohort, and members are asked one by one again",
         {COLLECTING},
         (records.RoundGivenUp,),
         rounds=False,
     ),
     Transition(
-        "updates are taken no more, and what waits is given up",
+        "the group stops taking updates, and drops those that wait",
         {COLLECTING},
         (records.StreamEnded,),
         {WAITING},
         rounds=False,
     ),
-    Transition("a cohort is closed", {COLLECTING}, (records.CohortClosed,), {HOLDING}),
+    Transition("the rule closes a cohort", {COLLECTING}, (records.CohortClosed,), {HOLDING}),
     Transition(
-        "a shard has summed it, or has no part in it any more; when all have, it is opened",
+        "a shard holds its sums or leaves; after the last one, key holders open the cohort",
         {HOLDING},
         (Held, records.ShardLeft, records.PlacementMoved),
         {HOLDING, OPENING},
     ),
     Transition(
-        "blocks of it are missing, or one of it is flawed: nothing was opened, it closes anew",
+        "blocks are missing or an envelope is flawed: the cohort closes anew, unopened",
         {HOLDING},
         (records.CohortReopened,),
         {COLLECTING},
     ),
-    Transition("a key holder answers", {OPENING, PREPARING}, (KeyShare, OpenRefused)),
-    Transition("it is opened", {OPENING}, (records.CohortOpened,), {PREPARING}),
     Transition(
-        "what the answers gave does not open it: others are tried",
+        "a key holder gives or refuses a share", {OPENING, PREPARING}, (KeyShare, OpenRefused)
+    ),
+    Transition("the shares open the cohort", {OPENING}, (records.CohortOpened,), {PREPARING}),
+    Transition(
+        "these shares do not open the cohort, and others are tried",
         {PREPARING},
         (records.OpeningFailed,),
         {OPENING},
     ),
     Transition(
-        "a shard has made its part of the version; who lied in opening is named",
+        "a shard has made its part of the version, or lying key holders are named",
         {PREPARING},
         (Prepared, records.LiarsNamed),
     ),
     Transition(
-        "the version is committed, or nobody will ever open the cohort",
+        "the version is committed or the cohort burnt, and the group waits",
         {OPENING, PREPARING},
         (records.VersionCommitted, records.CohortBurnt),
         {WAITING},
         rounds=True,
     ),
     Transition(
-        "the version is committed, or nobody will ever open the cohort; updates go on being taken",
+        "the version is committed or the cohort burnt, and the group takes updates",
         {OPENING, PREPARING},
         (records.VersionCommitted, records.CohortBurnt),
         {COLLECTING},
         rounds=False,
     ),
-    Transition("a key holder has looked into an envelope", _OPEN, (Examined,)),
-    Transition("a flaw is remembered", {WAITING, DONE, *_OPEN}, (records.FlawNoted,)),
-    Transition("a row-block stays at its version", {WAITING, COLLECTING}, (records.GroupResigned,)),
-    Transition("the run is over", {WAITING}, (records.Finished,), {DONE}),
+    Transition("a key holder has examined an envelope", _OPEN, (Examined,)),
+    Transition(
+        "a flaw is noted that comes too late to drop the update",
+        {WAITING, DONE, *_OPEN},
+        (records.FlawNoted,),
+    ),
+    Transition(
+        "a row-block stays at its version for good", {WAITING, COLLECTING}, (records.GroupResigned,)
+    ),
+    Transition("the run is finished", {WAITING}, (records.Finished,), {DONE}),
     Transition("a run that failed goes on", {DONE}, (Incarnated,), {WAITING}),
 )
-"""All that can happen to a group; with anything else the journal, or the coordinator, is wrong."""
+"""Every change of a group. Any other record means that the journal or the coordinator is wrong."""
 
 _THEN = {
     (rounds, phase, record): row.then or {phase}
@@ -577,7 +588,7 @@ class GroupState:
 
     @property
     def takes_updates(self) -> bool:
-        """Whether members may send now; without rounds also while a version is made of others."""
+        """True while the group accepts updates; without rounds, also while a version is made."""
         return self.phase is Phase.COLLECTING or (not self.rounds and self.phase in MAKING)
 
     def next_base(self, client: str, version: int) -> Base:
@@ -600,7 +611,11 @@ class GroupState:
         return id in self.receipts or id in self.members.returning
 
     def still_asks(self, round: int, version: int) -> bool:
-        """Whether what was asked for while the group stood there may still be sent."""
+        """Tells whether a client may still send an update that it was asked for at that point.
+
+        Args:
+            round, version: at which the group stood then.
+        """
         if not self.takes_updates or (self.rounds and self.round > round):
             return False
         return any(base.version <= version for base in self.members.training.values())
@@ -620,11 +635,11 @@ class GroupState:
 
     @property
     def of_round(self) -> tuple[SubmissionId, ...]:
-        """What was sent for the open round, and waits."""
+        """The submissions that answer the open round."""
         return tuple(id for id in self.pending if id.client in self.suspicion.chosen)
 
     def next_phases(self, record: object) -> Set[Phase]:
-        """The phases of which one follows this record; InternalError if it may not come now."""
+        """Looks up the phases that may follow a record; InternalError if no row has it now."""
         then = _THEN.get((self.rounds, self.phase, type(record)))
         if then is None:
             text = f"{type(record).__name__} comes while {self.name} is {self.phase.value}"
@@ -632,10 +647,11 @@ class GroupState:
         return then
 
     def move(self, record: object, change: Callable[[], None]) -> None:
-        """Changes the group by a record, as a transition has it.
+        """Changes the group by a record, and checks the change against the table.
 
         Raises:
-            InternalError: none does: the journal, or the coordinator, is wrong.
+            InternalError: the table has no such change; before `change` runs if no row has the
+                record in this phase.
         """
         before, then = self.phase, self.next_phases(record)
         change()
@@ -644,9 +660,9 @@ class GroupState:
             raise InternalError(f"{text} {self.phase.value}: no transition does")
 
     def open_round(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
-        """Asks these clients together; those of a set for what a burnt cohort had of them.
+        """Asks these clients together; without rounds, for their updates of a burnt cohort.
 
-        What these made after that was dropped, was in no cohort, and may be made anew.
+        Updates that they made later were dropped, were in no cohort, and may be made anew.
         """
         self.round, self.invited, self.opened_at, self.reason = number, clients, at, reason
         self.suspicion = self.suspicion.opened_for(clients)
@@ -666,7 +682,7 @@ class GroupState:
         self.invited, self.extensions = frozenset(), 0
 
     def go_on(self, at: float, reason: str) -> None:
-        """Between two cohorts a group with rounds waits for the next; any other takes updates."""
+        """Goes on to the next cohort: with rounds the group waits, without it takes updates."""
         waits = self.rounds or self.phase is Phase.FOUNDING
         self.phase = Phase.WAITING if waits else Phase.COLLECTING
         self.opened_at = None if waits else at
@@ -682,7 +698,7 @@ class GroupState:
         return ids
 
     def end_cohort(self, at: float, reason: str) -> None:
-        """Ends a cohort that is committed or burnt, and with it the round that it was of."""
+        """Ends a committed or burnt cohort, and its round if it had one."""
         self.let_go(self.summed)
         if self.invited:
             self.end_round()
@@ -749,20 +765,20 @@ class GroupState:
             self.members.remove((id,))
 
     def drop(self, ids: Collection[SubmissionId], at: float) -> None:
-        """Gives submissions up: they are part of nothing; clients of a round answer it anew."""
+        """Drops submissions for good; in a round their clients may send a new answer."""
         self._expect_anew(ids)
         self.members.drop(ids, self.version, at)
         self.let_go(ids)
 
     def lose(self, ids: Collection[SubmissionId], at: float) -> None:
-        """Has submissions sent again whose blocks are lost; who cannot, answers the round anew."""
+        """Waits for lost submissions to come again; in a round a new answer may come instead."""
         lost = [self.receipts[id] for id in ids if id in self.receipts]
         self._expect_anew(ids)
         self.let_go(ids)
         self.members.withdraw({each.id: Base(each.version, each.step) for each in lost}, at)
 
     def _expect_anew(self, ids: Iterable[SubmissionId]) -> None:
-        """Asks those for another answer who are of the open round and sent one of these."""
+        """Waits for another answer from each client of the open round that sent one of these."""
         for receipt in [self.receipts[id] for id in ids if id in self.receipts]:
             if receipt.id.client in self.invited:
                 self.members.training[receipt.id.client] = Base(receipt.version, receipt.step)
@@ -785,7 +801,7 @@ class GroupState:
             self.members.forget(client)
 
     def forget(self, client: str) -> None:
-        """Waits no more for what a client was asked for; who is of a round declines it, too."""
+        """Stops waiting for a client's update; a member of the round declines in a later record."""
         if client in self.invited:
             self.members.training.pop(client, None)
         self.members.forget(client)

@@ -106,7 +106,7 @@ def decide(
 
 
 def chosen_round(tx: Transaction, group: GroupState) -> bool:
-    """Whether a round is open for clients that suspicion chose, or its cohort is made."""
+    """Tells whether suspicion chose the clients of the open round, or of the cohort in progress."""
     return opening.wanted(tx.plan) and group.suspicion.chooses and bool(group.suspicion.chosen)
 
 

@@ -1,23 +1,24 @@
-"""How a group comes from one version to the next.
+"""Brings each group from one version to the next.
 
-Theory of operation. Members are asked to train; what they send waits; the group's rule closes a
-cohort of what waits; the cohort is made into a version (`roles.coordinator.commit`), or burnt. What
-a group may do at all says the table of transitions (`roles.coordinator.group`); this module says
-when it does so. Nothing here changes state but by a record.
+Theory of operation. The coordinator asks members to train. Their updates wait until the group's
+rule closes a cohort of them; the cohort then becomes a version (`roles.coordinator.commit`) or is
+burnt. The table of transitions (`roles.coordinator.group`) lists every change that a group can go
+through. This module decides when a change happens, and makes it by writing a record.
 
-    open      WAITING: a group with rounds asks all whom the rule admits, together (`_open_round`);
-              any other takes updates from now on
-    follow    live clients take part; who sits out, left, or is left out does not
-    decide    COLLECTING: the rule closes a cohort, moves the deadline, gives updates up, or waits
-    ask       without rounds: members that the rule admits train one by one, from the newest
-              version, also while the next is made: what is not in its cohort stays
-    end       the last version is made, or the run ends: what waits is given up
+    open      In WAITING, a group with rounds asks all members that the rule admits, together
+              (`_open_round`). A group without rounds starts to take updates.
+    follow    Live clients take part; clients that sit out, left, or are left out do not.
+    decide    In COLLECTING, the rule closes a cohort, moves the deadline, drops updates, or waits.
+    ask       Without rounds, each member that the rule admits trains from the newest version, also
+              while the next version is made. Updates outside the cohort wait for a later one.
+    end       After the last version, or when the run ends, waiting updates are dropped.
 
-A round is asked at once and ends with its cohort: what came and is not in it is dropped. After a
-burnt cohort a round is opened for a chosen set of clients, under every rule, and the rule is not
-asked while it is open (`roles.coordinator.recovery`). Where the rule has rounds, the next rounds
-are for chosen clients; where it has none, others make the version if enough are here within a
-deadline, and only then a set of the burnt cohort seals once more what it sent for that.
+A round asks its members once and ends with its cohort; updates that are not in the cohort are
+dropped. After a burnt cohort the coordinator opens a round for a chosen set of clients, under every
+rule, and does not ask the rule while that round is open (`roles.coordinator.recovery`). If the rule
+has rounds, the next rounds are for chosen clients. If it has none, other clients make the version
+when enough of them are live within a deadline; otherwise a set of the burnt cohort seals its
+updates once more.
 """
 
 from __future__ import annotations
@@ -307,7 +308,7 @@ def _deadline(tx: Transaction, group: GroupState) -> float:
 
 
 def _may_follow(tx: Transaction, group: GroupState) -> bool:
-    """Whether sets of a burnt cohort are to make the version: others had a deadline's time."""
+    """Tells whether sets of a burnt cohort make the version: others had one deadline's time."""
     if group.phase is not Phase.COLLECTING or tx.federation.ending:
         return False
     if not recovery.possible(tx, group):
@@ -409,7 +410,7 @@ def _follow(tx: Transaction, group: GroupState) -> None:
 
 
 def _decide(tx: Transaction, group: GroupState) -> Wait:
-    """Does what the rule, or suspicion, says of what waits."""
+    """Carries out the decision of the rule, or of suspicion, about the updates that wait."""
     ids, waiting = opening.examined(tx, group)
     decision = decided(tx, group, ids)
     in_round = group.rounds or recovery.chosen_round(tx, group)
@@ -439,10 +440,11 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
 
 
 def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -> Decision:
-    """The decision about these; asked anew if something changed that it depends on, or in time.
+    """Returns the decision about these updates, from the cache while nothing can change it.
 
-    Without rounds a deadline counts from the oldest that the rule sees: another one, while the
-    first waits. And where versions fall into periods, what comes may end what is here.
+    Without rounds a deadline counts from the oldest update that the rule sees, and another update
+    becomes the oldest while key holders have not looked into the first one. Where versions fall
+    into periods, a new update may end the wait of older ones.
     """
     opened, here, members = group.open_receipts, group.receipts, group.members
     seen_first = not here or next(iter(here)) in opened.ready
@@ -474,10 +476,10 @@ def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -
 
 
 def _shown(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
-    """The submissions that may be closed over: in a round, the answers to it.
+    """Returns the submissions that a cohort may have: in a round, the answers to it.
 
-    Else those of members that do not sit out, and none before an older one of the same client:
-    holders open a client's updates in the order in which it made them, and no others.
+    Without a round, those of members that do not sit out, except behind an older submission of the
+    same client that is still missing: holders open a client's updates in the order it made them.
     """
     if chosen := group.suspicion.chosen:
         return {id for id in ids if id.client in chosen}
@@ -514,7 +516,7 @@ def alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
 
 
 def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]) -> Decision:
-    """The rule's decision, which is nothing that nobody may open.
+    """Asks the rule, and refuses a cohort that key holders would not open.
 
     Raises:
         RuleFailed: a rule of the plan's author answers what no rule may.
@@ -542,9 +544,10 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
 def _discount(
     tx: Transaction, group: GroupState, seen: RuleState, shown: set[SubmissionId]
 ) -> RuleState:
-    """The state without what a rule does not see: for it, that has not arrived.
+    """Takes updates out of the state that the rule does not see: they have not arrived for it.
 
-    Holders have not looked into it, or it is sent again. And nobody waits for who is done.
+    Key holders have not looked into them yet, or their clients send them again. Members that have
+    sent everything they may count as far enough, so that nobody waits for them.
     """
     if group.rounds:
         return seen
@@ -575,7 +578,7 @@ def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
 
 
 def _all_sent(tx: Transaction, group: GroupState, client: str) -> bool:
-    """Whether a client has made all updates of the newest version that the plan allows."""
+    """Tells whether a client has sent as many updates of the newest version as the plan allows."""
     base = group.members.next_base(client, group.version)
     return base.step > tx.plan.bounds(group.name).ahead
 

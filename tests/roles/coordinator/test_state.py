@@ -359,6 +359,45 @@ def test_what_is_sent_for_a_later_cohort_stays_whatever_becomes_of_this_one() ->
     assert (group.pending, group.phase) == ((later,), Phase.COLLECTING)
 
 
+def open_round(*clients: str) -> CoordinatorState:
+    """A group with rounds, whose first round is open for these clients."""
+    federation = CoordinatorState({"all": GroupState("all", 0, phase=Phase.WAITING)})
+    federation.apply(0.0, coordinator_records.RoundOpened("all", 1, 0, clients, "opens"))
+    return federation
+
+
+def test_a_client_that_joins_for_other_groups_keeps_no_round_waiting() -> None:
+    federation = open_round("c0", "c1")
+    federation.apply(1.0, coordinator_records.MemberJoined("c0", ("other",)))
+    assert federation.groups["all"].invited == {"c1"}
+    assert not federation.groups["all"].awaits("c0")
+
+
+def test_a_client_that_leaves_is_not_waited_for_and_is_passed_over_in_no_round() -> None:
+    federation = open_round("c0", "c1")
+    federation.apply(1.0, requests.Retire("c0", "budget spent", False))
+    group = federation.groups["all"]
+    assert not group.awaits("c0")
+    assert group.awaits("c1")
+    assert group.members.passed == set()
+
+
+def test_a_run_that_failed_and_goes_on_forgets_why_clients_declined() -> None:
+    """But for members of a burnt cohort, of whom a sum may have been opened."""
+    federation = open_round("c0", "c1", "c2")
+    group = federation.groups["all"]
+    federation.apply(1.0, coordinator_records.MemberDeclined("all", 1, "c0", "no data", True))
+    federation.apply(2.0, coordinator_records.RoundGivenUp("all", 1, "too few"))
+    group.spoilt = (make_cohort(("c1",)),)
+    group.sitting_out |= {"c1"}
+    group.absences["c1"] = "stood in a burnt cohort"
+    federation.apply(3.0, coordinator_records.Finished("failed", "TooFew"))
+    federation.apply(4.0, records.Incarnated(2))
+    assert group.absences == {"c1": "stood in a burnt cohort"}
+    assert group.sitting_out == {"c1"}
+    assert group.phase is Phase.WAITING
+
+
 # --- what never goes back -------------------------------------------------------------
 
 
