@@ -50,7 +50,7 @@ from secureps.service.shard.tiers import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import digest_of_file, write_state
 from secureps.store.issuing import create_kit, issue
-from secureps.store.journal import SqliteJournal
+from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import load_private, load_public
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.client import GrpcTransport
@@ -139,7 +139,8 @@ class Serving:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        journal = SqliteJournal(self._own / "journal.db")
+        rows = SqliteJournal(self._own / "journal.db")
+        journal = DatedJournal(rows, SHARD, "shard", time.time)
         journal.append(0.0, founded.records)
         journal.close()
         config = self._own.with_suffix(".toml")

@@ -26,7 +26,6 @@ VERSIONS = {"1M": 6, "10M": 3}
 VALUES = {"1M": 1_000_000, "10M": 10_000_000}
 PLAYED = {"1M": tuple(CIPHERS), "10M": ("plain", "rlwe")}
 UNDER_TLS = "rlwe, by TLS"
-
 Costs = Mapping[str, Mapping[str, Cost]]
 """By size and cipher."""
 
