@@ -359,9 +359,13 @@ class Watch:
         if status.groups != before:
             self._moved_at = time.monotonic()
         versions = {group.name: group.version for group in before}
+        # A version may be older than this process, which goes on with a run.
+        committed = {(each.group, each.version): each.committed for each in status.steps}
         for group in status.groups:
             for version in range(max(versions.get(group.name, -1) + 1, 0), group.version + 1):
-                elapsed = time.monotonic() - self._began
+                elapsed = committed.get((group.name, version))
+                if elapsed is None:
+                    elapsed = time.monotonic() - self._began
                 self._metrics.publish(group.name, version, elapsed, self._unprotected)
         if status.groups != before:
             self._keep()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError, ScriptFailed
-from secureps.messages.requests import Status
+from secureps.messages.requests import CohortSteps, GroupStatus, Status
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
@@ -82,6 +82,24 @@ def test_row_blocks_that_too_few_touch_are_told_once_all_clients_are_there(tmp_p
         watch._tell_row_blocks(whole)
     (text,) = said
     assert text.startswith("2 of 4 row-blocks of table are touched by fewer than 3 clients")
+
+
+def test_a_version_that_was_made_before_a_run_was_stopped_has_its_time_by_the_journal(
+    tmp_path: Path,
+) -> None:
+    """This process counts from the seconds that it was told of, and looks only later."""
+    watch: Any = object.__new__(Watch)
+    lines = list[Any]()
+    watch._watched = Watched(small_plan(), RunFolder(tmp_path), "", (), 0.0, False, lambda: None)
+    watch._status, watch._began, watch._unprotected = None, time.monotonic() - 60.0, None
+    watch._metrics = SimpleNamespace(publish=lambda *line: lines.append(line))
+    watch._keep = tuple
+    steps = (CohortSteps("all", 0, 1, 3, 0.5, 1.0, committed=2.5),)
+    groups = (GroupStatus("all", 2, "collecting", "", ()),)
+    watch._notice(Status(b"", 1, "", groups, (), (), (), steps=steps))
+    assert [(group, version) for group, version, *_ in lines] == [("all", n) for n in range(3)]
+    assert lines[1][2] == 2.5
+    assert lines[2][2] >= 60.0, "the journal's newest steps do not have it"
 
 
 ROUNDS, STREAM = small_plan(), small_plan(group=[{"rule": BUFFERED | {"buffer": 2, "minimum": 2}}])
