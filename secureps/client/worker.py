@@ -85,6 +85,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_deltas import block_codes, block_delta
+from secureps.policy.checks.sums import check_addends
 from secureps.policy.counting import (
     bound,
     by_public_number,
@@ -93,6 +94,7 @@ from secureps.policy.counting import (
     remarks,
 )
 from secureps.policy.groups import beside
+from secureps.policy.plan import Plan
 from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
@@ -171,11 +173,6 @@ class _Draft:
     rest: Callable[[], None] | None
 
 
-def _content(task: Contribute | Evaluate) -> bytes:
-    """One digest of a task's model, whatever its version is called."""
-    return digest("secureps-base", *task.blocks)
-
-
 def _not_finite(layout: GroupLayout, result: FitResult) -> str:
     """Names the group's first trained tensor that is not finite, and the steps; or is empty."""
     try:
@@ -196,6 +193,8 @@ def trained_update(made: Trained) -> Update:
         NotFinite: a value is not finite.
     """
     plan, layout = made.plan, made.layout
+    if plan.is_sum(layout.name):
+        return _addends(plan, layout, made.model)
     named = (made.model.get(spec.name) for spec in layout.tensors)
     held = next((each for each in named if isinstance(each, HeldTensor)), None)
     if held is not None:
@@ -207,6 +206,19 @@ def trained_update(made: Trained) -> Update:
     delta = add_kept(difference(layout, made.published, made.model), made.kept)
     update = clip_update(plan, layout, delta, made.scale, made.kinds)
     return update.held() if plan.group(layout.name).feedback else update
+
+
+def _addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
+    """Makes what a client adds to a sum: the tensors themselves, not how they changed.
+
+    Raises:
+        Malformed: a value does not fit an exact sum.
+    """
+    section, values = plan.group(layout.name), layout.flatten(tensors)
+    if plan.is_exact(layout.name):
+        check_addends(section, layout, values)
+        return Update.of(values, float(np.linalg.norm(values)))
+    return Update.of(*clip_l2(values, section.clip))
 
 
 class ClientWorker(Worker):
@@ -459,7 +471,9 @@ class ClientWorker(Worker):
     def _check_start(self, task: Contribute | Evaluate) -> None:
         """Raises WrongRun if version 0 is not the model of the file that the client was given."""
         trainer, pulled = self._site.trainer, self._blocks(task)
-        first = [at.group for at in task.model if at.version == 0 and at.group in pulled]
+        plan = self._machine.pinned.plan
+        own = [at for at in task.model if at.group in pulled and not plan.is_sum(at.group)]
+        first = [at.group for at in own if at.version == 0]
         if first and initial_digest(trainer):
             initial = initial_parameters(trainer, self._site.seed)
             for group in map(self._layout().group, first):
@@ -499,12 +513,22 @@ class ClientWorker(Worker):
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
         return result.copied() if self._site.shared else result
 
-    @staticmethod
-    def _labels(task: Contribute) -> tuple[Label, ...]:
+    def _labels(self, task: Contribute) -> tuple[Label, ...]:
         """The labels that a training's randomness derives from, besides this client's name."""
         labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
-        return (*labels, _content(task))
+        return (*labels, self._content(task))
+
+    def _content(self, task: Contribute | Evaluate) -> bytes:
+        """One digest of a task's model, whatever its version is called.
+
+        Totals are no model. Where there is nothing else, each version counts as another one: the
+        next sum is another question, though the total may be the same.
+        """
+        pulled, plan = self._blocks(task), self._machine.pinned.plan
+        model = [each for group in pulled if not plan.is_sum(group) for each in pulled[group]]
+        versions = [f"{at.group} {at.version}".encode() for at in task.model]
+        return digest("secureps-base", *(model or (*task.blocks, *versions)))
 
     def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
         """Returns all aims, if each of them had this model before, under another version."""
@@ -522,7 +546,7 @@ class ClientWorker(Worker):
             aim.version,
             aim.step,
             update,
-            _content(task),
+            self._content(task),
             spends if isinstance(spends, Charge) else None,
             spends if isinstance(spends, Release) else None,
         )

@@ -345,10 +345,14 @@ class GroupSection(Table):
     they are rounded; with `feedback` a client sends later what it did not send. Clients pull
     differences of `pull_bits` bits a value (default: whole blocks). `tier` is where shards have its
     values and optimizer state (default: in memory, and in files where a shard's memory is limited).
+
+    The `outcome` of a cohort is a step of the model, or the sum of what its members send: whole
+    numbers of `bits` bits with their sign, whose total is the next version (`policy.checks.sums`).
     """
 
     name: str = Field(default="all", pattern=NAME)
     pattern: str = "*"
+    outcome: Literal["model", "sum"] = "model"
     clip: float = Field(default=16.0, gt=0)
     adaptive: AdaptiveSection | None = None
     bits: int = Field(default=16, ge=2, le=24)
@@ -603,13 +607,18 @@ class PlanSection(Table):
     def _room(cls, values: Any) -> Any:
         """Where a group states neither clip nor range, ordinary updates have room.
 
-        Under client-level privacy noise is in proportion to the clip, which is small then.
+        Under client-level privacy noise is in proportion to the clip, which is small then. A sum
+        without noise has neither: its integers are what clients send.
         """
         groups = values.get("group") if isinstance(values, dict) else None
         if not isinstance(groups, list | tuple):
             return values
-        room = {"clip": 1.0} if _unit(values.get("privacy")) == "client" else {"range": 1.0}
-        free = [isinstance(g, dict) and _unstated(g) for g in groups]
+        client = _unit(values.get("privacy")) == "client"
+        room = {"clip": 1.0} if client else {"range": 1.0}
+        free = [
+            isinstance(g, dict) and _unstated(g) and (client or g.get("outcome") != "sum")
+            for g in groups
+        ]
         made = tuple(room | g if f else g for g, f in zip(groups, free, strict=True))
         return values | {"group": made}
 

@@ -315,7 +315,7 @@ class Prepared:
     """Step 4: a shard's blocks of a new version are durable; digests of them, and of its file.
 
     `scale` comes from the shard that holds the group's last block, under adaptive clipping.
-    `mean` are the metrics' opened means, sorted by name, in units of their largest magnitudes.
+    `total` is the opened total of a sum group of which the coordinator is told.
     `epoch`: the version is committed, and these are the shard's blocks by the coming placement of
     this epoch; 0 else.
     `cohort` is what it came of; -1 for version 0, and for a version that came of a checkpoint.
@@ -327,7 +327,7 @@ class Prepared:
     blocks: tuple[bytes, ...]
     state: bytes
     scale: float | None = None
-    mean: tuple[float, ...] = ()
+    total: tuple[float, ...] = ()
     epoch: int = 0
     cohort: int = -1
 

@@ -81,8 +81,7 @@ def build_optimizer(section: OptimizerSection) -> Optimizer:
         if not 0 <= beta < 1:
             raise PlanRefused(f"the optimizer's betas is {beta}: it must be in [0, 1)")
     if section.name not in OPTIMIZERS:
-        known = [name for name in OPTIMIZERS if name != "replace"]  # which is for metrics
-        raise PlanRefused(f"unknown optimizer {section.name!r}: {meant(section.name, known)}")
+        raise PlanRefused(f"unknown optimizer {section.name!r}: {meant(section.name, OPTIMIZERS)}")
     return OPTIMIZERS[section.name](schedule, section)
 
 
@@ -251,11 +250,6 @@ def _fedadam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     return _adaptive(rate, section, moment)
 
 
-def _replace(schedule: Schedule, section: OptimizerSection) -> Optimizer:
-    """x = update: the opened mean is the new value itself."""
-    return _stepping(lambda update, x, state: (update, {}))
-
-
 OPTIMIZERS: dict[str, Callable[[Schedule, OptimizerSection], Optimizer]] = {
     "sgd": _sgd,
     "momentum": _momentum,
@@ -264,8 +258,11 @@ OPTIMIZERS: dict[str, Callable[[Schedule, OptimizerSection], Optimizer]] = {
     "fedadam": _fedadam,
     "fedyogi": _fedyogi,
     "fedadagrad": _fedadagrad,
-    "replace": _replace,
 }
+
+
+REPLACING = _stepping(lambda update, x, state: (update, {}))
+"""x = update: no plan names it; a sum group's opened total is the new value itself."""
 
 
 def _yogi_moment(section: OptimizerSection) -> SecondMoment:

@@ -27,6 +27,8 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
     if not body["frozen"]:
         del body["frozen"]
     for group in body["group"]:
+        if group["outcome"] == "model":
+            del group["outcome"]
         for key in LATER:
             if not group[key]:
                 del group[key]

@@ -35,7 +35,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.schema import Schema
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
-from secureps.model.optimizer import Optimizer, build_optimizer, keeping_exact
+from secureps.model.optimizer import REPLACING, Optimizer, build_optimizer, keeping_exact
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.evaluation import (
@@ -53,6 +53,7 @@ from secureps.policy.checks.privacy import (
     refuse_rows,
     refuse_steps,
 )
+from secureps.policy.checks.sums import refuse_sum, whole_grid
 from secureps.policy.counting import refuse_unbounded
 from secureps.policy.envelope_size import envelope_bytes, order_bytes
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
@@ -299,7 +300,19 @@ class Plan:
 
     def given(self, group: str) -> bool:
         """Whether version 0 of a group follows from the plan, so that no client is asked for it."""
-        return group == EVALUATION or self.section.initial is not None
+        return self.is_sum(group) or self.section.initial is not None
+
+    def is_sum(self, group: str) -> bool:
+        """Whether a group's versions are totals of what its cohorts sent (`policy.checks.sums`)."""
+        return self.group(group).outcome == "sum"
+
+    def is_exact(self, group: str) -> bool:
+        """Whether clients send whole numbers to a group, and nothing adds noise to their total."""
+        return self.is_sum(group) and group != EVALUATION and self.section.privacy is None
+
+    def tells_total(self, group: str) -> bool:
+        """Whether shards tell the coordinator a group's totals: the metrics, which it journals."""
+        return group == EVALUATION
 
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
         """What protects whole updates of which so many values are sent; None in another unit.
@@ -372,6 +385,8 @@ class Plan:
         section, mechanism = self.group(group), self.mechanism(group, values)
         if mechanism is not None:
             return Grid(section.bits, mechanism.range)
+        if self.is_exact(group):
+            return whole_grid(section)
         if section.deviations is not None:
             # of a coordinate of a rotated update as long as the clip
             one = section.clip / math.sqrt(values * (section.one_in or 1))
@@ -496,6 +511,8 @@ class Plan:
         return {}
 
     def optimizer(self, group: str) -> Optimizer:
+        if self.is_sum(group):
+            return REPLACING
         made = build_optimizer(self.group(group).optimizer)
         return made if self.group(group).pull_bits is None else keeping_exact(made)
 
@@ -609,6 +626,8 @@ def _refuse_unsound(plan: Plan) -> None:
 def _refuse_uncovered(plan: Plan, name: str) -> None:
     section, privacy = plan.group(name), plan.section.privacy
     refuse_unbounded(section)
+    if name != EVALUATION:
+        refuse_sum(section, plan.bounds(name), privacy)
     refuse_codec(section, plan.bounds(name).rounds, plan.versions(name), privacy)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)

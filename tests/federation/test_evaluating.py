@@ -6,6 +6,7 @@ import logging
 import math
 from bisect import bisect_right
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,6 @@ MINIMUM = {"quorum": 5, "minimum": 5, "deadline": 10.0, "extensions": 0}
         ({"evaluation": {"rule": {"quorum": 3}}}, "evaluation: the quorum 3 is below"),
         ({"evaluation": {"rule": {"quorum": 9, "most": 9}}}, "capacity"),
         ({"group": [{"name": "evaluation", "rule": {"quorum": 6}}]}, "that name is the metrics'"),
-        (
-            {"group": [{"rule": {"quorum": 6}, "optimizer": {"name": "replace"}}]},
-            "a model takes steps",
-        ),
     ],
 )
 def test_unsound_evaluations_are_refused(changes: dict[str, Any], reason: str) -> None:
@@ -120,7 +117,7 @@ def test_metrics_are_clipped_to_their_magnitudes_and_come_back_in_their_units() 
     assert section is not None
     vector = to_vector(section, Said(9, {"loss": 3.0, "accuracy": -7.0, "other": math.nan}))
     assert vector.tolist() == [-1.0, 0.75]  # accuracy, loss of at most 4
-    told = from_vector(section, (0.5, 0.75))
+    told = from_vector(section, (0.5, 0.75), Fraction(1))
     assert told == (Metric("accuracy", 0.5), Metric("loss", 3.0))
     with pytest.raises(Malformed, match="no metric 'accuracy'"):
         to_vector(section, Said(9, {"loss": 1.0}))
@@ -128,7 +125,7 @@ def test_metrics_are_clipped_to_their_magnitudes_and_come_back_in_their_units() 
         to_vector(section, Said(9, {"loss": math.nan, "accuracy": 0.5}))
     for bad in ((0.5,), (0.5, math.nan), (math.inf, 0.0)):
         with pytest.raises(Malformed, match="2 finite values"):
-            from_vector(section, bad)
+            from_vector(section, bad, Fraction(1))
 
 
 def test_a_shard_says_no_other_metrics_than_its_block_has(
@@ -140,10 +137,10 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
 
     def lies(worker: ShardWorker, *given: Any) -> Prepared:
         ready = make(worker, *given)
-        return replace(ready, mean=tuple(value + 1e-6 for value in ready.mean))
+        return replace(ready, total=tuple(value + 1e-6 for value in ready.total))
 
     monkeypatch.setattr(ShardWorker, "_ready", lies)
-    with pytest.raises(Refused, match="its metrics are not those of the block that it made"):
+    with pytest.raises(Refused, match="its total is not the block that it made"):
         examined(evaluated_plan(), tmp_path).run()
 
 

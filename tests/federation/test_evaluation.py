@@ -85,8 +85,9 @@ def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path)
                 low = int(np.floor(exact))
                 sums[i] += low + int(int(words[i]) < (exact - low) * 2**32)
             examples += result.examples
-        means = [np.float32(s / most / (examples / MOST_HELD_OUT)) for s in sums]
+        totals = [float(np.float32(s * (1.0 / most))) for s in sums]
         told = metrics_of(simulation)[at]
         assert [told[name] for name in names] == [
-            float(mean) * METRICS[name] for mean, name in zip(means, names, strict=True)
+            total / (examples / MOST_HELD_OUT) * METRICS[name]
+            for total, name in zip(totals, names, strict=True)
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,9 @@ def test_a_part_weighs_by_its_examples_whoever_has_more_of_another() -> None:
         *("share of train", "train.loss"),
     )
     assert vector.tolist() == [0.25, 0.125, 0.125, 1.0, 0.25, 0.25, 0.5, 0.25]
-    told = {each.name: each.value for each in from_vector(section, tuple(vector.tolist()))}
+    told = {
+        each.name: each.value for each in from_vector(section, tuple(vector.tolist()), Fraction(1))
+    }
     assert told == {
         "accuracy": 0.5,
         "loss": 2.0,
@@ -105,7 +108,7 @@ def test_a_part_weighs_by_its_examples_whoever_has_more_of_another() -> None:
     }
     assert list(told) == sorted(told)
     noisy = (-0.1, 0.5, 0.5, 0.01, 0.5, -0.5, -0.2, 0.5)
-    bounded = {each.name: each.value for each in from_vector(section, noisy)}
+    bounded = {each.name: each.value for each in from_vector(section, noisy, Fraction(1))}
     assert bounded == {
         "accuracy": 0.0,
         "loss": 0.0,

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from types import MappingProxyType
 from typing import overload
 
@@ -24,7 +25,6 @@ from secureps.config.plan import (
     ClientPrivacySection,
     EvaluationSection,
     GroupSection,
-    OptimizerSection,
     PlanSection,
     RecordPrivacySection,
     SyncSection,
@@ -100,7 +100,7 @@ def evaluation_group(section: PlanSection) -> GroupSection:
         weighting="uniform" if private or most is None else "examples",
         most_examples=most,
         rule=own.rule if own.rule is not None else first.rule,
-        optimizer=OptimizerSection(name="replace"),
+        outcome="sum",
     )
 
 
@@ -114,8 +114,6 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
     """PlanRefused, with the reason, for an [evaluation] table that cannot work."""
     if any(group.name == EVALUATION for group in section.group):
         raise PlanRefused(f'no group is called "{EVALUATION}": that name is the metrics\'')
-    if any(group.optimizer.name == "replace" for group in section.group):
-        raise PlanRefused('optimizer "replace" is for metrics: a model takes steps')
     own = section.evaluation
     if own is None:
         return
@@ -258,28 +256,33 @@ def _scaled(magnitudes: Mapping[str, float], values: Mapping[str, float]) -> lis
     return scaled
 
 
-def check_mean(shard: str, mean: tuple[float, ...], block: bytes) -> None:
-    """Malformed unless a shard's opened mean is what the block is made of that has this digest.
+def check_total(shard: str, total: tuple[float, ...], block: bytes) -> None:
+    """Malformed unless a shard's opened total is the block that has this digest.
 
-    Shards that hold the block are compared by its digest, and so by their means.
+    Shards that hold the block are compared by its digest, and so by their totals.
     """
     with np.errstate(over="ignore"):
-        values = np.array(mean, np.float64).astype("<f4")
+        values = np.array(total, np.float64).astype("<f4")
     if payload_digest(values.tobytes()) != block:
-        raise Malformed(f"{shard}: its metrics are not those of the block that it made")
+        raise Malformed(f"{shard}: its total is not the block that it made")
 
 
-def from_vector(section: EvaluationSection, mean: tuple[float, ...]) -> tuple[Metric, ...]:
-    """The opened mean of `to_vector`, in the metrics' own units; sorted by name.
+def from_vector(
+    section: EvaluationSection, total: tuple[float, ...], shares: Fraction
+) -> tuple[Metric, ...]:
+    """The metrics that a total of `to_vector` comes to, in their own units; sorted by name.
 
     A report whose share noise has taken below 0 is not there.
 
+    Args:
+        shares: what the total is divided by (`policy.counting.shares_in`).
     Raises:
         Malformed: another number of values, or one that is not finite.
     """
     wanted = len(section.contributed)
-    if len(mean) != wanted or not all(math.isfinite(value) for value in mean):
+    if len(total) != wanted or not all(math.isfinite(value) for value in total):
         raise Malformed(f"an evaluation is {wanted} finite values")
+    mean = [value / float(shares) for value in total]
     if not section.reports:
         named = zip(sorted(section.metrics.items()), mean, strict=True)
         return tuple(Metric(name, value * most) for (name, most), value in named)

@@ -13,7 +13,7 @@ from secureps.crypto.sharing import parse_vector
 from secureps.errors import Conflict, Malformed
 from secureps.messages.coordinator_records import CohortReopened, OpeningFailed
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
-from secureps.messages.evaluation import EVALUATION, VersionEvaluated
+from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.requests import (
     Checkpointed,
     KeyShare,
@@ -24,7 +24,8 @@ from secureps.messages.requests import (
     Spoilt,
 )
 from secureps.messages.submission import Held, SubmissionId, opening_digest
-from secureps.policy.checks.evaluation import check_mean, from_vector
+from secureps.policy.checks.evaluation import check_total, from_vector
+from secureps.policy.counting import shares_in
 from secureps.roles.coordinator import checkpointing, commit, opening, resharding, termination
 from secureps.roles.coordinator.group import OPENS, GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -152,12 +153,15 @@ def prepared(tx: Transaction, event: Prepared) -> None:
     check_digests(event.shard, event.group, owned, event.blocks)
     check_prepared(tx.plan, event, tx.federation.last_owners(event.group))
     section, result = tx.plan.section.evaluation, None
-    if section is not None and event.group == EVALUATION and event.version > 0:
-        metrics = from_vector(section, event.mean)
-        check_mean(event.shard, event.mean, event.blocks[0])
+    if section is not None and tx.plan.tells_total(event.group) and event.version > 0:
+        shares = shares_in(tx.plan.group(event.group), group.closed_cohort.cohort)
+        metrics = from_vector(section, event.total, shares)
+        check_total(event.shard, event.total, event.blocks[0])
         result = VersionEvaluated(tx.federation.evaluations.subject, metrics)
-    elif event.mean:
-        raise Malformed(f"{event.shard}: version {event.version} of {event.group} has no metrics")
+    elif event.total:
+        raise Malformed(
+            f"{event.shard}: nobody asks for the total of version {event.version} of {event.group}"
+        )
     if commit.prepared(tx, group, event) and result is not None:
         termination.judged(tx, result)
 

@@ -296,7 +296,7 @@ def prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
     coming, shard = tx.federation.coming, event.shard
     if coming is None or (event.epoch, event.version) != (coming.epoch, group.version):
         return  # what it says of is past
-    if event.scale is not None or event.mean:  # a shard fills no journal with what nobody checks
+    if event.scale is not None or event.total:  # a shard fills no journal with what nobody checks
         raise Malformed(f"{shard}: moved blocks come without a scale, and without metrics")
     owned = coming.blocks_of(group.name, shard)
     check_digests(shard, group.name, owned, event.blocks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -122,10 +123,12 @@ class Stepping:
         yield from (mean[start : start + PIECE] for start in range(0, len(mean), PIECE))
 
     def _sent(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
-        """The mean of what members sent of a block, piece by piece."""
+        """The mean, or in a sum group the total, of what members sent of a block, in pieces."""
         plan, cohort, layout = self._plan, self._cohort, self._layout
         grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
         shares = shares_in(plan.group(cohort.group), cohort)
+        if plan.is_sum(cohort.group):
+            shares = Fraction(1)
         for sums in opened:
             for start in range(0, sums.size, PIECE):
                 yield grid.weighted_mean(sums[start : start + PIECE], shares, terms)

@@ -21,7 +21,6 @@ from secureps.crypto.cipher import Cipher, Opener
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.files.objects import initial_path, shown
 from secureps.messages.encoding import file_hasher, payload_digest
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import (
     Checkpointed,
     Figure,
@@ -375,7 +374,7 @@ class ShardWorker(Worker):
 
     def _initial(self, group: str) -> Values:
         plan = self._state.pinned.plan
-        if group == EVALUATION:
+        if plan.is_sum(group):
             return np.zeros(self._layout(group).size, dtype=np.float32)
         place = self._own_initial or plan.section.initial or ""
         bring = (
@@ -462,12 +461,12 @@ class ShardWorker(Worker):
     def _ready(self, group: str, made: GroupValues, cohort: int) -> Prepared:
         state = self._states.keep(group, made)
         digests = tuple(payload_digest(published(made.values[b])) for b in self._state.own(group))
-        mean: tuple[float, ...] = ()
-        if group == EVALUATION and cohort >= 0:
-            mean = tuple(float(value) for block in made.values.values() for value in block)
+        total: tuple[float, ...] = ()
+        if cohort >= 0 and self._state.pinned.plan.tells_total(group):
+            total = tuple(float(value) for block in made.values.values() for value in block)
         scaled = (block for block in made.values if self._has_scale(group, block))
         scale = next((float(made.values[block][-1]) for block in scaled), None)
-        made_of = (group, made.version, digests, state, scale, mean)
+        made_of = (group, made.version, digests, state, scale, total)
         return Prepared(self._name, *made_of, cohort=cohort)
 
     def _write_part(self, task: WritePart) -> Checkpointed:
