@@ -32,8 +32,10 @@ from secureps.client.trainer import (
     check_like,
     record_privacy,
 )
+from secureps.config.plan import PlanSection
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
+from secureps.policy.checks.sums import sum_tensors
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave, Record, Task, TaskResult
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
@@ -43,6 +45,7 @@ from secureps.service.executor import Executor
 from secureps.service.pinning import pin_process
 from secureps.store.keyring import default_state
 from secureps.store.kit_files import Passphrases
+from secureps.wording import named
 
 LEFT = "this client left the run"
 
@@ -106,9 +109,9 @@ class Session:
         'all 3 versions are made'
     """
 
-    def __init__(self, joining: Joining, trainer: ExchangeTrainer, frozen: Sequence[str]) -> None:
+    def __init__(self, joining: Joining, trainer: ExchangeTrainer, section: PlanSection) -> None:
         self._joining, self._exchange = joining, trainer.exchange
-        self._trainer, self._frozen = trainer, frozen
+        self._trainer, self._section = trainer, section
         self._executor: Executor | None = None
         self._thread = threading.Thread(target=self._run, name=joining.name, daemon=True)
         self._pulled: PulledModel | None = None
@@ -154,6 +157,17 @@ class Session:
         """
         return dict(self._exchange.outcomes)
 
+    @property
+    def totals(self) -> Mapping[str, Array]:
+        """The newest totals that this client has pulled, by the name of the summed tensor.
+
+        Read-only arrays, in the shapes and dtypes of the first parameters; zeros before a sum is
+        opened, empty before the first pull. Once the run is over they are the last ones, unless
+        this client left early or was still training.
+        """
+        pulled = self._exchange.newest
+        return {name: pulled[name] for name in sorted(sum_tensors(self._section, pulled))}
+
     def pull(self) -> PulledModel | None:
         """Waits until the federation asks this client to train, and returns the model.
 
@@ -182,6 +196,7 @@ class Session:
         delta: Mapping[str, ArrayLike] | None = None,
         *,
         parameters: Mapping[str, ArrayLike] | None = None,
+        sums: Mapping[str, ArrayLike] | None = None,
         examples: int | None = None,
         metrics: Mapping[str, float] | None = None,
         steps: int = 1,
@@ -197,6 +212,8 @@ class Session:
             delta: the difference to the model: a finite array for each tensor, of its shape.
                 Tensors that the plan has frozen may be left out, here and in `parameters`.
             parameters: the whole new model, in place of `delta`.
+            sums: what this client adds to each tensor that the plan sums: whole numbers within the
+                plan's `bits`, of the tensor's shape. They stand in neither of the two above.
             examples: how many records it comes from; default: the number told to `join`.
             metrics: numbers about the training, for this client's terminal alone.
             steps: optimizer steps taken.
@@ -212,7 +229,7 @@ class Session:
         self._demand_inside()
         if self._pulled is None:
             raise ScriptFailed("push: there is no pulled model: call pull() before each push")
-        trained = _make_model(self._pulled, self._frozen, delta, parameters)
+        trained = _make_model(self._pulled, self._section, delta, parameters, sums or {})
         count = _count("examples", self._trainer.examples() if examples is None else examples)
         result = FitResult(trained, count, _demand_finite(metrics or {}), _count("steps", steps))
         if self._pulled.config.privacy is not None:
@@ -221,6 +238,16 @@ class Session:
         sealed = self._exchange.give(result)
         self._raise()
         return sealed
+
+    def push_sum(
+        self, sums: Mapping[str, ArrayLike], *, examples: int | None = None
+    ) -> tuple[str, ...]:
+        """Pushes what this client adds to the sums of a plan that trains no model.
+
+        `totals` has what came of it after the next pull. Arguments, result and errors are those of
+        `push`.
+        """
+        return self.push({}, sums=sums, examples=examples)
 
     # --- the client -----------------------------------------------------------------
 
@@ -374,7 +401,7 @@ def join(
         policy,
     )
     trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches)
-    return Session(joining, trainer, agreed.section.frozen)
+    return Session(joining, trainer, agreed.section)
 
 
 # --- what is pushed -----------------------------------------------------------------
@@ -382,11 +409,18 @@ def join(
 
 def _make_model(
     model: PulledModel,
-    frozen: Sequence[str],
+    section: PlanSection,
     delta: Mapping[str, ArrayLike] | None,
     parameters: Mapping[str, ArrayLike] | None,
+    sums: Mapping[str, ArrayLike],
 ) -> Parameters:
     """Makes the new model from the delta or the whole; ScriptFailed if the update is not usable."""
+    summed = sum_tensors(section, model)
+    if summed ^ sums.keys():
+        raise ScriptFailed(
+            f"push: the plan sums {named(sorted(summed)) or 'nothing'}, and sums= has "
+            f"{named(sorted(sums)) or 'nothing'}"
+        )
     pushed = delta if parameters is None else parameters
     if pushed is None or (delta is not None and parameters is not None):
         raise ScriptFailed("push: give the delta, or parameters= of the whole new model")
@@ -394,10 +428,12 @@ def _make_model(
     given = {
         name: base if whole else np.zeros_like(base)
         for name, base in model.items()
-        if any(fnmatchcase(name, pattern) for pattern in frozen)
+        if any(fnmatchcase(name, pattern) for pattern in section.frozen)
     }
+    if both := sorted(summed & pushed.keys()):
+        raise ScriptFailed(f"push: {named(both)} is summed: give it in sums= alone")
     try:
-        given |= taken_tensors(pushed)
+        given |= taken_tensors(pushed) | taken_tensors(sums)
     except WrongShape as error:
         raise ScriptFailed(f"push: {error}") from None
     if wrong := check_like(given, {name: array.shape for name, array in model.items()}):
@@ -408,7 +444,7 @@ def _make_model(
         if not np.can_cast(own.dtype, base.dtype, "same_kind"):
             raise ScriptFailed(f"push: tensor {name!r} is {own.dtype}, the model's is {base.dtype}")
         cast = own.astype(base.dtype)
-        trained[name] = cast if whole else base + cast
+        trained[name] = cast if whole or name in summed else base + cast
         if not np.isfinite(trained[name]).all():
             raise ScriptFailed(f"push: tensor {name!r} has values that are NaN or infinite")
     return trained
@@ -471,6 +507,7 @@ class Exchange(Meter):
         self._durable = set[str]()
         self._closed = self._started = False
         self.outcomes: dict[str, str] = {}
+        self.newest: Mapping[str, Array] = {}
         self.end: Halt | BaseException | None = None
 
     # --- the client's side ----------------------------------------------------------
@@ -592,9 +629,14 @@ class ExchangeTrainer:
 
     def fit(self, parameters: Parameters, config: FitConfig) -> FitResult:
         """Lets the caller train."""
+        self.take_totals(parameters)
+        return self.exchange.ask(PulledModel(parameters, config))
+
+    def take_totals(self, parameters: Parameters) -> None:
+        """Takes what was pulled last, totals of sum groups among it."""
         for array in parameters.values():
             array.flags.writeable = False
-        return self.exchange.ask(PulledModel(parameters, config))
+        self.exchange.newest = parameters
 
     def evaluate(self, parameters: Parameters) -> EvaluateResult:
         """Calls the function that was given to `join`."""

@@ -109,8 +109,10 @@ from secureps.roles.member.tasks import (
     Contributed,
     Evaluate,
     Offer,
+    Pulled,
     Reseal,
     SealOn,
+    TakeTotals,
     block_key,
 )
 from secureps.service.environment import Worker
@@ -340,6 +342,10 @@ class ClientWorker(Worker):
                 return self._seal_next(task)
             case Evaluate():
                 return self._evaluate(task)
+            case TakeTotals():
+                if hasattr(self._site.trainer, "take_totals"):
+                    self._site.trainer.take_totals(self._assemble(task, self._load_staying(task)))
+                return Done(task)
             case Reseal():
                 past = (task.receipt, task.headers, task.sequence)
                 return Contributed((self._sealer.seal_again(self._machine.pinned, *past),), ())
@@ -435,7 +441,7 @@ class ClientWorker(Worker):
         result = self._fit(task, staying)
         return result, time.perf_counter() - began
 
-    def _load_staying(self, task: Contribute | Evaluate) -> Tensors:
+    def _load_staying(self, task: Pulled) -> Tensors:
         """Loads the tensors that never travel, as they are before the task."""
         layout = self._layout()
         tensors = self._load_local(task) if layout.local else {}
@@ -445,7 +451,7 @@ class ClientWorker(Worker):
                 self._frozen = take_frozen(initial, layout.frozen)
         return tensors | self._frozen
 
-    def _assemble(self, task: Contribute | Evaluate, staying: Tensors) -> Tensors:
+    def _assemble(self, task: Pulled, staying: Tensors) -> Tensors:
         """Makes the pulled model, in the order of the schema; only `staying` is not copied."""
         layout, blocks = self._layout(), self._blocks(task)
         wanted = {block_key(digest) for digest in task.blocks}
@@ -468,7 +474,7 @@ class ClientWorker(Worker):
     def _published(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
         return [self.pulled[block_key(each)] for each in blocks]
 
-    def _check_start(self, task: Contribute | Evaluate) -> None:
+    def _check_start(self, task: Pulled) -> None:
         """Raises WrongRun if version 0 is not the model of the file that the client was given."""
         trainer, pulled = self._site.trainer, self._blocks(task)
         plan = self._machine.pinned.plan
@@ -479,7 +485,7 @@ class ClientWorker(Worker):
             for group in map(self._layout().group, first):
                 refuse_other_start(group, initial, self._published(pulled[group.name]))
 
-    def _blocks(self, task: Contribute | Evaluate) -> dict[str, tuple[bytes, ...]]:
+    def _blocks(self, task: Pulled) -> dict[str, tuple[bytes, ...]]:
         layout, blocks = self._layout(), iter(task.blocks)
         return {
             at.group: tuple(itertools.islice(blocks, layout.group(at.group).blocks))
@@ -519,7 +525,7 @@ class ClientWorker(Worker):
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         return (*labels, self._content(task))
 
-    def _content(self, task: Contribute | Evaluate) -> bytes:
+    def _content(self, task: Pulled) -> bytes:
         """One digest of a task's model, whatever its version is called.
 
         Totals are no model. Where there is nothing else, each version counts as another one: the
@@ -536,9 +542,7 @@ class ClientWorker(Worker):
         said = {aim: self._site.ledger.repeats(row) for aim, row in rows.items()}
         return said if all(said.values()) else {}
 
-    def _row(
-        self, aim: Aim, update: bytes, task: Contribute | Evaluate, spends: Fact | None
-    ) -> UpdateReleased:
+    def _row(self, aim: Aim, update: bytes, task: Pulled, spends: Fact | None) -> UpdateReleased:
         return UpdateReleased(
             self._machine.pinned.run.id,
             self._site.name,
@@ -575,9 +579,7 @@ class ClientWorker(Worker):
                 )
         return self._draft(task, aim, model, update, counted)
 
-    def _draft(
-        self, task: Contribute | Evaluate, aim: Aim, base: bytes, update: Update, examples: int
-    ) -> _Draft:
+    def _draft(self, task: Pulled, aim: Aim, base: bytes, update: Update, examples: int) -> _Draft:
         """Rounds an update and adds the plan's noise, ready to be sealed if it may leave."""
         site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
@@ -715,7 +717,7 @@ class ClientWorker(Worker):
 
     # --- tensors that never leave -------------------------------------------------
 
-    def _load_local(self, task: Contribute | Evaluate) -> Tensors:
+    def _load_local(self, task: Pulled) -> Tensors:
         """Loads the local tensors that this training starts from: saved, or else initial ones."""
         site, kept = self._site, LocalTensors(self._site.local)
         own = kept.load(task.model) or initial_parameters(site.trainer, site.seed)

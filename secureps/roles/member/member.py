@@ -90,7 +90,14 @@ from secureps.roles.member.schedule import (
     Timing,
 )
 from secureps.roles.member.settings import STATE_GONE, MemberSettings
-from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, SealOn
+from secureps.roles.member.tasks import (
+    Aim,
+    Contribute,
+    Contributed,
+    Offer,
+    SealOn,
+    TakeTotals,
+)
 from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned, founded
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
@@ -190,6 +197,8 @@ class Member:
         self._lease_at: float | None = None
         """When its lease is renewed next; None before the run is known."""
         self._beating = False
+        self._end: tuple[float, Halt] | None = None
+        """With what it ends once it has the last totals, and when it ends without them."""
         self._disk = DiskReports(settings.name)
 
     def apply(self, at: float, record: Record) -> None:
@@ -304,7 +313,8 @@ class Member:
         return self._settings.joins(self._pinned, self._groups)
 
     def wake(self) -> float | None:
-        times = (self._lease_at, self._gathers_until, self._departure.until)
+        end = self._end and self._end[0]
+        times = (self._lease_at, self._gathers_until, self._departure.until, end)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
@@ -362,6 +372,8 @@ class Member:
                 self._act(step, event)
             case Done(_, BlockHeader() as header) if sender == WORKER:
                 self._block_sealed(now, step, header)
+            case Done(TakeTotals()) if sender == WORKER and self._end is not None:
+                return Step(effects=[self._end[1]])
             case Contributed() if sender == WORKER:
                 self._contributed(now, step, event)
             case Done(_, Evaluated() | requests.Decline() as message) if sender == WORKER:
@@ -411,7 +423,12 @@ class Member:
                 self.committees.hear(step, order, self.pinned.run.id)
             case Finish(_, reason, failure):
                 error = type(from_wire(failure, reason, None)) if failure else None
-                step.effects.append(Halt(reason + (TO_GO_ON if error else ""), error))
+                halt = Halt(reason + (TO_GO_ON if error else ""), error)
+                sums = any(self._plan.is_sum(group) for group in self._groups)
+                if sums and not (error or self._working):
+                    self._end = self._end or (now + self._plan.section.lease, halt)
+                else:
+                    step.effects.append(halt)
             case _:
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
@@ -448,6 +465,9 @@ class Member:
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
+        if self._end is not None:
+            self._take_totals(now, step, *self._end)
+            return
         first, self._first_due, self._gathers_until = self._first_due, None, None
         if self._departure.away:
             self._retire(step)
@@ -484,6 +504,15 @@ class Member:
         part = portion(self._plan.section, self._timing.paces, within)
         self._timing.begins(now, part)
         self._begin(step, Contribute(*self._model.take(), aims, part))
+
+    def _take_totals(self, now: float, step: Step, until: float, halt: Halt) -> None:
+        """Pulls the last totals after the run has finished, while its shards still answer."""
+        if self._working:
+            return
+        if not self._model.lacking(self.pinned, step):
+            self._begin(step, TakeTotals(*self._model.take()))
+        elif now >= until:
+            step.effects += [Say("the last totals could not be pulled from the shards"), halt]
 
     def _begin(self, step: Step, task: Task) -> None:
         self._working = True

@@ -92,6 +92,18 @@ class Evaluate(Task):
 
 
 @dataclass(frozen=True, slots=True)
+class TakeTotals(Task):
+    """Hands the last totals of sum groups to a session; `model` and `blocks` as in `Contribute`."""
+
+    model: tuple[GroupVersion, ...]
+    blocks: tuple[bytes, ...]
+
+
+Pulled = Contribute | Evaluate | TakeTotals
+"""Tasks that begin with a pulled model."""
+
+
+@dataclass(frozen=True, slots=True)
 class SealOn(Task):
     """Seals the next block of the contribution that is being made.
 

@@ -1,0 +1,232 @@
+"""Sum groups: totals are exact, whole and the same bits under every cipher and kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import secureps as ps
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import PlanRefused, ScriptFailed
+from secureps.policy.plan import Plan
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.disk_federation import DiskFederation
+from tests.kits.federations import CIPHERS, Tensors, events_of, killed_at, same
+
+CLIENTS = 5
+COUNTS = {"name": "counts", "outcome": "sum", "pattern": "count.*", "bits": 16}
+MODEL = {"name": "all", "clip": 3.0, "range": 1.0}
+RULE = {"quorum": CLIENTS, "minimum": CLIENTS, "deadline": 10.0}
+
+
+def sum_plan(cipher: str = "plain", model: bool = True, **changes: Any) -> Plan:
+    """Three versions of a sum of five clients, with a model of two tensors or alone."""
+    groups = [{**COUNTS, "rule": RULE, **changes.pop("group", {})}]
+    data = {
+        "name": "sums",
+        "versions": 3,
+        "shards": 2,
+        "cipher": {**CIPHERS[cipher], "capacity": 8},
+        "group": [*groups, *([{**MODEL, "rule": RULE}] if model else [])],
+    }
+    return Plan(parse(PlanSection, data | changes, "test"))
+
+
+def addend(number: int, version: int) -> Tensors:
+    """What a client adds at a version: the bounds of 16 bits among it."""
+    most = (1 << 15) - 1
+    return {
+        "count.ages": np.array([number, -number * version, most], np.int64),
+        "count.sex": np.array([[float(version + 1), -most]], np.float32),
+    }
+
+
+def added(version: int) -> Tensors:
+    whole = [addend(number, version) for number in range(CLIENTS)]
+    return {name: sum((each[name] for each in whole), 0 * whole[0][name]) for name in whole[0]}
+
+
+class Counter:
+    """A trainer that counts, and moves a model if there is one; it notes the totals it is given."""
+
+    def __init__(self, number: int, model: bool = True) -> None:
+        self.number, self.model, self.given = number, model, dict[int, Tensors]()
+
+    def parameters(self, seed: int) -> ps.Parameters:
+        body = {"body": np.ones(40, np.float32)} if self.model else {}
+        return {name: 0 * array for name, array in addend(0, 0).items()} | body
+
+    def examples(self) -> int:
+        return 7
+
+    def fit(self, parameters: ps.Parameters, config: FitConfig) -> FitResult:
+        version = config.versions["counts"]
+        self.given[version] = {n: a.copy() for n, a in parameters.items() if n != "body"}
+        body = {n: a - np.float32(0.1) for n, a in parameters.items() if n == "body"}
+        return FitResult(addend(self.number, version) | body, 7, {}, 1)
+
+
+def counters(model: bool = True) -> dict[str, Counter]:
+    return {name: Counter(i, model) for i, name in enumerate(client_names(CLIENTS))}
+
+
+def counting(plan: Plan, folder: Path, trainers: dict[str, Counter] | None = None) -> Simulation:
+    return Simulation(plan, Cast({**(trainers or counters())}, UnsafeSeed(3)), folder)
+
+
+def totals_of(simulation: Simulation) -> Tensors:
+    return {n: a for n, a in simulation.model().items() if n.startswith("count.")}
+
+
+@pytest.mark.parametrize("cipher", ["plain", "rlwe", "bfv"])
+def test_a_total_is_what_python_adds_up(cipher: str, tmp_path: Path) -> None:
+    """Beside a model, in the shapes and dtypes of the tensors, and given to the next training."""
+    trainers = counters()
+    simulation = counting(sum_plan(cipher), tmp_path, trainers)
+    simulation.run()
+    assert same(totals_of(simulation), added(2))
+    assert simulation.model()["body"].max() < 1
+    given = trainers["client-00"].given
+    assert [bool(total["count.ages"].any()) for total in given.values()] == [False, True, True]
+    assert all(same(given[version], added(version - 1)) for version in (1, 2))
+
+
+def test_a_sum_needs_no_model_and_may_come_out_the_same_again(tmp_path: Path) -> None:
+    plan = sum_plan(model=False, group={"pattern": "*"})
+    trainers = counters(model=False)
+    simulation = counting(plan, tmp_path, trainers)
+    for trainer in trainers.values():
+        trainer.fit = lambda *_: FitResult(addend(1, 1), 7, {}, 1)  # type: ignore[method-assign]
+    simulation.run()
+    assert simulation.versions() == {"counts": 3}
+    five = {name: CLIENTS * array for name, array in addend(1, 1).items()}
+    assert same(simulation.model(), five)
+
+
+def test_a_kill_changes_no_total(tmp_path: Path) -> None:
+    plan, wanted = sum_plan("rlwe"), added(2)
+    events = events_of(counting(plan, tmp_path / "whole"))
+    for party in ("coordinator", "shard-0", "client-01", "holder-1"):
+        for k, moment in enumerate(range(events // 5, events, events // 4)):
+            simulation = counting(plan, tmp_path / f"{party}-{k}")
+            killed_at(simulation, party, moment)
+            assert same(totals_of(simulation), wanted), (party, moment)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "tensor 'count.sex' has the value 0.5, and the plan sums whole numbers from"),
+        (32768.0, r"has the value 32768, .* from -32,767 to 32,767 \(group counts: bits = 16\)"),
+    ],
+)
+def test_what_does_not_fit_an_exact_sum_is_never_sent(
+    value: float, text: str, tmp_path: Path
+) -> None:
+    trainers = counters()
+    simulation = counting(sum_plan(), tmp_path, trainers)
+    other = {**addend(2, 0), "count.sex": np.full((1, 2), value, np.float32)}
+    first = trainers["client-02"]
+    fit = first.fit
+    first.fit = lambda model, config: FitResult(  # type: ignore[method-assign]
+        fit(model, config).parameters | other, 7, {}, 1
+    )
+    simulation.run(lambda: "client-02" in simulation.left)
+    with pytest.raises(ScriptFailed, match=text):
+        raise simulation.left["client-02"]
+
+
+def test_noise_covers_a_sum_under_client_level_privacy(tmp_path: Path) -> None:
+    """The total has the noise of any sum, and the ledger charges it as any."""
+    plan = sum_plan(
+        "rlwe",
+        privacy={
+            "unit": "client",
+            "placement": "distributed",
+            "noise_multiplier": 1.0,
+            "delta": 1e-5,
+            "budget": 100.0,
+        },
+        model=False,
+        group={"pattern": "*", "clip": 1e5},
+    )
+    simulation = counting(plan, tmp_path, counters(model=False))
+    simulation.run()
+    off = simulation.model()["count.ages"] - added(2)["count.ages"]
+    assert off.any()
+    assert np.abs(off).max() < 12e5  # some deviations of the smallest cohort's noise
+    ledger = simulation.coordinator.federation.ledger
+    assert [ledger.count(name) for name in client_names(CLIENTS)] == [3] * CLIENTS
+
+
+PRIVATE = {
+    "max_grad_norm": 1.0,
+    "noise_multiplier": 1.0,
+    "sample_rate": 0.1,
+    "delta": 1e-5,
+    "budget": 9.0,
+    "records": 10,
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "changes", "text"),
+    [
+        ({"feedback": True}, {}, "feedback: it is for updates of a model"),
+        ({"range": 2.0}, {}, "range: it is for updates of a model"),
+        ({"optimizer": {"name": "adam"}}, {}, "optimizer: it is for updates of a model"),
+        ({"most_examples": 9}, {}, 'weighting: in a sum all count alike: take "uniform"'),
+        ({"rule": {"name": "async"}}, {}, 'rule: in a sum each client counts once, and under "as'),
+        ({"bits": 23}, {}, "bits: 8 clients that add up to 4,194,303 each reach a total of 33,5"),
+        ({}, {"privacy": PRIVATE, "training": {"local_steps": 1}}, "under record-level privacy"),
+    ],
+)
+def test_a_sum_that_could_not_be_exact_or_private_is_refused(
+    group: dict[str, Any], changes: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(PlanRefused, match=text):
+        sum_plan(group=group, **changes)
+
+
+def test_a_plan_without_sums_keeps_its_text() -> None:
+    """Run ids and digests of before stay as they were."""
+    model = Plan(parse(PlanSection, {"name": "p", "versions": 1, "group": [{"rule": RULE}]}, ""))
+    assert "outcome" not in model.text
+    assert '"outcome":"sum"' in sum_plan().text
+
+
+@pytest.mark.slow
+def test_a_session_pushes_sums_and_reads_the_last_totals(tmp_path: Path) -> None:
+    plan = sum_plan(model=False, group={"pattern": "*"})
+    last, seen = CLIENTS - 1, []
+    with DiskFederation(plan, tmp_path, CLIENTS, lambda i: Counter(i, model=False)) as federation:
+        session = ps.join(
+            federation.directory,
+            plan,
+            server=federation.server,
+            name=f"client-{last:02d}",
+            state=federation.folder / "last",
+            initial=Counter(last, model=False).parameters,
+            examples=7,
+            unsafe_seed=3,
+            insecure_for_tests=True,
+        )
+        with session:
+            assert session.totals == {}
+            for model in session:
+                seen.append({name: array.copy() for name, array in session.totals.items()})
+                with pytest.raises(ScriptFailed, match=r"sums count\.ages, count\.sex, and"):
+                    session.push_sum({})
+                sealed = session.push_sum(addend(last, model.version))
+                assert len(sealed) == 1
+    assert session.finished == "all 3 versions are made"
+    assert [int(each["count.ages"][2]) for each in seen] == [0, *[CLIENTS * 32767] * 2]
+    assert all(same(seen[version], added(version - 1)) for version in (1, 2))
+    assert same(dict(session.totals), added(2))
