@@ -16,7 +16,7 @@ import pytest
 from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.trainer import FitResult
 from secureps.client.update import UpdateIntegers, clip_update, magnitude
-from secureps.client.worker import ClientWorker, Site
+from secureps.client.worker import ClientWorker, Site, labels_of
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import DiskFailed, Malformed, Refused
 from secureps.messages import records
@@ -317,10 +317,10 @@ def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own() -> None:
     """Else a client that runs ahead would repeat its step, and what it drew for it."""
     model = (GroupVersion("all", 3),)
     steps = [Contribute(model, (b"one",), (Aim("all", 3, 7, step=step),)) for step in range(3)]
-    assert len({ClientWorker._labels(task) for task in steps}) == 3
+    assert len({labels_of(task, b"one") for task in steps}) == 3
     moved = Contribute((GroupVersion("all", 4),), (b"one",), steps[0].aims)
-    shown = Contribute(model, (b"another",), steps[0].aims)
-    assert ClientWorker._labels(steps[0]) not in map(ClientWorker._labels, (moved, shown))
+    others = labels_of(moved, b"one"), labels_of(steps[0], b"another")
+    assert labels_of(steps[0], b"one") not in others
 
 
 @pytest.mark.parametrize("values", [15, 17])

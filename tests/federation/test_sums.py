@@ -14,6 +14,8 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, ScriptFailed
+from secureps.policy.explain.explanation import rule_words
+from secureps.policy.explain.visibility import across_versions
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -70,7 +72,13 @@ class Counter:
         version = config.versions["counts"]
         self.given[version] = {n: a.copy() for n, a in parameters.items() if n != "body"}
         body = {n: a - np.float32(0.1) for n, a in parameters.items() if n == "body"}
-        return FitResult(addend(self.number, version) | body, 7, {}, 1)
+        return FitResult(self.adds(version) | body, 7, {}, 1)
+
+    def adds(self, version: int) -> Tensors:
+        return addend(self.number, version)
+
+    def evaluate(self, parameters: ps.Parameters) -> ps.EvaluateResult:
+        raise AssertionError("nothing is evaluated")
 
 
 def counters(model: bool = True) -> dict[str, Counter]:
@@ -78,7 +86,8 @@ def counters(model: bool = True) -> dict[str, Counter]:
 
 
 def counting(plan: Plan, folder: Path, trainers: dict[str, Counter] | None = None) -> Simulation:
-    return Simulation(plan, Cast({**(trainers or counters())}, UnsafeSeed(3)), folder)
+    cast: dict[str, ps.Trainer] = {**(trainers or counters())}
+    return Simulation(plan, Cast(cast, UnsafeSeed(3)), folder)
 
 
 def totals_of(simulation: Simulation) -> Tensors:
@@ -103,7 +112,7 @@ def test_a_sum_needs_no_model_and_may_come_out_the_same_again(tmp_path: Path) ->
     trainers = counters(model=False)
     simulation = counting(plan, tmp_path, trainers)
     for trainer in trainers.values():
-        trainer.fit = lambda *_: FitResult(addend(1, 1), 7, {}, 1)  # type: ignore[method-assign]
+        trainer.adds = lambda version: addend(1, 1)  # type: ignore[method-assign]
     simulation.run()
     assert simulation.versions() == {"counts": 3}
     five = {name: CLIENTS * array for name, array in addend(1, 1).items()}
@@ -114,7 +123,7 @@ def test_a_kill_changes_no_total(tmp_path: Path) -> None:
     plan, wanted = sum_plan("rlwe"), added(2)
     events = events_of(counting(plan, tmp_path / "whole"))
     for party in ("coordinator", "shard-0", "client-01", "holder-1"):
-        for k, moment in enumerate(range(events // 5, events, events // 4)):
+        for k, moment in enumerate(range(events // 5, events, events // 3)):
             simulation = counting(plan, tmp_path / f"{party}-{k}")
             killed_at(simulation, party, moment)
             assert same(totals_of(simulation), wanted), (party, moment)
@@ -133,11 +142,7 @@ def test_what_does_not_fit_an_exact_sum_is_never_sent(
     trainers = counters()
     simulation = counting(sum_plan(), tmp_path, trainers)
     other = {**addend(2, 0), "count.sex": np.full((1, 2), value, np.float32)}
-    first = trainers["client-02"]
-    fit = first.fit
-    first.fit = lambda model, config: FitResult(  # type: ignore[method-assign]
-        fit(model, config).parameters | other, 7, {}, 1
-    )
+    trainers["client-02"].adds = lambda version: other  # type: ignore[method-assign]
     simulation.run(lambda: "client-02" in simulation.left)
     with pytest.raises(ScriptFailed, match=text):
         raise simulation.left["client-02"]
@@ -193,6 +198,14 @@ def test_a_sum_that_could_not_be_exact_or_private_is_refused(
 ) -> None:
     with pytest.raises(PlanRefused, match=text):
         sum_plan(group=group, **changes)
+
+
+def test_check_says_that_totals_are_exact_and_what_two_of_them_tell() -> None:
+    plan = sum_plan(model=False, group={"pattern": "*"})
+    assert rule_words(plan)[0].rule.startswith("the exact total of rounds of up to 8 members")
+    (said,) = across_versions(plan)
+    assert said.startswith("counts: two totals of one question, of cohorts that differ by one")
+    assert len(across_versions(sum_plan())) == 2
 
 
 def test_a_plan_without_sums_keeps_its_text() -> None:

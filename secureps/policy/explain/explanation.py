@@ -88,7 +88,7 @@ def _words(plan: Plan, section: GroupSection) -> RuleText:
     own = plan.bounds(name)
     return RuleText(
         group=section.name,
-        rule=_rule(section.rule, own),
+        rule=("the exact total of " if plan.is_exact(name) else "") + _rule(section.rule, own),
         behind=f"up to {own.stale} versions" if own.stale else "none: all train from the newest",
         weights=_weights(plan, own) + _counted(plan, section),
         charged=_charged(plan, section.rule, name, own),

@@ -10,7 +10,7 @@ from secureps.crypto.cipher import Opening
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.counting import publishes
 from secureps.policy.plan import Plan
-from secureps.wording import counted
+from secureps.wording import counted, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +126,26 @@ def across_versions(plan: Plan) -> list[str]:
     if not bare:
         return []
     what = " and of ".join(bare)
-    steps = max(plan.bounds(name).ahead for name in plan.groups)
-    said = [
-        f"up to {steps + 1} updates of one client may come of one model, step after step: an "
-        f"aggregator subtracts the sums of {what} of two steps whose cohorts differ, and only "
-        "noise bounds what that tells of whoever is in one of them alone"
-    ]
-    return (said if steps and private is None else []) + [
-        f"two versions that are almost one model, an ulp apart, tell the difference of their "
-        f"cohorts: an aggregator that publishes them subtracts the sums of {what}, and has those "
-        "of whoever is in one of them alone; clients refuse a model that is exactly equal, and "
-        "only noise bounds the rest"
-    ]
+    steps, said = max(plan.bounds(name).ahead for name in plan.groups), list[str]()
+    if exact := [name for name in plan.groups if plan.is_exact(name)]:
+        said.append(
+            f"{named(exact)}: two totals of one question, of cohorts that differ by one client, "
+            "tell what that client sent: take a minimum of all clients, or [privacy]"
+        )
+    if steps and private is None:
+        said.append(
+            f"up to {steps + 1} updates of one client may come of one model, step after step: an "
+            f"aggregator subtracts the sums of {what} of two steps whose cohorts differ, and only "
+            "noise bounds what that tells of whoever is in one of them alone"
+        )
+    if len(exact) < len(plan.groups):
+        said.append(
+            f"two versions that are almost one model, an ulp apart, tell the difference of their "
+            f"cohorts: an aggregator that publishes them subtracts the sums of {what}, and has "
+            "those of whoever is in one of them alone; clients refuse a model that is exactly "
+            "equal, and only noise bounds the rest"
+        )
+    return said
 
 
 def evaluation_words(plan: Plan) -> list[str]:

@@ -445,8 +445,7 @@ def _spares(tx: Transaction) -> tuple[str, ...]:
 
 def _limits(tx: Transaction, section: ScalingSection) -> Limits:
     """The limits of the model's first group: factors apply to all."""
-    group = next(name for name in tx.plan.groups if name != EVALUATION)
-    rule = tx.plan.group(group).rule
+    rule = tx.plan.group(tx.plan.groups[0]).rule
     return Limits(
         least_shards=max(section.least_shards, tx.plan.section.replicas),
         most_shards=tx.plan.section.most_shards,

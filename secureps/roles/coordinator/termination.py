@@ -43,7 +43,7 @@ def over(tx: Transaction, group: GroupState) -> bool:
 
 
 def row_block(tx: Transaction, group: GroupState) -> bool:
-    return group.name != EVALUATION and tx.plan.group(group.name).sparse is not None
+    return tx.plan.group(group.name).sparse is not None
 
 
 def too_few(tx: Transaction, group: GroupState) -> str:

@@ -504,7 +504,6 @@ class HolderLedger:
     def _check_receipt(self, cohort: Cohort, member: Member, receipt: Receipt) -> None:
         group, newest = cohort.group, cohort.version - 1
         own = self.pinned.plan.bounds(group)
-        stale = 0 if group == EVALUATION else own.stale
         if receipt.id.group != group or Base(receipt.version, receipt.step) != base_of(member):
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
         if receipt.update != member.update:
@@ -514,10 +513,10 @@ class HolderLedger:
                 f"{receipt.id}: its receipt counts {receipt.examples} examples, the cohort "
                 f"{member.examples}"
             )
-        if not max(0, newest - stale) <= receipt.version <= newest:
+        if not max(0, newest - own.stale) <= receipt.version <= newest:
             raise Refused(
                 f"{receipt.id}: trained from version {receipt.version}, the plan's rule takes none "
-                f"more than {stale} behind version {newest}"
+                f"more than {own.stale} behind version {newest}"
             )
         if not 0 <= receipt.step <= own.ahead:
             raise Refused(

@@ -372,7 +372,7 @@ def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
     assert ("Finish" in said) == (act is REMOVE)
 
 
-@pytest.mark.parametrize("more", [{"mean": (1.0,) * 1000}, {"scale": 2.0}])
+@pytest.mark.parametrize("more", [{"total": (1.0,) * 1000}, {"scale": 2.0}])
 def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, Any]) -> None:
     at = world()
     say(at, ADD)

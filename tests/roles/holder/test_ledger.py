@@ -343,14 +343,6 @@ def metrics_of(clients: Iterable[str]) -> Cohort:
     return Cohort("evaluation", 0, 3, 1, members)
 
 
-def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
-    ledger, cohort = evaluating(), metrics_of(CLIENTS[:1])
-    (member,), run = cohort.members, ledger.pinned.run.id
-    old = Receipt(run, member.id, UPDATE, 1, b"", (), b"t", (), (), 0, None, None, False)
-    with pytest.raises(Refused, match="none more than 0 behind version 2"):
-        ledger._check_receipt(cohort, member, old)
-
-
 def test_metrics_hide_among_as_many_clients_as_updates() -> None:
     few = orders.Open(1, metrics_of(CLIENTS[: LEAST - 1]), (), ())
     with pytest.raises(Refused, match="a cohort of 2 clients, and 3 or more are opened"):
