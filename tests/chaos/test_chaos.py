@@ -122,6 +122,10 @@ ENDS: dict[str, tuple[int, str]] = {
     ),
     "torn:coordinator@22+0.1,older:coordinator@827+7.4,stands:coordinator@1318+21.6,"
     "drained:shard-0@721": (5298, "goes by placement 2: it is an older copy"),
+    "wiped:coordinator@1365+7.3,added:shard-2@308,removed:shard-2@843": (
+        30188,
+        "waits for the coordinator's folder",
+    ),
 }
 """Losses after which a run has no end, of which seed's plan, and what an operator reads."""
 

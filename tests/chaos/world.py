@@ -178,12 +178,11 @@ class World(Simulation):
     def _waits_in_vain(self) -> str:
         """What an operator reads of a run that has no end; empty if nothing is said."""
         elsewhere, said = self.coordinator._sessions.elsewhere, self.reasons()
+        ended = {name for name, party in self.parties.items() if party.halted.done()}
         if self.coordinator.federation.pinned is None:
             knowing = {name for name, party in self.parties.items() if self._knows(party.machine)}
-            return (
-                f"waits for the coordinator's folder: {said}" if knowing <= elsewhere.keys() else ""
-            )
-        ended = {name for name, party in self.parties.items() if party.halted.done()}
+            told = knowing - ended <= elsewhere.keys()  # a shard that was removed says nothing
+            return f"waits for the coordinator's folder: {said}" if told else ""
         here = set(holders_of(self.setting)) - ended - elsewhere.keys()
         here -= {fault.to for fault in self._cheats}  # of an envelope that does not open
         if len(here) < min(THRESHOLD, len(holders_of(self.setting))):
