@@ -215,6 +215,7 @@ def test_who_first_takes_part_after_a_shard_came_is_brought_the_current_kit(
 OWN: dict[str, tuple[int, str, str]] = {
     "rests:client-01@500+20": (0, "all 3 versions are made", ""),
     "lowers:client-01@500+0.01": (7, "all 3 versions are made", "the budget is 0.01"),
+    "rests:client-01@300+3,wiped:client-01@400+6": (3, "all 3 versions are made", ""),
     "quits:client-01@500,kill:client-01@520+1": (3, "all 3 versions are made", LEFT),
     "stops:client-01@500": (3, "all 3 versions are made", "whoever runs this client"),
     "quits:client-01@500": (0, "too few clients are left: after version 1, 1 of them", LEFT),
