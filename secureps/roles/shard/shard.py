@@ -628,7 +628,7 @@ class Shard:
             case WorkFailed(WritePart(number), ComingDamaged(groups=groups)):
                 self._busy.discard(("part", "", number))
                 self._fetcher.gain_again(step, groups)
-            case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task):
+            case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task, event.error):
                 pass
             case WorkFailed(_, error):
                 step.effects.append(Halt(str(error), type(error)))

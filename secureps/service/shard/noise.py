@@ -125,12 +125,16 @@ class ShardNoise:
                 self.spool.delete(key)
 
     def _found(self, key: str) -> memoryview | None:
-        """What is kept under a key; None if there is none, or it is damaged."""
-        try:
-            kept = memoryview(self.spool.get(key))
-        except (KeyError, OSError):
-            return None
-        return kept if _whole(kept) else None
+        return found_whole(self.spool, key)
+
+
+def found_whole(spool: Spool, key: str) -> memoryview | None:
+    """What is kept under a key with its digest behind it; None if it is gone, or damaged."""
+    try:
+        kept = memoryview(spool.get(key))
+    except (KeyError, OSError):
+        return None
+    return kept if _whole(kept) else None
 
 
 def _whole(kept: memoryview) -> bool:
