@@ -267,8 +267,7 @@ class ShardWorker(Worker):
                 return self._broken(keys or ())
             case StepState(cohort, opened):
                 broken = self._broken(opened or ())
-                again = broken or task.key is not None
-                blocks = self._state.own(cohort.group) if again else ()
+                blocks = self._state.own(cohort.group) if broken or opened is None else ()
                 return broken.union(*(self._unsummable(cohort, block) for block in blocks))
 
     def _broken(self, keys: Iterable[str]) -> frozenset[str]:
