@@ -218,6 +218,11 @@ OWN: dict[str, tuple[int, str, str]] = {
     "rests:client-01@300+3,wiped:client-01@400+6": (3, "all 3 versions are made", ""),
     "quits:client-01@500,kill:client-01@520+1": (3, "all 3 versions are made", LEFT),
     "stops:client-01@500": (3, "all 3 versions are made", "whoever runs this client"),
+    "quits:client-01@500,quits:client-02@510,stops:client-04@520,kill:coordinator@545+3": (
+        0,
+        "all 3 versions are made",
+        "all 3 versions are made",
+    ),
     "quits:client-01@500": (0, "too few clients are left: after version 1, 1 of them", LEFT),
 }
 """Acts of a data holder, under which seed's plan, and how the run and the client end."""
