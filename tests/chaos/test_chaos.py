@@ -223,7 +223,7 @@ OWN: dict[str, tuple[int, str, str]] = {
         "all 3 versions are made",
         "all 3 versions are made",
     ),
-    "quits:client-01@500": (0, "too few clients are left: after version 1, 1 of them", LEFT),
+    "quits:client-01@500": (0, "too few clients are left for version 2 of all: takes", LEFT),
 }
 """Acts of a data holder, under which seed's plan, and how the run and the client end."""
 
@@ -256,7 +256,7 @@ def test_what_who_left_has_sent_keeps_nobody_waiting_where_too_few_are_left() ->
     )
     outcome = play(152, parsed(faults))
     assert not outcome.complaints
-    assert outcome.ended.startswith("fewer than 3 clients are left for version 3")
+    assert outcome.ended.startswith("too few clients are left for version 3 of all")
 
 
 @pytest.mark.parametrize("seed", [84, 147, 171, 182])
@@ -311,7 +311,7 @@ EXCUSED: dict[str, tuple[int, Callable[[World], None], str]] = {
     "quits:client-01@500": (
         0,
         lambda world: world.data_holders.gone.clear(),
-        "the run failed: too few clients are left: after version 1, 1 of them takes part no more",
+        "the run failed: too few clients are left for version 2 of all: takes part no more",
     ),
     "spoil:client-01@2": (
         4,
