@@ -58,10 +58,10 @@ class DataHolders:
     def _note(self, name: str, what: OwnDeed, budget: float | None = None) -> None:
         """Writes a line; another process does, at which the client's faults do not strike."""
         world = self._world
-        folder, me = world._stores[name].folder, world._kit.identities[name]
         if name in world.down:  # whatever becomes of its disk is over then
             world.loop.call_later(LATER, partial(self._note, name, what, budget))
             return
+        folder, me = world._stores[name].folder, world._kit.identities[name]
         if budget is not None and world.plan.section.privacy is not None:
             try:
                 world._ledgers[name].lower(budget)

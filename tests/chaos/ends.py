@@ -25,8 +25,8 @@ GROUP = "all"
 
 WHOLE = f"all {VERSIONS} versions are made"
 
-_FEW = re.compile(r"(too few|fewer than \d+) clients are left|the privacy budget is spent: ")
-"""How the reason of a run begins, or goes on, that too few clients are left for."""
+_FEW = re.compile(r"too few clients are left for version|the privacy budget is spent: ")
+"""How the reason of a run begins that too few clients are left for."""
 
 _SAT_OUT = re.compile(
     r"cannot take part before the next version|came to nothing at version|nobody opens |"

@@ -122,6 +122,10 @@ ENDS: dict[str, tuple[int, str]] = {
     ),
     "torn:coordinator@22+0.1,older:coordinator@827+7.4,stands:coordinator@1318+21.6,"
     "drained:shard-0@721": (5298, "goes by placement 2: it is an older copy"),
+    "wiped:coordinator@1365+7.3,added:shard-2@308,removed:shard-2@843": (
+        30188,
+        "waits for the coordinator's folder",
+    ),
 }
 """Losses after which a run has no end, of which seed's plan, and what an operator reads."""
 
@@ -211,9 +215,15 @@ def test_who_first_takes_part_after_a_shard_came_is_brought_the_current_kit(
 OWN: dict[str, tuple[int, str, str]] = {
     "rests:client-01@500+20": (0, "all 3 versions are made", ""),
     "lowers:client-01@500+0.01": (7, "all 3 versions are made", "the budget is 0.01"),
+    "rests:client-01@300+3,wiped:client-01@400+6": (3, "all 3 versions are made", ""),
     "quits:client-01@500,kill:client-01@520+1": (3, "all 3 versions are made", LEFT),
     "stops:client-01@500": (3, "all 3 versions are made", "whoever runs this client"),
-    "quits:client-01@500": (0, "too few clients are left: after version 1, 1 of them", LEFT),
+    "quits:client-01@500,quits:client-02@510,stops:client-04@520,kill:coordinator@545+3": (
+        0,
+        "all 3 versions are made",
+        "all 3 versions are made",
+    ),
+    "quits:client-01@500": (0, "too few clients are left for version 2 of all: takes", LEFT),
 }
 """Acts of a data holder, under which seed's plan, and how the run and the client end."""
 
@@ -246,7 +256,7 @@ def test_what_who_left_has_sent_keeps_nobody_waiting_where_too_few_are_left() ->
     )
     outcome = play(152, parsed(faults))
     assert not outcome.complaints
-    assert outcome.ended.startswith("fewer than 3 clients are left for version 3")
+    assert outcome.ended.startswith("too few clients are left for version 3 of all")
 
 
 @pytest.mark.parametrize("seed", [84, 147, 171, 182])
@@ -301,7 +311,7 @@ EXCUSED: dict[str, tuple[int, Callable[[World], None], str]] = {
     "quits:client-01@500": (
         0,
         lambda world: world.data_holders.gone.clear(),
-        "the run failed: too few clients are left: after version 1, 1 of them takes part no more",
+        "the run failed: too few clients are left for version 2 of all: takes part no more",
     ),
     "spoil:client-01@2": (
         4,

@@ -21,6 +21,8 @@ from unittest.mock import patch
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
+from secureps.messages.coordinator_records import Ending, Finished
+from secureps.messages.records import Incarnated
 from secureps.messages.requests import AskRun, AskStatus, Status, Welcome
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.holder.holder import Holder
@@ -68,6 +70,8 @@ MOST_EVENTS = 60_000
 PATIENCE = 200.0
 """Virtual seconds after a loss in which a run that can end has ended: no deadline is longer."""
 
+LEADS = (COORDINATOR, STANDBY)
+
 WRITES = ("append", "sync", "rename")
 """Operations that a full disk refuses."""
 
@@ -99,6 +103,7 @@ class World(Simulation):
         """Shards that came onto it."""
         self.data_holders = DataHolders(self)
         self._lost_at = 0.0
+        self._run_failed = False
         self._rng = random.Random(f"chaos-disk/{seed}")
         self._root = folder
         (folder / "links").mkdir()
@@ -178,12 +183,11 @@ class World(Simulation):
     def _waits_in_vain(self) -> str:
         """What an operator reads of a run that has no end; empty if nothing is said."""
         elsewhere, said = self.coordinator._sessions.elsewhere, self.reasons()
+        ended = {name for name, party in self.parties.items() if party.halted.done()}
         if self.coordinator.federation.pinned is None:
             knowing = {name for name, party in self.parties.items() if self._knows(party.machine)}
-            return (
-                f"waits for the coordinator's folder: {said}" if knowing <= elsewhere.keys() else ""
-            )
-        ended = {name for name, party in self.parties.items() if party.halted.done()}
+            told = knowing - ended <= elsewhere.keys()  # a shard that was removed says nothing
+            return f"waits for the coordinator's folder: {said}" if told else ""
         here = set(holders_of(self.setting)) - ended - elsewhere.keys()
         here -= {fault.to for fault in self._cheats}  # of an envelope that does not open
         if len(here) < min(THRESHOLD, len(holders_of(self.setting))):
@@ -340,8 +344,7 @@ class World(Simulation):
         if older:
             self._note_loss(name)
         self._disk.bring(copy.folder, self._root / name)
-        journal = Journal(self._gate, partial(self.evidence.journalled, name), copy.rows)
-        self._stores[name] = replace(self._stores[name], journal=journal)
+        self._stores[name] = replace(self._stores[name], journal=self._journal(name, copy.rows))
         self.loop.call_later(1.0, partial(self.start, name))
 
     def _take_away(self, fault: Fault) -> None:
@@ -441,29 +444,44 @@ class World(Simulation):
         if not own.dead:
             self.down.discard(name)
 
-    def _journal(self, name: str) -> Journal:
-        return Journal(self._gate, partial(self.evidence.journalled, name))
+    def _journal(self, name: str, rows: list[tuple[float, Any]] | None = None) -> Journal:
+        return Journal(self._gate, partial(self._journalled, name), rows)
+
+    def _journalled(self, name: str, record: Any) -> None:
+        """A record is durable. A run that failed waits for who had left, once it goes on."""
+        self.evidence.journalled(name, record)
+        if isinstance(record, Ending | Finished):
+            self._run_failed = bool(record.failure)
+        elif isinstance(record, Incarnated) and self._run_failed and name in LEADS:
+            self._run_failed = False
+            self.loop.call_later(0.0, self._bring_back)
+
+    def _bring_back(self) -> None:
+        """Whoever runs a client that has ended starts it again."""
+        for name in self.clients:
+            if name not in self.down and self.parties[name].halted.done():
+                self.kill(name)
+                self.start(name)
 
     def _make(self, name: str) -> Executor:
         begin = 0.0
         if (old := self._stores.get(name)) is not None:
             assert isinstance(old.journal, Journal)
             begin = old.journal.last  # the rows that a standby copied may be later than its own
-            journal = Journal(self._gate, partial(self.evidence.journalled, name), old.journal.rows)
             spool = DiskSpool(old.folder / "spool")
-            self._stores[name] = Stores(journal, spool, old.folder)
+            self._stores[name] = Stores(self._journal(name, old.journal.rows), spool, old.folder)
         own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
         later = (*self.successors.values(), *self.newcomers, *self.spares, *self.brought)
         # whoever begins anew where a shard came gets the current kit: with its first it cannot join
         anew = self.lost.keys() if self.spares else ()
-        newest = name in (COORDINATOR, STANDBY, *later, *anew)
+        newest = name in (*LEADS, *later, *anew)
         self._kit = self.issuer.kit if newest else self._first
         whole, self.loop = self.loop, own  # type: ignore[assignment]
         try:
             executor = super()._make(name)
         finally:
             self.loop = whole
-        role = COORDINATOR if name in (COORDINATOR, STANDBY) else name.rpartition("-")[0]
+        role = COORDINATOR if name in LEADS else name.rpartition("-")[0]
         self.evidence.watch_machine(role, executor.machine)
         if isinstance(executor.worker, ClientWorker):
             self.evidence.watch_sealing(executor.worker)

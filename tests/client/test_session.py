@@ -246,8 +246,8 @@ def test_a_run_that_too_many_leave_says_so(federation: DiskFederation) -> None:
     with joined(federation) as session:
         session.pull()
     finished = federation.until(federation.over)
-    few = "too few clients are left: after version 1, 1 of them takes part no more: "
-    few += f"no reason given ({LAST}); so the plan's versions are not all made (1 of 3)"
+    few = "too few clients are left for version 2 of all: takes part no more: "
+    few += f"no reason given ({LAST})"
     assert finished == few
 
 

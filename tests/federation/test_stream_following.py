@@ -150,7 +150,7 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     burnt = cohorts(simulation)[-3:]
     out = sorted(clients(burnt[0]))
     assert [clients(cohort) for cohort in burnt] == [set(out)] * 3
-    start = f"fewer than 3 clients are left for version {burnt[0].version}: "
+    start = f"too few clients are left for version {burnt[0].version} of all: "
     assert federation.finished.startswith(start)
     assert federation.finished.endswith(
         f"; no other set of clients may make this version; suspected: {', '.join(out)}"

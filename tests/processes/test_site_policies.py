@@ -80,8 +80,8 @@ def test_a_run_that_one_of_three_leaves_fails_for_the_others_until_it_is_begun_a
         assert processes.exit_status(REFUSES) == MISCONFIGURED
         assert [processes.exit_status(name) for name in others] == [UNFINISHED] * 2
         said = (
-            "too few clients are left: after version 0, 1 of them takes part no more: by its own "
-            f"terms: budget ({REFUSES}); so the plan's versions are not all made (0 of 1); "
+            "too few clients are left for version 1 of all: takes part no more: by its own "
+            f"terms: budget ({REFUSES}); "
             "start the coordinator again to go on"
         )
         for name in others:

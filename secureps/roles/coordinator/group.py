@@ -37,7 +37,6 @@ from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of
 from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.rules.rule import RuleState
-from secureps.wording import by_reason
 
 MOST_REFUSED = 3
 """How often what a client sends may be refused on its way before it is asked seldom for it."""
@@ -555,10 +554,6 @@ class GroupState:
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
         return self.open_receipts.receipts
-
-    def why_out(self, clients: Iterable[str]) -> str:
-        """Why these clients cannot make the next version, with their names."""
-        return by_reason({client: self.absences.get(client, SITS_OUT) for client in clients})
 
     @property
     def digest(self) -> bytes:

@@ -190,10 +190,6 @@ def isolate(tx: Transaction, group: GroupState) -> None:
 
 def end_if_hopeless(tx: Transaction, group: GroupState) -> None:
     """Gives a group up if nobody is left who might make its next version."""
-    out, least = tx.federation.isolated, tx.plan.bounds(group.name).minimum
-    if out and len(tx.clients - out.keys()) < least:
-        text = f"{named(sorted(out))} left out, fewer than {least} clients are left"
-        termination.give_up(tx, group, text)
     if not chooses(tx, group) or group.name == EVALUATION:
         return
     tried = choice(tx, group, tx.takers(group.name))

@@ -30,7 +30,7 @@ from dataclasses import replace
 from itertools import islice
 
 from secureps.crypto.cipher import Opening
-from secureps.errors import RuleFailed, TooFew
+from secureps.errors import RuleFailed
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Withdraw
@@ -142,6 +142,7 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
     out, retired = _left_out(tx, group), frozenset(tx.federation.retired)
     live = tx.attendance(group).here
     invited, reason = _admitted(tx, group, live)
+    spent = frozenset[str]()
     if invited or retired:
         spent = termination.exhausted(tx, termination.next_version(tx))
         if spent:
@@ -152,10 +153,11 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
         }
         why = [f"{text}: {named(sorted(names))}" for text, names in gone.items() if names]
         reason = "; ".join([*why, reason])
-        if not invited and not _admitted(tx, group, tx.clients - out - spent - retired)[0]:
-            termination.end(tx, *termination.budget_spent(tx, group, spent, retired))
-    if group.sitting_out and not invited:
-        _end_if_none_may_come(tx, group, tx.clients - out - retired)
+    absent = out | spent | retired
+    if absent and not invited and not _admitted(tx, group, tx.clients - absent)[0]:
+        termination.end_for_few(tx, group, group.sitting_out, spent)
+        if group.resigned:
+            return GOES_ON
     if not invited:
         return Wait(None, tx.federation.ending or termination.too_few(tx, group) or reason)
     if lacking := opening.short(tx, group):
@@ -183,13 +185,6 @@ def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...])
 def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:
     """Clients that nobody waits for: out of the run, or in an opened sum of this version."""
     return group.sitting_out | tx.federation.isolated.keys()
-
-
-def _end_if_none_may_come(tx: Transaction, group: GroupState, able: frozenset[str]) -> None:
-    if not _admitted(tx, group, able)[0]:
-        why = group.why_out(group.sitting_out)
-        text = f"too few clients are left for version {group.version + 1} of {group.name}: {why}"
-        termination.end(tx, text, TooFew)
 
 
 def _open_evaluation(tx: Transaction, group: GroupState) -> Wait:
@@ -689,22 +684,8 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     asked = len(able - spent - out) >= least or not _asks_nobody(tx, group)
     if enough and asked:
         return
-    if not out and not federation.isolated:
-        termination.end(tx, *termination.budget_spent(tx, group, spent, retired))
-        return
-    parts = {
-        "are left out of this run": federation.isolated.keys(),
-        "may spend no more": spent | retired,
-    }
-    why = [f"{named(sorted(names))} {what}" for what, names in parts.items() if names]
-    why = [group.why_out(out), *why] if out else why
-    termination.give_up(
-        tx,
-        group,
-        f"fewer than {least} clients are left for version {group.version + 1}"
-        f"{tx.plan.of(group.name)}: "
-        + "; ".join([*why, *([f"{tried}; {recovery.suspects(group)}"] if tried else ())]),
-    )
+    tried = f"{tried}; {recovery.suspects(group)}" if tried else ""
+    termination.end_for_few(tx, group, out, spent, tried)
 
 
 def _await_evaluator(tx: Transaction) -> float | None:

@@ -24,8 +24,8 @@ from secureps.policy.early_stopping import stop
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, after, fact
 from secureps.roles.coordinator import evaluation
-from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.group import SITS_OUT, GroupState, Phase
+from secureps.roles.coordinator.transaction import Names, Transaction
 from secureps.wording import by_reason, counted, named
 
 TOO_FEW = " it, a cohort needs "
@@ -168,30 +168,37 @@ def unaffordable(tx: Transaction, client: str, group: GroupState) -> bool:
     return privacy is not None and _next(tx, client, [group]) > privacy.budget
 
 
-def budget_spent(
-    tx: Transaction, group: GroupState, spent: frozenset[str], retired: frozenset[str]
-) -> tuple[str, type[SecurepsError] | None]:
-    """Why no round of a group can open any more, whoever comes, and the failure that it is.
+def end_for_few(
+    tx: Transaction, group: GroupState, out: Names, spent: Names, tried: str = ""
+) -> None:
+    """Gives a group up, since too few may come for its next version, and says why others may not.
 
-    The plan foresees that its privacy budget is spent, and not that clients leave.
+    The plan foresees that its privacy budget is spent, and nothing else of this.
+
+    Args:
+        out: clients that sit out until the next version; spent: whose budget is spent.
+        tried: why no set of a burnt cohort makes it, if there was one.
     """
-    privacy, after = tx.plan.section.privacy, f"after version {group.version}"
-    after += tx.plan.of(group.name)
+    federation, privacy = tx.federation, tx.plan.section.privacy
     # Whoever left, insists on privacy or has spent a budget of its own may not say which.
-    left = retired - spent
-    said = tx.federation.why_gone
-    why = by_reason({client: said.get(client) or "no reason given" for client in left})
-    gone = f"{'takes' if len(left) == 1 else 'take'} part no more: {why}"
-    if privacy is None or not spent:
-        made = f"{group.version} of {tx.plan.versions(group.name)}"
-        text = f"too few clients are left: {after}, {len(left)} of them {gone}"
-        return f"{text}; so the plan's versions are not all made ({made})", TooFew
+    gone = {c: federation.why_gone.get(c) or "no reason given" for c in federation.retired}
+    gone |= dict.fromkeys(federation.isolated, "left out of this run")
+    if privacy is None or not spent or out:
+        absent = {client: f"takes part no more: {why}" for client, why in gone.items()}
+        absent |= dict.fromkeys(spent, "its budget is spent")
+        absent |= {client: group.absences.get(client, SITS_OUT) for client in out}
+        why = "; ".join(filter(None, (by_reason(absent), tried)))
+        version = f"version {group.version + 1} of {group.name}"
+        give_up(tx, group, f"too few clients are left for {version}: {why}")
+        return
+    left = {client: why for client, why in gone.items() if client not in spent}
+    take = "takes" if len(left) == 1 else "take"
+    others = f", and {len(left)} more {take} part no more: {by_reason(left)}" if left else ""
     budget = f"{privacy.budget:g} ({adjacency(tx.plan)})"
-    others = f", and {len(left)} more {gone}" if left else ""
-    return (
-        f"the privacy budget is spent: {after}, another would bring {len(spent)} clients above "
-        f"epsilon {budget}{others}",
-        None,
+    end(
+        tx,
+        f"the privacy budget is spent: after version {group.version}{tx.plan.of(group.name)}, "
+        f"another would bring {len(spent)} clients above epsilon {budget}{others}",
     )
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from secureps.errors import SecurepsError
 from secureps.messages.orders import Commit, WriteCheckpoint
 from secureps.messages.requests import GetBlock, Missing
 from secureps.roles.machine import Call, Prune, Step, Work
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import GatherState
+from secureps.roles.shard.tasks import GatherState, PayloadsDamaged
 
 
 @dataclass(slots=True)
@@ -169,11 +170,13 @@ class Fetcher:
 
     # --- the end of works ---------------------------------------------------------
 
-    def failed(self, step: Step, task: GatherState) -> bool:
+    def failed(self, step: Step, task: GatherState, error: SecurepsError) -> bool:
         """Whether a work that failed does not matter, or others are asked for what is not here."""
         fetch = self._under_way.get(_key(task))
         if fetch is None:
             step.effects.append(self.tidied(task))
+        elif isinstance(error, PayloadsDamaged):  # this disk lost what had come
+            self._ask(step, fetch, fetch.copies)
         elif task.epoch or task.copies or not self._is_copied(task.order.group):
             return False
         else:

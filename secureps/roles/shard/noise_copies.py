@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from secureps.errors import NotReady, Refused, SecurepsError, UnknownParty
 from secureps.messages.orders import Hold
 from secureps.messages.requests import GetSum, Payload
-from secureps.messages.submission import cohort_digest
+from secureps.messages.submission import Cohort, cohort_digest
 from secureps.roles.machine import Answer, Call, Prune, Say, Step, Work
 from secureps.roles.pinned_run import LATER
 from secureps.roles.shard.keys import noise_key
@@ -243,6 +243,11 @@ class NoiseCopies:
         ]
         for at in past:
             del self._gathered[at]
+
+    def forget(self, cohort: Cohort) -> Hold | None:
+        """Forgets what is here, for some of it is damaged; its order has it gathered anew."""
+        gathering = self._gathered.pop((cohort.group, cohort.number), None)
+        return None if gathering is None else gathering.order
 
     def left(self) -> None:
         """Other shards are whose noise was gathered: the next order begins anew, with what is here.

@@ -72,6 +72,7 @@ from secureps.roles.shard.tasks import (
     DrawNoise,
     GatherState,
     MakeState,
+    NoiseDamaged,
     PayloadsDamaged,
     StepState,
     SumCohort,
@@ -619,6 +620,9 @@ class Shard:
                 MakeState() | SumCohort() | StepState() as task, PayloadsDamaged(keys=keys)
             ):
                 self._ask_again(step, task, keys)
+            case WorkFailed(SumCohort(cohort), NoiseDamaged()):
+                self._busy.discard(("sum", cohort.group, cohort.number))
+                self._hold_now(step, self._noise.forget(cohort))
             case WorkFailed(StepState() as task, DoesNotOpen() as error):
                 self._try_newest(step, task, str(error))
             case WorkFailed(StepState(cohort), ClientError() | Refused() as error):
@@ -628,7 +632,7 @@ class Shard:
             case WorkFailed(WritePart(number), ComingDamaged(groups=groups)):
                 self._busy.discard(("part", "", number))
                 self._fetcher.gain_again(step, groups)
-            case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task):
+            case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task, event.error):
                 pass
             case WorkFailed(_, error):
                 step.effects.append(Halt(str(error), type(error)))

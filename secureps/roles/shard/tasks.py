@@ -79,6 +79,10 @@ class PayloadsDamaged(DamagedStore):
         self.keys = keys
 
 
+class NoiseDamaged(DamagedStore):
+    """Raised where noise that a cohort's sum is to have is gone or damaged."""
+
+
 class ComingDamaged(DamagedStore):
     """Raised where these groups' files for the coming placement are damaged."""
 

@@ -12,11 +12,12 @@ from functools import partial
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import Seed
-from secureps.errors import DamagedStore, InternalError, KitError, Malformed
+from secureps.errors import InternalError, KitError, Malformed
 from secureps.messages.encoding import DIGEST_BYTES, canonical, payload_digest
 from secureps.messages.submission import Cohort, cohort_digest
 from secureps.roles.shard.keys import cohort_under, noise_key
 from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.tasks import NoiseDamaged
 from secureps.service.parallel import in_order
 from secureps.store.spool import Spool
 
@@ -76,7 +77,7 @@ class ShardNoise:
     def of(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
         """By block, the noise that is added to a cohort's sum; None where the plan has none.
 
-        It raises DamagedStore if it is gone: the block's other holders have what was drawn first.
+        It raises NoiseDamaged if it is gone: the block's other holders have what was drawn first.
         """
         if not self.state.pinned.plan.noisy_shards:
             return lambda block: None
@@ -86,18 +87,18 @@ class ShardNoise:
         noise = self._found(noise_key(cohort.group, cohort.number, block, about))
         if noise is None:
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
-            raise DamagedStore(f"{self.name}: {what} is gone")
+            raise NoiseDamaged(f"{self.name}: {what} is gone")
         return noise[:-DIGEST_BYTES]
 
     def again(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
         """The noise in a sum on record, with whose digest the new sum is compared.
 
         If it is lost, noise in the clear is drawn again, for it is the same, unless another shard
-        may have drawn it. Encrypted it would be another ciphertext: DamagedStore.
+        may have drawn it. Encrypted it would be another ciphertext: NoiseDamaged.
         """
         try:
             return self.of(cohort)(block)
-        except DamagedStore:
+        except NoiseDamaged:
             if self.state.opened_by_holder or self.state.others(cohort.group, block):
                 raise
             return self.seal(cohort, block)
@@ -125,12 +126,16 @@ class ShardNoise:
                 self.spool.delete(key)
 
     def _found(self, key: str) -> memoryview | None:
-        """What is kept under a key; None if there is none, or it is damaged."""
-        try:
-            kept = memoryview(self.spool.get(key))
-        except (KeyError, OSError):
-            return None
-        return kept if _whole(kept) else None
+        return found_whole(self.spool, key)
+
+
+def found_whole(spool: Spool, key: str) -> memoryview | None:
+    """What is kept under a key with its digest behind it; None if it is gone, or damaged."""
+    try:
+        kept = memoryview(spool.get(key))
+    except (KeyError, OSError):
+        return None
+    return kept if _whole(kept) else None
 
 
 def _whole(kept: memoryview) -> bool:

@@ -20,7 +20,7 @@ from secureps.buffers import Buffers
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.files.objects import initial_path, shown
-from secureps.messages.encoding import file_hasher, payload_digest
+from secureps.messages.encoding import DIGEST_BYTES, file_hasher, payload_digest
 from secureps.messages.requests import (
     Checkpointed,
     Figure,
@@ -60,7 +60,7 @@ from secureps.service.shard.group_values import (
     laid_out,
     published,
 )
-from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.noise import ShardNoise, found_whole
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
 from secureps.service.shard.tiers import ShardFolders
@@ -178,7 +178,8 @@ class ShardWorker(Worker):
         """Keeps what another shard served: the state of a block, or the noise in a sum."""
         match request:
             case GetBlock(group=group, version=version, block=block) if request.state:
-                self._spool.put(state_key(group, version, block), payload)
+                # No record has the digest of an optimizer's state: it is kept behind it.
+                self._spool.put(state_key(group, version, block), payload, digest)
             case GetSum(group=group, cohort=number, block=block, about=about):
                 self._noise.take(noise_key(group, number, block, about), payload)
             case _:
@@ -210,8 +211,7 @@ class ShardWorker(Worker):
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
             case GatherState():
-                parts = [self._spool.get(key) for key in task.copies]
-                return Done(task, self._states.gather(task, parts))
+                return Done(task, self._states.gather(task, self._given(task.copies)))
             case WritePart():
                 return Done(task, self._write_part(task))
             case Prune():
@@ -248,6 +248,13 @@ class ShardWorker(Worker):
                 raise
             raise PayloadsDamaged(damaged) from error
 
+    def _given(self, copies: Sequence[str]) -> list[bytes]:
+        """What other shards gave; PayloadsDamaged if some of it is not whole any more."""
+        given = {key: found_whole(self._spool, key) for key in copies}
+        if damaged := frozenset(key for key, part in given.items() if part is None):
+            raise PayloadsDamaged(damaged)
+        return [bytes(part[:-DIGEST_BYTES]) for part in given.values() if part is not None]
+
     def _damage(self, task: SumCohort | MakeState | StepState) -> frozenset[str]:
         """The keys of a task's payloads that are not whole, and can be sent again."""
         match task:
@@ -259,8 +266,7 @@ class ShardWorker(Worker):
                 return self._broken(keys or ())
             case StepState(cohort, opened):
                 broken = self._broken(opened or ())
-                again = broken or task.key is not None
-                blocks = self._state.own(cohort.group) if again else ()
+                blocks = self._state.own(cohort.group) if broken or opened is None else ()
                 return broken.union(*(self._unsummable(cohort, block) for block in blocks))
 
     def _broken(self, keys: Iterable[str]) -> frozenset[str]:

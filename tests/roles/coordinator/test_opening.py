@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from secureps.crypto.sharing import KEY_BOUND
 from secureps.messages.coordinator_records import CohortBurnt, CohortOpened, OpeningFailed
-from secureps.messages.orders import Examine, KeyCommittee
+from secureps.messages.orders import Examine, GroupVersion, KeyCommittee
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Member, Receipt, SubmissionId
-from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
+from secureps.policy.rules.rule import Arrival, Close, Decision, Drop, Wait
 from secureps.roles.coordinator import commit, envelopes, opening, recovery, scheduler
 from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.state import CoordinatorState
@@ -174,6 +174,69 @@ def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
     assert isinstance(closed, Close)
     assert closed.members == members
     assert asked == [0, 1, 2, 3, 4, 4]
+
+
+BUFFER = {"name": "buffered", "buffer": 200, "minimum": 3, "max_staleness": 4, "deadline": 10.0}
+
+
+class Stream(Round):
+    """A group without rounds, of a cohort so large that a rule is not asked at every update."""
+
+    def __init__(self) -> None:
+        plan = make_plan("plain", capacity=1000, group=[{"rule": BUFFER}])
+        self.group = GroupState("all", version=1, phase=Phase.COLLECTING, rounds=False)
+        self.tx = dataclasses.replace(
+            Round().tx, plan=plan, federation=CoordinatorState({"all": self.group})
+        )
+        self.group.opened_at = 0.0
+
+    def comes(self, at: float, client: str, sequence: int = 2, version: int = 1) -> None:
+        made = receipt(SubmissionId(client, "all", sequence))
+        self.group.receive(at, dataclasses.replace(made, version=version))
+
+    def decided(self) -> Decision:
+        shown, _ = opening.examined(self.tx, self.group)
+        return scheduler.decided(self.tx, self.group, shown)
+
+    def until(self) -> float | None:
+        found = self.decided()
+        assert isinstance(found, Wait)
+        return found.until
+
+
+def test_a_deadline_counts_from_what_waited_behind_an_update_that_was_lost() -> None:
+    world = Stream()
+    world.comes(1.0, "c0", 1)
+    for at, client in enumerate(CLIENTS[:4]):
+        world.comes(2.0 + at, client)
+    lost = SubmissionId("c0", "all", 1)
+    world.group.lose((lost,), 6.0)
+    assert world.until() == 13.0, "c0 has sent another one, which is in no cohort before that"
+    world.group.drop((lost,), 7.0)
+    assert world.until() == 12.0
+
+
+def test_a_deadline_counts_from_an_update_whose_client_sits_out_no_more() -> None:
+    world = Stream()
+    for at, client in enumerate(CLIENTS[:4]):
+        world.comes(2.0 + at, client)
+    world.group.sitting_out = frozenset({"c0", "c5"})
+    assert world.until() == 13.0
+    world.group.sitting_out = frozenset({"c5"})
+    assert world.until() == 12.0
+
+
+def test_an_update_that_was_sealed_for_other_holders_is_dropped_as_soon_as_it_comes() -> None:
+    """Too few have sent one from before the change: none comes any more."""
+    world = Stream()
+    since = (GroupVersion("all", 1),)
+    world.tx.federation.committees[:] = [COMMITTEE, KeyCommittee(b"next", HOLDERS, (), since)]
+    for at, client in enumerate(CLIENTS[1:4]):
+        world.comes(3.0 + at, client)
+    assert world.until() == 13.0
+    world.comes(6.0, "c0", version=0)
+    text = "from version 1 on it is sent otherwise: pull and train again"
+    assert world.decided() == Drop((SubmissionId("c0", "all", 2),), text)
 
 
 # --- opening ----------------------------------------------------------------------

@@ -15,19 +15,23 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Refused
 from secureps.messages import coordinator_records, member_records, records, requests
+from secureps.messages.coordinator_records import RoundGivenUp
 from secureps.messages.requests import OpenRefused
 from secureps.messages.submission import Cohort, signing_bytes
 from secureps.policy.cohorts.suspicion import within
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator import opening, recovery
+from secureps.roles.coordinator import opening, scheduler
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.log_lines import LogLines
 from tests.kits.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
+from tests.kits.committee_parties import CommitteeWorld
 from tests.kits.federations import Walker, small_plan
+from tests.kits.roles_kit import Due
 from tests.kits.shoppers import ENDS, shopping, sparse_plan
+from tests.kits.stream_parties import stream_plan
 
 MINIMUM = 4
 
@@ -301,16 +305,16 @@ def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
     simulation = federation(tmp_path, plan_for(10), 10)
     until(simulation, Phase.COLLECTING)
     tx = simulation.coordinator._tx(simulation.loop.now())
-    group = tx.federation.groups["all"]
     names = client_names(10)
     for client in names[:6]:
         tx.write(coordinator_records.ClientIsolated("all", client, "it spoils cohorts"))
-    recovery.end_if_hopeless(tx, group)
+    scheduler.advance(tx)
     assert tx.federation.ending == ""
     tx.write(coordinator_records.ClientIsolated("all", names[6], "it spoils cohorts"))
-    recovery.end_if_hopeless(tx, group)
-    left = "client-00, client-01, client-02 and 4 more left out, fewer than 4 clients are left"
-    assert tx.federation.ending == left
+    scheduler.advance(tx)  # the round is given up
+    scheduler.advance(tx)
+    left = "takes part no more: left out of this run (client-00, client-01, client-02 and 4 more)"
+    assert tx.federation.ending == f"too few clients are left for version 2 of all: {left}"
 
 
 @pytest.mark.slow
@@ -337,3 +341,40 @@ def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
         f"of table.1: {left}"
     )
     assert f"table.1: {left}" in simulation.reasons()
+
+
+# --- a set of a burnt cohort that is not whole at its deadline -----------------------
+
+
+@pytest.mark.parametrize("late", ["client", "holders"])
+def test_a_set_is_given_up_for_a_client_that_is_late_and_waits_for_holders(late: str) -> None:
+    """What all of a set have sent in time counts, however late key holders look into it."""
+    rule = {"name": "buffered", "buffer": 5, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
+    world = CommitteeWorld(stream_plan(rule, "rlwe"), offenders={"c0"})
+    world.found()
+    world.play()
+    while not world.group().suspicion.chosen:
+        world.deliver(world.due[0])
+    world.offenders = frozenset()
+
+    def stays(due: Due) -> bool:
+        return isinstance(due.reply, requests.Examined) or (late == "client" and due.sender == "c4")
+
+    while coming := [due for due in world.due if not stays(due)]:
+        world.deliver(coming[0])
+    world.wait(29.0)
+    assert world.group().round == 1
+    world.wait(2.0)
+    given_up = [each for _, step in world.log for each in step if type(each) is RoundGivenUp]
+    if late == "client":
+        assert [each.reason for each in given_up] == [
+            "given up: 0 of 5 have arrived, not c0, c1, c2 and 2 more; nothing was opened"
+        ]
+        return
+    assert not given_up
+    assert world.group().reason.startswith(
+        "the deadline is over; 5 updates to be examined by key holders"
+    )
+    while world.due:
+        world.deliver(world.due[0])
+    assert world.group().version == 1

@@ -210,9 +210,8 @@ def test_too_few_who_could_still_come_end_the_run(plan: Plan) -> None:
     world.give("c1", requests.Retire("c1"))
     world.pump()
     assert world.federation.finished == (
-        "too few clients are left: after version 1, 2 of them take part no more: "
-        "no reason given (c1, c2); so the plan's versions are not all made "
-        f"(1 of {plan.section.versions})"
+        "too few clients are left for version 2 of all: "
+        "takes part no more: no reason given (c1, c2)"
     )
     assert world.federation.failure == "TooFew"
     assert world.federation.checkpoints[-1].version_of("all") == 1
@@ -241,7 +240,7 @@ def test_a_run_that_failed_without_those_who_left_waits_for_them_when_it_is_star
         world.give(client, requests.Retire(client))
     world.due = [due for due in world.due if due.to not in CLIENTS]
     world.pump()
-    assert world.federation.finished.startswith("too few clients are left: after version 0")
+    assert world.federation.finished.startswith("too few clients are left for version 1")
     assert world.federation.failure == "TooFew"
     again = World(world.plan, journal=tuple(world.journal))
     assert again.federation.ending == "", "nobody can have joined again yet"

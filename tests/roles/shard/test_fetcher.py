@@ -22,7 +22,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.shard.keys import state_key
-from secureps.roles.shard.tasks import GatherState, WritePart
+from secureps.roles.shard.tasks import GatherState, PayloadsDamaged, WritePart
 from tests.kits.roles_kit import SHARDS, configure, make_placement, model_blocks, works
 from tests.kits.shard_kit import NEW_FILE, STATE, Desk, called, doubled, refused
 
@@ -268,6 +268,20 @@ def test_what_was_fetched_and_is_another_state_ends_it() -> None:
     (task,) = works(step)
     (end,) = made.give(WORKER, WorkFailed(task, DamagedStore("another"))).effects
     assert isinstance(end, Halt)
+
+
+def test_what_came_and_is_damaged_since_is_fetched_again() -> None:
+    made = doubled()
+    lost(made)
+    for again in (True, False):
+        for _, ask in asks(4):
+            step = made.give(PEER, Answered(ask, Payload(b"d" * 32), 9))
+        (task,) = works(step)
+        if again:
+            damaged = PayloadsDamaged(frozenset({state_key("all", 4, 1)}))
+            assert called(made.give(WORKER, WorkFailed(task, damaged))) == asks(4)
+    made.gathered(task)
+    assert made.shard.state.group("all").committed == 4
 
 
 def test_without_copies_it_ends_at_once() -> None:

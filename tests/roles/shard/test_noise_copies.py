@@ -15,11 +15,11 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
-from secureps.roles.machine import WORKER, Answer, Call, Done, Prune, Say, Step, Work
+from secureps.roles.machine import WORKER, Answer, Call, Done, Prune, Say, Step, Work, WorkFailed
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.noise_copies import AGAIN, NoiseCopies
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import DrawNoise, SumCohort
+from secureps.roles.shard.tasks import DrawNoise, NoiseDamaged, SumCohort
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
 from tests.kits.shard_kit import Desk
 
@@ -284,13 +284,30 @@ def test_when_another_shard_has_left_it_begins_anew() -> None:
     assert len(begun(made).effects) == 2
 
 
-@pytest.mark.parametrize("ruler", [1, 2])
-def test_an_order_that_waited_is_forgotten_once_another_coordinator_rules(ruler: int) -> None:
+def noisy_desk() -> tuple[Desk, Cohort]:
+    """A shard that holds its blocks alone, and what a cohort is summed of."""
     desk, cohort = Desk(), make_cohort()
     desk.plan = make_plan("plain", privacy=PRIVACY, group=[GROUP])
     desk.run = make_run(desk.plan).id
     desk.founded()
     desk.put_all(tuple(member.id for member in cohort.members))
+    return desk, cohort
+
+
+def test_noise_that_is_damaged_before_the_sum_is_gathered_anew() -> None:
+    desk, cohort = noisy_desk()
+    for _ in range(2):
+        desk.order(desk.hold(cohort))
+        (task,) = works(desk.give(WORKER, Done(DrawNoise(cohort, MINE))))
+        step = desk.give(WORKER, WorkFailed(task, NoiseDamaged("gone")))
+        assert step.effects == [Work(DrawNoise(cohort, MINE))]
+    (task,) = works(desk.give(WORKER, Done(DrawNoise(cohort, MINE))))
+    assert isinstance(task, SumCohort)
+
+
+@pytest.mark.parametrize("ruler", [1, 2])
+def test_an_order_that_waited_is_forgotten_once_another_coordinator_rules(ruler: int) -> None:
+    desk, cohort = noisy_desk()
     assert works(desk.order(desk.hold(cohort))) == [DrawNoise(cohort, MINE)]
     desk.order(Discard(ruler, ()))
     begun = works(desk.give(WORKER, Done(DrawNoise(cohort, MINE))))

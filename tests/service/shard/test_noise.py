@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from secureps.crypto.sampling import SecretSeed, Seed
-from secureps.errors import DamagedStore, InternalError, KitError, Malformed
+from secureps.errors import InternalError, KitError, Malformed
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Prepared
@@ -20,6 +20,7 @@ from secureps.messages.submission import Cohort, cohort_digest
 from secureps.policy.plan import Plan
 from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.tasks import NoiseDamaged
 from secureps.service.shard.noise import ShardNoise
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import (
@@ -119,7 +120,7 @@ def test_what_is_damaged_is_drawn_again_before_a_sum_and_given_to_nobody() -> No
     for harm in (whole[:-1], bytes([whole[0] ^ 1]) + whole[1:], b""):
         noise.spool.put(key(noise), harm)
         assert noise.served(key(noise)) is None
-        with pytest.raises(DamagedStore, match="the noise of block 0 of cohort 0 of all is gone"):
+        with pytest.raises(NoiseDamaged, match="the noise of block 0 of cohort 0 of all is gone"):
             noise.of(COHORT)(0)
         noise.draw(COHORT, (0,), 1)
         assert noise.spool.get(key(noise)) == whole
