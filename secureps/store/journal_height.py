@@ -5,6 +5,10 @@ earlier day; so is an older copy, or no file at all. A ledger that forgets what 
 or opened does it again. So each commit is noted here, durably, before anybody hears of it: the
 number of the last row and its chained digest, which tells a journal from every other of its length.
 
+The log is synced first and the height after it. Were both synced at once, a power cut could leave
+the height one commit ahead, and a start would have to accept that: then whoever brings back the log
+of one commit ago has a key holder forget the cohort that it opened last.
+
     two slots of a page each, written in turn: one that is cut short leaves the other whole
 """
 
