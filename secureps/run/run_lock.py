@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -55,16 +55,28 @@ def claimed(root: Path) -> Iterator[None]:
             if time.monotonic() > until:
                 raise OperatorError(f"{root}: this run is being played now")
             time.sleep(0.02)
-        for lock in sorted(root.glob("state/*/journal.db.lock")):
-            if _held(lock):
-                raise OperatorError(
-                    f"{root}: {lock.parent.name} still runs, although what started it is gone: "
-                    "end the processes that name this folder, then try again"
-                )
+        refuse_running(root, root.glob("state/*"))
         file_lock.note(handle, str(os.getpid()))
         yield
     finally:
         os.close(handle)
+
+
+def refuse_running(where: Path, states: Iterable[Path], patience: float = 0.0) -> None:
+    """Raises OperatorError if a process of an earlier start still writes one of the state folders.
+
+    Args:
+        where: the folder to name; patience: seconds in which that process may end.
+    """
+    until = time.monotonic() + patience
+    for lock in sorted(state / "journal.db.lock" for state in states):
+        while lock.exists() and _held(lock):
+            if time.monotonic() > until:
+                raise OperatorError(
+                    f"{where}: {lock.parent.name} still runs, although what started it is gone: "
+                    "end the processes that name this folder, then try again"
+                )
+            time.sleep(0.02)
 
 
 def is_claimed(root: Path) -> bool:

@@ -21,6 +21,7 @@ from pathlib import Path
 from secureps.errors import (
     MISCONFIGURED,
     UNFINISHED,
+    ConfigError,
     OperatorError,
     ScriptFailed,
     SecurepsError,
@@ -50,10 +51,14 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A process ended as it should; `last` is the last line of its log."""
+    """A process ended as it should; `last` is the last line of its log.
+
+    `failed`: its run failed, and may go on (`UNFINISHED`).
+    """
 
     name: str
     last: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,8 @@ class Supervisor:
             _kill(running.process)
             self._tell(f"-{running.process.pid}")
             if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
-                news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
+                last = (self.tail(name, 1) or ("",))[0]
+                news.append(Finished(name, last, code == UNFINISHED))
                 del self._running[name]
                 continue
             try:
@@ -235,6 +241,7 @@ class Supervisor:
             kind = ScriptFailed if place and running.program.may_fail else kind
         if code == MISCONFIGURED:
             del self._running[name]
+            kind = ConfigError if kind is OperatorError else kind
             raise kind(
                 f"{name} cannot take part, and no restart mends that: {last}; see {self._log(name)}"
             )
