@@ -1,4 +1,4 @@
-"""`secureps join --hold`: each data holder's site runs its key holder too, and one server is enough."""
+"""`secureps join --hold`: each site runs its key holder too, and one server is all that is left."""
 
 from __future__ import annotations
 
