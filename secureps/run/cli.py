@@ -18,7 +18,7 @@ import typer
 
 from secureps import __version__
 from secureps.dashboard.command import dashboard, own_beside, showing
-from secureps.errors import SecurepsError, exit_status
+from secureps.errors import ConfigError, SecurepsError, exit_status
 from secureps.exhaustion import no_core_dumps
 from secureps.run import commands
 from secureps.run.act import act, shards
@@ -469,6 +469,11 @@ def join(
             passphrases=own,
             site=NO_POLICY if site is None else read_site(site),
         )
+        if hold and not hasattr(os, "killpg"):
+            raise ConfigError(
+                "--hold: this system, Windows, has no groups of processes to watch: leave it out, "
+                "and run the key holder beside this client, `secureps serve keyholder`"
+            )
         if hold:
             from secureps.run.hold import join_and_hold
 

@@ -56,7 +56,8 @@ def join_and_hold(
     state = joining.state.absolute()
     folder = state.with_name(site_holder(state.name))
     config = _write_holders_file(joining, holder, folder)
-    refuse_running(folder, (state, folder / "state"), GRACE + 1)  # left by a `join` that was killed
+    states = {client: state, holder: folder / "state"}
+    refuse_running(folder, states, GRACE + 1)  # of a `join` that was killed, they end by themselves
     serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
     programs = (
         Program(holder, (*SECUREPS, *serve), None),

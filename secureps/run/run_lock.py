@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -55,25 +55,28 @@ def claimed(root: Path) -> Iterator[None]:
             if time.monotonic() > until:
                 raise OperatorError(f"{root}: this run is being played now")
             time.sleep(0.02)
-        refuse_running(root, root.glob("state/*"))
+        refuse_running(root, {path.name: path for path in sorted(root.glob("state/*"))})
         file_lock.note(handle, str(os.getpid()))
         yield
     finally:
         os.close(handle)
 
 
-def refuse_running(where: Path, states: Iterable[Path], patience: float = 0.0) -> None:
-    """Raises OperatorError if a process of an earlier start still writes one of the state folders.
+def refuse_running(where: Path, states: Mapping[str, Path], patience: float = 0.0) -> None:
+    """Raises OperatorError if a party of an earlier start still writes its state folder.
 
     Args:
-        where: the folder to name; patience: seconds in which that process may end.
+        where: the folder to name.
+        states: by the party's name.
+        patience: seconds in which they may end.
     """
     until = time.monotonic() + patience
-    for lock in sorted(state / "journal.db.lock" for state in states):
+    for name, state in states.items():
+        lock = state / "journal.db.lock"
         while lock.exists() and _held(lock):
             if time.monotonic() > until:
                 raise OperatorError(
-                    f"{where}: {lock.parent.name} still runs, although what started it is gone: "
+                    f"{where}: {name} still runs, although what started it is gone: "
                     "end the processes that name this folder, then try again"
                 )
             time.sleep(0.02)

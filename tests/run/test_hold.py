@@ -23,6 +23,7 @@ from secureps.roles.member.terms import Terms
 from secureps.run import hold as module
 from secureps.run.hold import join_and_hold
 from secureps.run.processes import supervisor
+from secureps.store import file_lock
 from secureps.store.issuing import create_kit, issue_all
 from tests.kits.command import run
 
@@ -151,6 +152,20 @@ def test_a_signal_ends_both(number: int, site: Site, capfd: pytest.CaptureFixtur
     )
 
 
+def test_who_is_left_of_an_earlier_start_is_waited_for_and_then_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRACE", -0.9)
+    state = site.joining().state.with_name("hospital-1-holder") / "state"
+    state.mkdir(parents=True)
+    left = file_lock.open_lock(state / "journal.db.lock")
+    assert file_lock.take(left)
+    with pytest.raises(OperatorError, match="hospital-1-holder still runs, although what started"):
+        site.play(ENDS, WAITS)
+    os.close(left)
+    assert site.play(ENDS, f"say('{OVER}'); time.sleep(60)") == "hospital-1: left by its own act"
+
+
 def test_a_key_holder_insists_on_what_its_site_does(site: Site) -> None:
     terms = Terms(minimum=3, threshold=2)
     joining = site.joining(site=SitePolicy(terms=terms), terms=Terms(threshold=4), insecure=True)
@@ -176,6 +191,15 @@ def test_a_kit_without_a_key_holders_keys_is_refused(
         "(the operator's fault)\n"
     )
     assert not (site.kit / "state").exists()
+
+
+def test_a_system_without_groups_of_processes_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(os, "killpg")
+    words = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "hospital-1")
+    assert run(monkeypatch, "join", "script.py", "--hold", *words) == 78
+    assert "run the key holder beside this client, `secureps serve" in capsys.readouterr().err
 
 
 def test_keys_on_the_roster_that_lie_elsewhere_are_no_keys(site: Site) -> None:
