@@ -479,6 +479,7 @@ def join(
 
             words = [word for word in sys.argv[1:] if word != "--hold"]
             secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
+            ignore_output_errors()  # that may have closed stdin, whose number no pipe may take
             with logging_as(log_format, name, verbose):
                 typer.echo(join_and_hold(joining, words, log_format, secret))
             return

@@ -141,7 +141,7 @@ def _reason(ended: Finished) -> str:
     """Why a client ended in order; raises the error with which its run failed."""
     if not ended.failed:
         return ended.last
-    text, kind = blamed(ended.last.removeprefix("error: "))
+    text, kind = blamed(ended.last)
     raise (RuleFailed if kind is RuleFailed else TooFew)(text)
 
 

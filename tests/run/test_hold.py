@@ -5,6 +5,7 @@ Both are a few lines of Python here; `tests/processes/test_holding.py` plays who
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -125,6 +126,12 @@ def test_what_ends_one_for_good_ends_both_and_names_it(
 ) -> None:
     with pytest.raises(error, match=says):
         site.play(client, holder)
+
+
+def test_an_error_is_said_once_in_a_log_for_programs_too(site: Site) -> None:
+    told = {"message": "too few are left", "error": "TooFew", "fault": "the members'"}
+    with pytest.raises(TooFew, match=r"^too few are left$"):
+        site.play(f"print({json.dumps(told)!r}); sys.exit(75)", WAITS)
 
 
 def test_a_passphrase_reaches_both_also_who_is_started_again(
