@@ -472,7 +472,7 @@ def join(
         if hold and not hasattr(os, "killpg"):
             raise ConfigError(
                 "--hold: this system, Windows, has no groups of processes to watch: leave it out, "
-                "and run the key holder beside this client, `secureps serve keyholder`"
+                "and start the key holder beside this client by itself"
             )
         if hold:
             from secureps.run.hold import join_and_hold

@@ -206,7 +206,7 @@ def test_a_system_without_groups_of_processes_is_told(
     monkeypatch.delattr(os, "killpg")
     words = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "hospital-1")
     assert run(monkeypatch, "join", "script.py", "--hold", *words) == 78
-    assert "run the key holder beside this client, `secureps serve" in capsys.readouterr().err
+    assert "start the key holder beside this client by itself" in capsys.readouterr().err
 
 
 def test_keys_on_the_roster_that_lie_elsewhere_are_no_keys(site: Site) -> None:
