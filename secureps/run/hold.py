@@ -77,10 +77,9 @@ def join_and_hold(
                     if isinstance(news, Finished):
                         ended = _reason(news)
                         tell(client, "Ended", f"has ended; {holder} goes on until the run is over")
-                        continue
-                    text = f"died ({news.how}); it is started again, restart {news.restarts}"
-                    tell(news.name, "Died", text, logging.WARNING)
-                    again[news.name]()
+                    else:
+                        _tell_death(news)
+                        again[news.name]()
                 for error in both.failed.values():
                     then = f"`secureps serve keyholder --config {config}` runs {holder} alone"
                     raise type(error)(f"{error}; {then}")
@@ -89,6 +88,11 @@ def join_and_hold(
         return "stopped"
     finally:
         shown.news()
+
+
+def _tell_death(news: Died) -> None:
+    text = f"died ({news.how}); it is started again, restart {news.restarts}"
+    tell(news.name, "Died", text, logging.WARNING)
 
 
 def _looked_at(both: Supervisor, shown: _Shown) -> tuple[Finished | Died, ...]:
