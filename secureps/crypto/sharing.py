@@ -172,7 +172,8 @@ class Committee:
         if seeds > MOST_SEEDS:
             raise PlanRefused(
                 f"{t} of {n} holders need {seeds} seeds a key, and at most "
-                f"{MOST_SEEDS} are allowed: take fewer holders or another threshold"
+                f"{MOST_SEEDS} are allowed: take fewer holders, as not every data holder's site "
+                "needs one, or another threshold"
             )
 
     @property

@@ -43,10 +43,9 @@ from secureps.policy.plan import Plan
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import shard_names
-from secureps.run.processes.spawning import Program
+from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import Died, Supervisor
 from secureps.run.up.folder import RunFolder, write_holders
-from secureps.run.up.programs import SECUREPS
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch

@@ -22,9 +22,14 @@ three times, and what is sealed."""
 _ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 3, 5, 2
 
 
+def one_envelope(committee: Committee) -> int:
+    """Of a submission's envelope for one holder."""
+    return committee.seed_bytes + envelope.OVERHEAD
+
+
 def order_bytes(committee: Committee, members: int, group: str) -> int:
     """Of the order to open a cohort, which every holder gets, at the most: with all receipts."""
-    each = committee.seed_bytes + envelope.OVERHEAD + _ENVELOPE_FRAMING + _KEY_NUMBER
+    each = one_envelope(committee) + _ENVELOPE_FRAMING + _KEY_NUMBER
     sealed = len(committee.holders) * each
     committed = len(committee.subsets) * (DIGEST_BYTES + _DIGEST_FRAMING)
     member = MEMBER_BYTES + 3 * len(group) + sealed + committed
@@ -39,7 +44,7 @@ def value_bytes(parameters: CipherParameters) -> float:
 def envelope_bytes(committee: Committee, degree: int) -> int:
     """Of one submission, for all holders together."""
     return (
-        len(committee.holders) * (committee.seed_bytes + envelope.OVERHEAD)
+        len(committee.holders) * one_envelope(committee)
         + len(committee.subsets) * DIGEST_BYTES
         + degree * COEFFICIENT_BYTES
     )

@@ -154,7 +154,8 @@ def check_minimum(plan: Plan, minimum: int) -> None:
             raise PlanRefused(
                 f"by the plan {least} members of {group} may be a cohort, and this holder opens "
                 f"none of fewer than {minimum}: ask for a plan with a minimum of {minimum} or more "
-                "in each rule, or lower this holder's own minimum"
+                "in each rule, or lower this holder's own: `minimum` in its file, or in its site's "
+                "policy under `secureps join --hold`"
             )
 
 

@@ -18,7 +18,7 @@ import typer
 
 from secureps import __version__
 from secureps.dashboard.command import dashboard, own_beside, showing
-from secureps.errors import SecurepsError, exit_status
+from secureps.errors import ConfigError, SecurepsError, exit_status
 from secureps.exhaustion import no_core_dumps
 from secureps.run import commands
 from secureps.run.act import act, shards
@@ -430,6 +430,12 @@ def join(
         Path | None,
         typer.Option(metavar="FILE", help="What your site allows, whatever the plan says."),
     ] = None,
+    hold: Annotated[
+        bool,
+        typer.Option(
+            "--hold", help="Run your site's key holder beside it: NAME-holder of the kit."
+        ),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
     ] = False,
@@ -448,20 +454,35 @@ def join(
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
     from secureps.store.keyring import default_state
-    from secureps.store.kit_files import Passphrases
+    from secureps.store.kit_files import Passphrases, read_passphrase
 
     with _as_a_party():
         state = state if state is not None else default_state(kit, name)
         terms = Terms(own_budget, threshold)
+        own = Passphrases(None if hold else passphrase_fd)
         joining = Joining(
             *(server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint),
             records=records,
             insecure_for_tests=insecure_for_tests,
             insecure=insecure,
             ledger=ledger,
-            passphrases=Passphrases(passphrase_fd),
+            passphrases=own,
             site=NO_POLICY if site is None else read_site(site),
         )
+        if hold and not hasattr(os, "killpg"):
+            raise ConfigError(
+                "--hold: this system, Windows, has no groups of processes to watch: leave it out, "
+                "and start the key holder beside this client by itself"
+            )
+        if hold:
+            from secureps.run.hold import join_and_hold
+
+            words = [word for word in sys.argv[1:] if word != "--hold"]
+            secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
+            ignore_output_errors()  # that may have closed stdin, whose number no pipe may take
+            with logging_as(log_format, name, verbose):
+                typer.echo(join_and_hold(joining, words, log_format, secret))
+            return
         with logging_as(log_format, name, verbose), own_beside(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])
             reason = run(script, joining, given, pin)

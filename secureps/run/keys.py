@@ -47,6 +47,12 @@ Host = Annotated[
     typer.Option(help="flower: for runs inside Flower's engine, and for no others."),
 ]
 Name = Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit.")]
+Hold = Annotated[
+    bool,
+    typer.Option(
+        "--hold", help="Of a client: its site's key holder too, NAME-holder (`join --hold`)."
+    ),
+]
 
 
 @keys.command(rich_help_panel=_AT_PARTY)
@@ -58,6 +64,7 @@ def request(
         Path | None,
         typer.Option(metavar="FILE", help="The plan: a holder's keys are of its cipher."),
     ] = None,
+    hold: Hold = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Make a party's own keys, where it runs, and a request to certify them.
@@ -69,8 +76,8 @@ def request(
     from secureps.store.issuing import make_keys
     from secureps.store.kit_files import Passphrases
 
-    kind = None
-    if _role(role) == "holder":
+    parties, kind = _parties(role, name, hold), None
+    if any(each == "holder" for each, _ in parties):
         if plan is None:
             raise ConfigError("a key holder's keys are made for the plan's cipher: add --plan FILE")
         from secureps.policy.plan import load_plan
@@ -78,7 +85,7 @@ def request(
 
         kind = kind_for(load_plan(plan, fetch=False).cipher_parameters)
     passphrases = Passphrases(passphrase_fd, new=True)
-    _ask(directory, make_keys(directory, _role(role), name, kind, passphrases))
+    _ask(directory, *(make_keys(directory, *each, kind, passphrases) for each in parties))
 
 
 @keys.command(rich_help_panel=_AT_PARTY)
@@ -174,7 +181,13 @@ def revoke(
 
 
 @keys.command(rich_help_panel=_AT_ISSUER)
-def issue(directory: Kit, role: Wanted, name: Name, passphrase_fd: PassphraseFd = None) -> None:
+def issue(
+    directory: Kit,
+    role: Wanted,
+    name: Name,
+    hold: Hold = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
     """Make a party's keys in KIT itself: for parties that are all on this machine.
 
     Whoever does this has seen the private keys. --passphrase-fd is the CA's.
@@ -182,9 +195,11 @@ def issue(directory: Kit, role: Wanted, name: Name, passphrase_fd: PassphraseFd 
     from secureps.store.issuing import issue_all
     from secureps.store.kit_files import Passphrases
 
-    issue_all(directory, [(_role(role), name)], Passphrases(passphrase_fd))
-    typer.echo(f"made {_role(role)} {name}: give it {directory / 'public'}")
-    typer.echo(f"and, over a channel you trust, {directory / 'private' / name}")
+    parties = _parties(role, name, hold)
+    issue_all(directory, parties, Passphrases(passphrase_fd))
+    for own, party in parties:
+        typer.echo(f"made {own} {party}: give it {directory / 'public'}")
+        typer.echo(f"and, over a channel you trust, {directory / 'private' / party}")
 
 
 @keys.command(rich_help_panel=_AT_ISSUER)
@@ -231,14 +246,27 @@ def _role(wanted: Literal["keyholder"] | Role) -> Role:
     return "holder" if wanted == "keyholder" else wanted
 
 
-def _ask(directory: Path, asked: KeyRequest) -> None:
+def _parties(
+    role: Literal["keyholder"] | Role, name: str, hold: bool
+) -> tuple[tuple[Role, str], ...]:
+    """The parties of whom keys are made: one, or a client and its site's key holder."""
+    from secureps.errors import ConfigError
+    from secureps.run.party_names import site_holder
+
+    if hold and role != "client":
+        raise ConfigError(f"--hold is for a client, beside which a key holder runs, not a {role}")
+    return (_role(role), name), *((("holder", site_holder(name)),) if hold else ())
+
+
+def _ask(directory: Path, *asked: KeyRequest) -> None:
     from secureps.store.issuing import write_request
 
-    path = write_request(directory, asked)
-    typer.echo(f"private keys of {asked.role} {asked.name}: {directory / 'private' / asked.name}")
-    typer.echo(f"request: {path}")
-    typer.echo(f"fingerprint {asked.fingerprint}")
-    typer.echo("next: send the request to whoever issues keys, tell them the fingerprint over")
+    for each in asked:
+        path = write_request(directory, each)
+        typer.echo(f"private keys of {each.role} {each.name}: {directory / 'private' / each.name}")
+        typer.echo(f"request: {path}")
+        typer.echo(f"fingerprint {each.fingerprint}")
+    typer.echo("next: send each request to whoever issues keys, tell them its fingerprint over")
     typer.echo(f"another channel, and put the public/ that they give you into {directory}")
 
 

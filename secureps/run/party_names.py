@@ -1,4 +1,4 @@
-"""Names of parties, where one command names them all: `up` and `simulate`."""
+"""Names of parties, where one command names several of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def shard_names(count: int) -> tuple[str, ...]:
 def holder_names(count: int) -> tuple[str, ...]:
     """holder-0, ..."""
     return tuple(f"holder-{i}" for i in range(count))
+
+
+def site_holder(client: str) -> str:
+    """The key holder that a data holder's site runs beside its client: CLIENT-holder."""
+    return f"{client}-holder"
 
 
 def client_names(count: int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -55,16 +55,31 @@ def claimed(root: Path) -> Iterator[None]:
             if time.monotonic() > until:
                 raise OperatorError(f"{root}: this run is being played now")
             time.sleep(0.02)
-        for lock in sorted(root.glob("state/*/journal.db.lock")):
-            if _held(lock):
-                raise OperatorError(
-                    f"{root}: {lock.parent.name} still runs, although what started it is gone: "
-                    "end the processes that name this folder, then try again"
-                )
+        refuse_running(root, {path.name: path for path in sorted(root.glob("state/*"))})
         file_lock.note(handle, str(os.getpid()))
         yield
     finally:
         os.close(handle)
+
+
+def refuse_running(where: Path, states: Mapping[str, Path], patience: float = 0.0) -> None:
+    """Raises OperatorError if a party of an earlier start still writes its state folder.
+
+    Args:
+        where: the folder to name.
+        states: by the party's name.
+        patience: seconds in which they may end.
+    """
+    until = time.monotonic() + patience
+    for name, state in states.items():
+        lock = state / "journal.db.lock"
+        while lock.exists() and _held(lock):
+            if time.monotonic() > until:
+                raise OperatorError(
+                    f"{where}: {name} still runs, although what started it is gone: "
+                    "end the processes that name this folder, then try again"
+                )
+            time.sleep(0.02)
 
 
 def is_claimed(root: Path) -> bool:

@@ -40,7 +40,7 @@ class Passphrases(Secret):
     def __init__(self, descriptor: int | None = None, new: bool = False) -> None:
         self._known: Passphrase | None = None
         if descriptor is not None:
-            self._known = _read(descriptor, new)
+            self._known = Passphrase(read_passphrase(descriptor, new))
 
     def lock(self, data: bytes) -> bytes:
         """A private file's bytes: under the passphrase, where there is one."""
@@ -67,13 +67,14 @@ class Passphrases(Secret):
             raise KitError(f"{path}: {error}") from None
 
 
-def _read(descriptor: int, new: bool) -> Passphrase:
+def read_passphrase(descriptor: int, new: bool = False) -> bytes:
+    """Reads a descriptor's first line, and closes it; arguments and errors as of `Passphrases`."""
     try:
         if os.isatty(descriptor):
             words = _ask("passphrase: ")
             if new and _ask("the same again: ") != words:
                 raise ConfigError("the two passphrases differ: nothing was made")
-            return Passphrase(words)
+            return words
         line = bytearray()
         while len(line) <= MOST_BYTES and (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
             line += byte
@@ -83,7 +84,7 @@ def _read(descriptor: int, new: bool) -> Passphrase:
             f"--passphrase-fd {descriptor}: cannot read it: {error.strerror}; open it in the "
             f"shell, as in {descriptor}< FILE"
         ) from None
-    return Passphrase(bytes(line))
+    return bytes(line)
 
 
 def _ask(prompt: str) -> bytes:

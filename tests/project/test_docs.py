@@ -27,7 +27,7 @@ from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.config.site import SiteSection
 from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
-from secureps.policy.explain.visibility import withstood
+from secureps.policy.explain.visibility import advised_threshold, withstood
 from secureps.policy.plan import load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
@@ -152,6 +152,16 @@ def test_the_threat_models_parameters_are_the_codes() -> None:
     assert f"sigma / sqrt(2) = {SIGMA / math.sqrt(2):.1f}" in page
     assert "3 of 4, which withstands a malicious aggregator with one corrupt" in page
     assert (withstood(3, 4), withstood(2, 3), withstood(4, 5)) == (1, 0, 2)
+
+
+def test_what_committees_of_sites_withstand_is_what_is_computed() -> None:
+    page = (ROOT / "docs" / "guide" / "privacy-officer.md").read_text()
+    rows = re.findall(r"^  \| (\d+) \| (\d+) \| (\d+) \| (\d+|none) \|$", page, re.MULTILINE)
+    assert len(rows) == 8
+    for row in rows:
+        n = int(row[0])
+        t = advised_threshold(n)
+        assert row == (str(n), str(t), str(withstood(t, n)), str(n - t or "none"))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide/data-holder.md"])

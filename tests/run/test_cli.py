@@ -150,13 +150,14 @@ def test_who_joins_hears_in_one_line_what_is_wrong(
 
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     """But --kernels and --profile, which a command takes before its name, a project's own, and
-    --dashboard: what shows a run knows of clients, and they not of it."""
+    --dashboard and --hold: what shows a run, and what starts parties, know of clients, and they
+    not of these."""
     tool = typer.main.get_command(cli.app)
     assert isinstance(tool, click.Group)
     command = tool.commands["join"]
     joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
     scripts = {text for action in runner._parser()._actions for text in action.option_strings}
-    assert joins - {"--dashboard"} == {text for text in scripts if text[:2] == "--"} - {
+    assert joins - {"--dashboard", "--hold"} == {text for text in scripts if text[:2] == "--"} - {
         *("--help", "--kernels", "--profile")
     } | {"--run-config"}
 

@@ -79,6 +79,28 @@ def test_everybody_makes_its_own_keys(tmp_path: Path) -> None:
     assert isinstance(load_holder_secret(tmp_path / "keys-0", "keys-0"), EnvelopeKey)
 
 
+def test_a_site_has_its_key_holders_keys_made_with_its_own(tmp_path: Path) -> None:
+    plan, issuer, own = tmp_path / "plan.toml", tmp_path / "issuer", tmp_path / "own"
+    plan.write_text(PLAN.replace('"bfv"', '"rlwe"'))
+    run("init", issuer, "--plan", plan)
+    words = ("--role", "client", "--name", "hospital-1", "--hold")
+    with pytest.raises(ConfigError, match="made for the plan's cipher: add --plan FILE"):
+        run("request", own, *words)
+    asked = run("request", own, *words, "--plan", plan)
+    told = [line.split()[1] for line in asked.splitlines() if line.startswith("fingerprint ")]
+    names = ("hospital-1", "hospital-1-holder")
+    files = [own / "requests" / f"{name}.json" for name in names]
+    run("approve", issuer, *files, *(w for each in told for w in ("--fingerprint", each)))
+    give(issuer, own)
+    assert load_private(own, names[0])
+    assert isinstance(load_holder_secret(own, names[1]), EnvelopeKey)
+    issued = run("issue", issuer, "--role", "client", "--name", "hospital-2", "--hold")
+    assert str(issuer / "private" / "hospital-2-holder") in issued
+    assert load_public(issuer).roster.names("holder") == {names[1], "hospital-2-holder"}
+    with pytest.raises(ConfigError, match="beside which a key holder runs, not a shard"):
+        run("issue", issuer, "--role", "shard", "--name", "shard-0", "--hold")
+
+
 def test_keys_are_replaced_and_revoked(tmp_path: Path) -> None:
     plan, issuer, own = tmp_path / "plan.toml", tmp_path / "issuer", tmp_path / "own"
     plan.write_text(PLAN)

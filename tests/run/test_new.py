@@ -13,6 +13,7 @@ import pytest
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, OperatorError
+from secureps.policy.explain.visibility import advised_threshold
 from secureps.policy.plan import load_plan
 from secureps.run import new as module
 from secureps.run.new import EVERY, NEEDS, TEMPLATES, new
@@ -45,6 +46,9 @@ def test_a_project_is_whole_and_its_own_tests_pass(
     folder = tmp_path / "tumours-2"
     plan = load_plan(folder / "plan.toml").section
     assert plan.name == "tumours-2"
+    assert plan.federation is not None
+    sites, cipher = plan.federation.clients, plan.cipher
+    assert (cipher.holders, cipher.threshold) == (sites, advised_threshold(sites))
     settings = {"partition": 1, "partitions": 6}
     config = FitConfig({"all": 0}, 1, plan.training)
     check_trainer(lambda: Script(folder / "client.py").make(settings), config)

@@ -299,7 +299,8 @@ def test_a_plan_of_a_smaller_cohort_than_its_own_minimum_is_refused() -> None:
     assert halt.reason == (
         "this holder takes no part in the run: by the plan 2 members of all may be a cohort, and "
         "this holder opens none of fewer than 3: ask for a plan with a minimum of 3 or more in "
-        "each rule, or lower this holder's own minimum"
+        "each rule, or lower this holder's own: `minimum` in its file, or in its site's policy "
+        "under `secureps join --hold`"
     )
     assert pinned(bench) in opens(2).handle(0.0, COORDINATOR, order).records
     with pytest.raises(PlanRefused, match="opens none of fewer than 3"):

@@ -36,13 +36,14 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
-from secureps.policy.envelope_size import bytes_up
+from secureps.policy.envelope_size import bytes_up, one_envelope
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.privacy_choice import Choice
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
+    advised_threshold,
     collusion,
     evaluation_words,
     opened,
@@ -52,7 +53,7 @@ from secureps.policy.explain.visibility import (
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.rules.rule import Bounds
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
-from secureps.wording import counted
+from secureps.wording import counted, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -776,16 +777,34 @@ def _trusted(plan: Plan) -> Iterator[str]:
                 f"members of every cohort, the smallest of which has {plan.bounds(name).minimum}, "
                 "add their share of the noise"
             )
-    if plan.opening is Opening.COMMITTEE and withstood(plan.threshold, plan.holders) == 0:
-        yield (
-            f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "
-            "to the protocol, and none that is malicious together with one of them; 3 of 4 do"
-        )
+    yield from _of_holders(plan)
     if plan.opening is Opening.COMMITTEE and plan.threshold < plan.holders:
         yield (
             f"{plan.threshold} of {plan.holders} key holders suffice: before version 0.3.0 a "
             "malicious aggregator alone opened single updates of such plans; no party of a run "
             "with 0.3.0 can be of an earlier version"
+        )
+
+
+def _of_holders(plan: Plan) -> Iterator[str]:
+    """What a committee withstands, how many of it may be away, and what it costs an update."""
+    if plan.opening is not Opening.COMMITTEE:
+        return
+    t, n = plan.threshold, plan.holders
+    few, better = withstood(t, n), advised_threshold(n)
+    away = f"{n - t or 'none'} of {n} key holders may be away"
+    if n == 1:
+        away = "the one key holder may not be away"
+    gains = f"gains nothing by {few} of them" if few else "opens single updates with any one"
+    yield (
+        f"{away}, and a malicious aggregator {gains}; a data holder that colludes and whose site "
+        f"holds keys counts as one; an update has an envelope of "
+        f"{size(one_envelope(plan.unnamed_committee))} for each"
+    )
+    if not few and better > t:
+        yield (
+            f"cipher.threshold = {better} withstands {withstood(better, n)} of the {n} key "
+            f"holders, and {n - better or 'none'} may be away"
         )
 
 

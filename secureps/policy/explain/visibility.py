@@ -66,6 +66,14 @@ def withstood(threshold: int, holders: int) -> int:
     return 2 * threshold - holders - 1
 
 
+def advised_threshold(holders: int) -> int:
+    """How many of the holders should agree, so that as many may be corrupt as may be away, or more.
+
+    n - t may be away. Of 3a + 1 holders these are a, and a malicious aggregator gains nothing by a.
+    """
+    return holders - (holders - 1) // 3
+
+
 def collusion(plan: Plan) -> tuple[str, ...]:
     """Everybody who can open a single update: one, or several who work together."""
     if plan.opening is Opening.NOTHING:

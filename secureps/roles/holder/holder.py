@@ -37,6 +37,7 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Record,
+    Say,
     Step,
     Task,
     Tick,
@@ -49,6 +50,9 @@ from secureps.roles.pinned_run import Pinned
 Name = tuple[str, int]
 """Of a cohort: its group and number."""
 
+
+OVER = "the run is over"
+"""How the line begins that a holder says when nobody will ask it for anything more."""
 
 LAST_WORD = 5.0
 """Seconds within which the coordinator hears why a holder takes no part; then it ends anyhow."""
@@ -129,6 +133,8 @@ class Holder(ABC, Generic[T]):
                 return Step(effects=[Halt(text, type(error))])
             case WatchLost():
                 return self.resume(now)
+            case Finish(reason=reason) if sender == COORDINATOR:
+                return Step(effects=[Say(f"{OVER}: {reason}")])
             case Finish() | Tick():
                 return Step()
             case KitRead() if sender == WORKER:

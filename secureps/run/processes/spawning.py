@@ -38,6 +38,10 @@ ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
 MODULE = (sys.executable, "-P", "-m")
 """How the arguments of a program begin that can be a fork; a module's name follows."""
 
+SECUREPS = (*MODULE, "secureps")
+"""The installed package, whatever a file of the current folder is called: `python -m` alone would
+take its modules from there."""
+
 _TASKS = Path("/proc/self/task")
 _TICK = 0.005
 _NUMBER = struct.Struct("<q")

@@ -8,6 +8,7 @@ without a word, `run.processes.reaper` does.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from pathlib import Path
 from secureps.errors import (
     MISCONFIGURED,
     UNFINISHED,
+    ConfigError,
     OperatorError,
     ScriptFailed,
     SecurepsError,
@@ -50,10 +52,14 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A process ended as it should; `last` is the last line of its log."""
+    """A process ended as it should; `last` is the last line of its log.
+
+    `failed`: its run failed, and may go on (`UNFINISHED`).
+    """
 
     name: str
     last: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +216,8 @@ class Supervisor:
             _kill(running.process)
             self._tell(f"-{running.process.pid}")
             if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
-                news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
+                last = _words((self.tail(name, 1) or ("",))[0])
+                news.append(Finished(name, last, code == UNFINISHED))
                 del self._running[name]
                 continue
             try:
@@ -227,7 +234,7 @@ class Supervisor:
 
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
-        how, said = _how(code), (tail or ("",))[-1].removeprefix("error: ")  # of another error
+        how, said = _how(code), _words((tail or ("",))[-1])
         last, kind = blamed(said)
         if code < 0 and (dump := self.tail(name, _DUMP_LINES)):
             place = crashed(dump)
@@ -235,6 +242,7 @@ class Supervisor:
             kind = ScriptFailed if place and running.program.may_fail else kind
         if code == MISCONFIGURED:
             del self._running[name]
+            kind = ConfigError if kind is OperatorError else kind
             raise kind(
                 f"{name} cannot take part, and no restart mends that: {last}; see {self._log(name)}"
             )
@@ -301,6 +309,14 @@ class Supervisor:
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
+
+
+def _words(line: str) -> str:
+    """What a log's line says without the mark of an error; under `--log-format json` it is JSON."""
+    with suppress(ValueError, KeyError, TypeError):
+        told = json.loads(line)
+        return f"{told['message']} ({told['fault']} fault)"
+    return line.removeprefix("error: ")  # of another error
 
 
 def _how(code: int) -> str:

@@ -25,7 +25,13 @@ from typing import TYPE_CHECKING
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
+from secureps.run.party_names import (
+    OBSERVER,
+    client_names,
+    holder_names,
+    shard_names,
+    site_holder,
+)
 from secureps.run.run_lock import ORIGIN, new_folder
 from secureps.store.atomic_file import replace_text
 from secureps.wording import named
@@ -168,12 +174,17 @@ class Cast:
     clients: tuple[str, ...]
 
     @classmethod
-    def of(cls, plan: Plan, clients: int) -> Cast:
-        return cls(
-            shard_names(plan.section.most_shards),
-            holder_names(plan.holders),
-            client_names(clients),
-        )
+    def of(cls, plan: Plan, clients: int, kit: Path | None = None) -> Cast:
+        """Names all parties; key holders as those of the clients' sites, if there are as many.
+
+        Args:
+            kit: of a run that began before; it knows how its key holders are called.
+        """
+        names = client_names(clients)
+        sites = tuple(map(site_holder, names))
+        known = kit is None or all((kit / "private" / name).is_dir() for name in sites)
+        own = sites if known and plan.holders == clients else holder_names(plan.holders)
+        return cls(shard_names(plan.section.most_shards), own, names)
 
 
 def default_root(plan: Plan) -> Path:

@@ -21,7 +21,7 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.shard import IDLE
 from secureps.run.processes.spawning import (
-    MODULE,
+    SECUREPS,
     ForkServers,
     Program,
     Spawner,
@@ -55,10 +55,6 @@ def nothing_beside(run: Path) -> AbstractContextManager[None]:
 
 
 _TICK = 0.02
-
-SECUREPS = (*MODULE, "secureps")
-"""The installed package, whatever a file of the current folder is called: `python -m` alone would
-take its modules from there."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def resume(
     heading = _heading(order, plan, again)
     order.extras.require(heading)
     refuse_unsealable(plan.opening)
-    cast = Cast.of(plan, federation.clients)
+    cast = Cast.of(plan, federation.clients, folder.kit)
     script = origin.plan.parent / federation.script
     with (
         spawner(plan, script, order.processes) as spawns,

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from secureps.codec.grid import Grid
+from secureps.crypto import envelope
+from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.suite import cipher
 from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
 from secureps.policy.explain import explanation
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.accountant import epsilon
+from secureps.wording import size
 from tests.kits.committee_plans import committee_plan
 from tests.kits.explained import SERVICE, explain
 from tests.kits.nursery import ROOT
@@ -137,9 +140,45 @@ def test_a_committee_is_explained_where_there_is_one() -> None:
     assert (made.committee.holders, made.committee.threshold, made.committee.withstood) == (4, 3, 1)
     assert not any("no encryption" in remark for remark in made.remarks)
     assert explain(make_plan("bfv"), {"all": 60}).committee is None
-    plans = (committee_plan(3, 2), make_plan("rlwe"), make_plan("bfv"))
-    told = remarked("none that is malicious together with one", *plans)
-    assert told == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("holders", "threshold", "told"),
+    [
+        (
+            1,
+            1,
+            "the one key holder may not be away, and a malicious aggregator opens single updates",
+        ),
+        (
+            3,
+            3,
+            "none of 3 key holders may be away, and a malicious aggregator gains nothing by 2 of",
+        ),
+        (4, 3, "1 of 4 key holders may be away, and a malicious aggregator gains nothing by 1 of"),
+        (
+            5,
+            3,
+            "2 of 5 key holders may be away, and a malicious aggregator opens single updates wi",
+        ),
+    ],
+)
+def test_what_a_committee_withstands_is_said_of_a_model_of_any_size(
+    holders: int, threshold: int, told: str
+) -> None:
+    remarks = explain(committee_plan(holders, threshold), None).remarks
+    (said,) = [each for each in remarks if each.startswith(told)]
+    assert "a data holder that colludes and whose site holds keys counts as one" in said
+    advised = "cipher.threshold = 4 withstands 2 of the 5 key holders, and 1 may be away"
+    assert (advised in remarks) is (holders == 5)
+
+
+def test_the_size_of_an_envelope_is_that_of_a_sealed_one() -> None:
+    """Three seeds of the key and three of shares of zero, for each of four holders."""
+    seeds = bytes(6 * 32)
+    sealed = len(envelope.seal(EnvelopeKey.from_os().public, seeds, b""))
+    told = explain(committee_plan(4, 3), None).remarks
+    assert any(each.endswith(f"an envelope of {size(sealed)} for each") for each in told)
 
 
 def test_remarks_tell_what_costs_more_than_it_need() -> None:

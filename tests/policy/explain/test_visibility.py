@@ -6,7 +6,14 @@ import itertools
 
 import pytest
 
-from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
+from secureps.crypto.sharing import Committee
+from secureps.policy.explain.visibility import (
+    Sight,
+    advised_threshold,
+    collusion,
+    sights,
+    withstood,
+)
 from secureps.policy.plan import Plan
 from tests.kits.committee_plans import committee_plan
 from tests.kits.explained import explain
@@ -45,6 +52,18 @@ def test_the_bound_is_exact(t: int, n: int) -> None:
     assert most >= 0
     assert not learns(t, n, most)
     assert learns(t, n, most + 1)
+
+
+def test_an_advised_threshold_withstands_as_many_as_may_be_away() -> None:
+    """Of n = 1 to 12 holders; a smaller one would withstand fewer than may be away."""
+    known = {n: advised_threshold(n) for n in range(1, 13)}
+    assert [(n - t, withstood(t, n)) for n, t in known.items()] == [
+        *((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (1, 3)),
+        *((2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (3, 5)),
+    ]
+    for n, t in known.items():
+        Committee(tuple(f"{k:02d}" for k in range(n)), t)  # its seeds are few enough
+        assert withstood(t - 1, n) < n - (t - 1)
 
 
 def test_a_key_holder_of_a_committee_sees_no_update_in_any_form() -> None:

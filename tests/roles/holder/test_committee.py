@@ -408,6 +408,7 @@ def test_when_the_run_is_over_a_key_that_is_just_made_is_erased_with_the_others(
     over = orders.Finish(1, "all versions are made")
     assert holder.give("shard-0", over).records == [], "it is the coordinator's to say"
     ended = holder.begin(over)
+    assert Say("the run is over: all versions are made") in ended.effects
     signed = holder.worker.work(AnnounceKey(1, 0))
     (erasing,) = [effect.task for effect in ended.effects if isinstance(effect, Work)]
     holder.worker.work(erasing)

@@ -15,7 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-from secureps.errors import InternalError, OperatorError, RuleFailed, ScriptFailed, SecurepsError
+from secureps.errors import (
+    MISCONFIGURED,
+    ConfigError,
+    InternalError,
+    OperatorError,
+    RuleFailed,
+    ScriptFailed,
+    SecurepsError,
+)
 from secureps.run.processes import supervisor as module
 from secureps.run.processes.spawning import ONCE_KNOWN, Program
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
@@ -215,7 +223,7 @@ def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
         ("the moon's", None),
     ],
 )
-@pytest.mark.parametrize("status", [1, 78])
+@pytest.mark.parametrize("status", [1, MISCONFIGURED])
 def test_the_end_of_a_process_has_one_blame(
     status: int, fault: str, kind: type[SecurepsError] | None, tmp_path: Path
 ) -> None:
@@ -225,7 +233,8 @@ def test_the_end_of_a_process_has_one_blame(
         supervisor.start(program("client", f'print("{line}"); raise SystemExit({status})', True))
         with pytest.raises(SecurepsError) as raised:
             until(lambda: bool(supervisor.poll()))
-    assert type(raised.value) is (kind or OperatorError)
+    mend = ConfigError if status == MISCONFIGURED else OperatorError
+    assert type(raised.value) is (mend if kind in (None, OperatorError) else kind)
     assert str(raised.value).count(" fault)") == (kind is None)
     assert "KeyError: 'rows' (a.py:3)" in str(raised.value)
 

@@ -91,6 +91,16 @@ def test_as_many_shards_are_started_as_may_hold_the_model(tmp_path: Path) -> Non
     assert Cast.of(load_plan(path), 6).shards == ("shard-0", "shard-1", "shard-2")
 
 
+def test_key_holders_are_those_of_the_sites_where_there_is_one_for_each(tmp_path: Path) -> None:
+    """A run that an earlier version began goes on with the names that its kit has."""
+    run, plan, cast = made(tmp_path, "rlwe", "holders = 6")
+    assert cast.holders == tuple(f"client-{i:02d}-holder" for i in range(6))
+    assert load_public(run.kit).roster.names("holder") == set(cast.holders)
+    assert Cast.of(plan, 6, run.kit) == cast
+    assert Cast.of(plan, 7).holders == tuple(f"holder-{i}" for i in range(6))
+    assert Cast.of(plan, 6, tmp_path / "before").holders == Cast.of(plan, 7).holders
+
+
 def test_shards_have_the_memory_that_the_plan_says(tmp_path: Path) -> None:
     federation = '[federation]\nscript = "x.py"\nclients = 6\nmemory = "64 MiB"\n'
     path = tmp_path / "plan.toml"

@@ -1,0 +1,178 @@
+"""`secureps join --hold`: a data holder's client, and beside it the key holder of its site.
+
+Each is a process of its own, with keys and journal of its own; this one does nothing but watch.
+
+    DIR                       the client's state folder
+    DIR-holder/keyholder.toml what `secureps serve keyholder` reads
+    DIR-holder/state          the key holder's ledger
+    DIR-holder/logs/NAME.log  what each of the two has said since it was begun, as on the terminal
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from secureps.client.runner import Joining
+from secureps.config.sections import toml_tables
+from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, blamed
+from secureps.roles.holder.holder import OVER
+from secureps.run.party_names import site_holder
+from secureps.run.processes.signals import Terminated, terminable
+from secureps.run.processes.spawning import SECUREPS, Program
+from secureps.run.processes.supervisor import GRACE, Died, Finished, Supervisor
+from secureps.run.run_lock import refuse_running
+from secureps.run.up.party_logs import LogReader
+from secureps.service.logs import LogFormat, tell
+from secureps.store.atomic_file import make_directory, replace_text
+from secureps.store.keyring import load_public
+
+_TICK = 0.05
+
+
+def join_and_hold(
+    joining: Joining, words: Sequence[str], log_format: LogFormat, passphrase: bytes | None
+) -> str:
+    """Runs a client and its site's key holder, each as a process; returns why the client ended.
+
+    Whichever dies is started again, and a signal ends both. A client that ends in order before the
+    run is over leaves its key holder to the others.
+
+    Args:
+        words: by which `secureps` runs the client alone.
+        passphrase: of the private keys of both; None if there is none.
+
+    Raises:
+        SecurepsError: one of them cannot take part, or died too often, or the run failed.
+    """
+    client, holder = joining.name, site_holder(joining.name)
+    state = joining.state.absolute()
+    folder = state.with_name(site_holder(state.name))
+    config = _write_holders_file(joining, holder, folder)
+    states = {client: state, holder: folder / "state"}
+    refuse_running(folder, states, GRACE + 1)  # of a `join` that was killed, they end by themselves
+    serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
+    programs = (
+        Program(holder, (*SECUREPS, *serve), None),
+        Program(client, (*SECUREPS, *words), None, may_finish=True, may_fail=True),
+    )
+    shown = _Shown(folder / "logs", client, holder, named=log_format == "text")
+    try:
+        with terminable(Terminated), ExitStack() as stack, Supervisor(folder / "logs") as both:
+            again = {}
+            for program in programs:
+                program, again[program.name] = _given(program, passphrase, stack)
+                both.start(program)
+            ended = ""
+            while not (ended and shown.over):
+                time.sleep(_TICK)
+                for news in _looked_at(both, shown):
+                    if isinstance(news, Finished):
+                        ended = _reason(news)
+                        tell(client, "Ended", f"has ended; {holder} goes on until the run is over")
+                    else:
+                        _tell_death(news)
+                        again[news.name]()
+                for error in both.failed.values():
+                    then = f"`secureps serve keyholder --config {config}` runs {holder} alone"
+                    raise type(error)(f"{error}; {then}")
+        return ended
+    except KeyboardInterrupt:
+        return "stopped"
+    finally:
+        shown.news()
+
+
+def _tell_death(news: Died) -> None:
+    text = f"died ({news.how}); it is started again, restart {news.restarts}"
+    tell(news.name, "Died", text, logging.WARNING)
+
+
+def _looked_at(both: Supervisor, shown: _Shown) -> tuple[Finished | Died, ...]:
+    """What became of the two; what they wrote is shown before, also if an error says the rest."""
+    try:
+        return both.poll()
+    finally:
+        shown.news()
+
+
+class _Shown:
+    """Shows on stderr what the two write; `over`: the key holder says that the run is over.
+
+    Args:
+        logs: the folder of their logs, which begin anew.
+        named: each line says whose it is.
+    """
+
+    def __init__(self, logs: Path, client: str, holder: str, named: bool) -> None:
+        self.over = False
+        self._holders = logs / f"{holder}.log"
+        paths = (logs / f"{client}.log", self._holders)
+        self._logs = {path: LogReader(path, named) for path in paths}
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def news(self) -> None:
+        for path, log in self._logs.items():
+            for _, line in log.news(whole=True) if path.exists() else ():
+                self.over |= path == self._holders and OVER in line
+                print(line, file=sys.stderr, flush=True)
+
+
+def _given(
+    program: Program, passphrase: bytes | None, stack: ExitStack
+) -> tuple[Program, Callable[[], object]]:
+    """The program with a pipe of its own for a passphrase, and what fills it for another start."""
+    if passphrase is None:
+        return program, lambda: None
+    ends = os.pipe()
+    for end in ends:
+        stack.callback(os.close, end)
+    fill = partial(os.write, ends[1], passphrase + b"\n")
+    fill()
+    arguments = (*program.arguments, "--passphrase-fd", str(ends[0]))
+    return replace(program, arguments=arguments, inherits=ends[0]), fill
+
+
+def _reason(ended: Finished) -> str:
+    """Why a client ended in order; raises the error with which its run failed."""
+    if not ended.failed:
+        return ended.last
+    text, kind = blamed(ended.last)
+    raise (RuleFailed if kind is RuleFailed else TooFew)(text)
+
+
+def _write_holders_file(joining: Joining, holder: str, folder: Path) -> Path:
+    """Writes what the key holder is started with; KitError if the kit has no keys of it."""
+    kit, name = joining.kit.absolute(), joining.name
+    known = load_public(kit, joining.ca_fingerprint).roster.names("holder")
+    if holder not in known or not (kit / "private" / holder).is_dir():
+        raise KitError(
+            f"--hold: {kit} has no keys of {holder}, a key holder on its roster: make them by "
+            f"`secureps keys request {kit} --role client --name {name} --hold --plan FILE`, have "
+            "the CA approve the request, and copy its public/; or leave --hold out"
+        )
+    own = {
+        "name": holder,
+        "kit": str(kit),
+        "ca_fingerprint": joining.ca_fingerprint,
+        "state": "state",
+        "coordinator": joining.server,
+        "minimum": joining.site.terms.minimum,
+        "threshold": joining.insists.threshold,
+        "insecure": joining.insecure or None,
+    }
+    path = folder / "keyholder.toml"
+    try:
+        make_directory(folder, 0o700)
+        replace_text(path, toml_tables(own), 0o600)
+    except OSError as error:
+        raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+    return path

@@ -1,0 +1,95 @@
+"""`secureps join --hold`: each site runs its key holder too, and one server is all that is left."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import psutil
+import pytest
+
+from secureps.run.party_names import site_holder
+from secureps.store.issuing import issue
+from tests.kits.command import INSECURE
+from tests.kits.federations import same, unharmed
+from tests.kits.nursery import ROOT, prepare
+from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text
+
+PLAN = (
+    plan_text(ROUNDS.replace("quorum = 6", "quorum = 3\nminimum = 3") + ADAM)
+    .replace("shards = 2", "shards = 1")
+    .replace("[cipher]", "[cipher]\nholders = {holders}\nthreshold = {holders}")
+)
+
+
+class Sites(Processes):
+    """Data holders whose sites hold keys; no key holder is started by itself."""
+
+    def __init__(self, folder: Path, clients: int, versions: int) -> None:
+        plan = PLAN.replace("{holders}", str(clients))
+        super().__init__(folder, "rlwe", clients, versions, plan=plan)
+        (folder / "site.toml").write_text("minimum = 3\n")
+
+    def _make_kit(self) -> None:
+        self.holders = ()
+        super()._make_kit()
+        for name in self.clients:
+            issue(self._kit, "holder", site_holder(name))
+
+    def _client(self, name: str) -> list[str]:
+        return [
+            *(
+                "-m",
+                "secureps",
+                "join",
+                str(ROOT / "tests" / "kits" / "walker_client.py"),
+                "--hold",
+            ),
+            *("--server", self.server, "--kit", str(self.kit(name)), "--name", name),
+            *("--state", str(self.folder / name), "--site", str(self.folder / "site.toml")),
+            *("--unsafe-seed", "3", INSECURE),
+            *("--set", f"partition={self.clients.index(name)}", "--set", f"pace={self.pace}"),
+        ]
+
+    def both(self, name: str) -> dict[str, psutil.Process]:
+        """The two processes of a site that run now, by their parties' names."""
+        found = {}
+        for each in psutil.Process(self.pid(name)).children():
+            words = each.cmdline()
+            if "keyholder" in words:
+                found[site_holder(name)] = each
+            elif "join" in words:
+                found[name] = each
+        return found
+
+
+@pytest.mark.timeout(300)
+def test_three_sites_and_one_server_make_the_same_model_though_a_site_is_killed(
+    tmp_path: Path,
+) -> None:
+    """All three key holders must answer: none is at the server, or anywhere but at the sites."""
+    prepare("secureps.run.hold")
+    with Sites(tmp_path / "run", clients=3, versions=4) as sites:
+        sites.pace = 0.2
+        sites.start_all()
+        sites.wait(lambda: sites.reached(1), "version 1")
+        sites.both("client-02")["client-02-holder"].kill()  # nothing is opened until it is back
+        left = sites.both("client-01")
+        assert set(left) == {"client-01", "client-01-holder"}
+        sites.kill("client-01")
+        sites.start("client-01")  # at once: it waits until what was left behind has ended
+        for name in sites.clients:
+            assert sites.exit_status(name) == 0
+        assert not any(each.is_running() for each in left.values())
+        assert same(sites.model()[1], unharmed(versions=4, clients=3)[0])
+        said = sites.log("client-02")
+    assert "client-02-holder: died (signal SIGKILL); it is started again, restart 1" in said
+    for name in ("client-02", "client-02-holder"):
+        assert f" {name}: " in said
+    assert "client-02-holder: the run is over: all 4 versions are made" in said
+    assert said.splitlines()[-1] == "all 4 versions are made"
+    assert re.search("client-02-holder: ends on SIGTERM", said)
+    for name in sites.clients:
+        own = sites.folder / f"{name}-holder"
+        assert (own / "state" / "journal.db").is_file()
+        assert "minimum = 3\n" in (own / "keyholder.toml").read_text()

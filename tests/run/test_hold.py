@@ -1,0 +1,215 @@
+"""`secureps join --hold`: what becomes of a client and its site's key holder, and what is said.
+
+Both are a few lines of Python here; `tests/processes/test_holding.py` plays whole federations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from secureps.client.runner import Joining
+from secureps.client.site_policy import SitePolicy
+from secureps.config.sections import parse, read_toml
+from secureps.config.serve import ServeSection
+from secureps.errors import ConfigError, KitError, OperatorError, SecurepsError, TooFew
+from secureps.policy.plan import load_plan
+from secureps.roles.holder.holder import OVER
+from secureps.roles.member.terms import Terms
+from secureps.run import hold as module
+from secureps.run.hold import join_and_hold
+from secureps.run.processes import supervisor
+from secureps.store import file_lock
+from secureps.store.issuing import create_kit, issue_all
+from tests.kits.command import run
+
+PLAN = "name = 'x'\nversions = 1\n[cipher]\nholders = 1\n[[group]]\nrule = { quorum = 5 }\n"
+FAKE = """
+import os, pathlib, signal, sys, time
+role, folder = sys.argv[1], pathlib.Path(sys.argv[0]).parent
+def say(text):
+    print(f"{'hospital-1-holder' if role == 'serve' else 'hospital-1'}: {text}", flush=True)
+def until(name):
+    while not (folder / name).exists():
+        time.sleep(0.01)
+exec((folder / f"{role}.txt").read_text())
+"""
+WAITS = "say('waits'); time.sleep(60)"
+ENDS = "say('left by its own act')"
+
+
+class Site:
+    """One site's folder, with a kit, and programs in the places of client and key holder."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.kit = folder, folder / "kit"
+        (folder / "plan.toml").write_text(PLAN)
+        (folder / "fake.py").write_text(FAKE)
+        create_kit(self.kit, load_plan(folder / "plan.toml").cipher_parameters)
+        patch.setattr(module, "SECUREPS", (sys.executable, "-S", str(folder / "fake.py")))
+        patch.setattr(supervisor, "RESTART_DELAY", 0.0)
+
+    def joining(self, **more: object) -> Joining:
+        own = ("127.0.0.1:1", self.kit, "hospital-1", self.folder / "state" / "hospital-1")
+        return Joining(*own, **more)  # type: ignore[arg-type]
+
+    def issue(self) -> None:
+        issue_all(self.kit, [("client", "hospital-1"), ("holder", "hospital-1-holder")])
+
+    def play(self, client: str, holder: str, passphrase: bytes | None = None) -> str:
+        (self.folder / "join.txt").write_text(client)
+        (self.folder / "serve.txt").write_text(holder)
+        return join_and_hold(self.joining(), ("join",), "text", passphrase)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    made = Site(tmp_path, monkeypatch)
+    made.issue()
+    return made
+
+
+def test_a_key_holder_goes_on_for_the_others_when_its_client_has_left(
+    site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
+    leaves = (
+        f"{ENDS}; (folder / 'own').write_text(str(os.getpid())); "
+        "(folder / 'own').rename(folder / 'pid')"
+    )
+    gone = (
+        "until('pid'); left = pathlib.Path('/proc', (folder / 'pid').read_text())\n"
+        "while left.exists(): time.sleep(0.01)"
+    )
+    over = f"{gone}\nsay('{OVER}: all is made'); time.sleep(60)"
+    assert site.play(leaves, over) == "hospital-1: left by its own act"
+    said = capfd.readouterr().err.splitlines()
+    assert said == ["hospital-1: left by its own act", f"hospital-1-holder: {OVER}: all is made"]
+
+
+@pytest.mark.parametrize(
+    ("client", "holder", "error", "says"),
+    [
+        (
+            "say('x'); print('error: no records (the script\\'s fault)'); sys.exit(78)",
+            WAITS,
+            SecurepsError,
+            "hospital-1 cannot take part, and no restart mends that: no records; see .*; "
+            "`secureps serve keyholder --config .*keyholder.toml` runs hospital-1-holder alone",
+        ),
+        (
+            WAITS,
+            "print('error: its minimum is 5 (the operator\\'s fault)'); sys.exit(78)",
+            ConfigError,
+            "hospital-1-holder cannot take part, and no restart mends that: its minimum is 5; see",
+        ),
+        (
+            WAITS,
+            "print('no disk'); sys.exit(1)",
+            OperatorError,
+            "hospital-1-holder died twice in the same way, with exit status 1, .*: no disk; see",
+        ),
+        (
+            "print('error: too few are left (the members\\' fault)'); sys.exit(75)",
+            WAITS,
+            TooFew,
+            "^too few are left$",
+        ),
+    ],
+)
+def test_what_ends_one_for_good_ends_both_and_names_it(
+    client: str, holder: str, error: type[SecurepsError], says: str, site: Site
+) -> None:
+    with pytest.raises(error, match=says):
+        site.play(client, holder)
+
+
+def test_an_error_is_said_once_in_a_log_for_programs_too(site: Site) -> None:
+    told = {"message": "too few are left", "error": "TooFew", "fault": "the members'"}
+    with pytest.raises(TooFew, match=r"^too few are left$"):
+        site.play(f"print({json.dumps(told)!r}); sys.exit(75)", WAITS)
+
+
+def test_a_passphrase_reaches_both_also_who_is_started_again(
+    site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reads = (
+        "fd = int(sys.argv[sys.argv.index('--passphrase-fd') + 1])\n"
+        "say(os.read(fd, 100)); once = (folder / role).exists(); (folder / role).touch()\n"
+    )
+    killed = reads + "if not once: os.kill(os.getpid(), signal.SIGKILL)\n"
+    site.play(killed + ENDS, f"{killed}say('{OVER}'); time.sleep(60)", b"four words")
+    said = capfd.readouterr().err.splitlines()
+    for name in ("hospital-1", "hospital-1-holder"):
+        assert said.count(f"{name}: b'four words\\n'") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_both(number: int, site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    ends = "signal.signal(signal.SIGTERM, lambda *_: (say('ends'), sys.exit()))\n"
+    both = f"{ends}(folder / f'{{role}} is up').touch()\n"
+    then = f"until('serve is up'); os.kill({os.getpid()}, {number})\n{WAITS}"
+    assert site.play(both + then, both + WAITS) == "stopped"
+    assert {"hospital-1: ends", "hospital-1-holder: ends"} <= set(
+        capfd.readouterr().err.split("\n")
+    )
+
+
+def test_who_is_left_of_an_earlier_start_is_waited_for_and_then_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRACE", -0.9)
+    state = site.joining().state.with_name("hospital-1-holder") / "state"
+    state.mkdir(parents=True)
+    left = file_lock.open_lock(state / "journal.db.lock")
+    assert file_lock.take(left)
+    with pytest.raises(OperatorError, match="hospital-1-holder still runs, although what started"):
+        site.play(ENDS, WAITS)
+    os.close(left)
+    assert site.play(ENDS, f"say('{OVER}'); time.sleep(60)") == "hospital-1: left by its own act"
+
+
+def test_a_key_holder_insists_on_what_its_site_does(site: Site) -> None:
+    terms = Terms(minimum=3, threshold=2)
+    joining = site.joining(site=SitePolicy(terms=terms), terms=Terms(threshold=4), insecure=True)
+    path = module._write_holders_file(joining, "hospital-1-holder", site.folder / "beside")
+    made = parse(ServeSection, read_toml(path), str(path))
+    assert (made.minimum, made.threshold, made.insecure) == (3, 4, True)
+    assert (path.parent / made.state, made.kit) == (site.folder / "beside/state", str(site.kit))
+    bare = module._write_holders_file(site.joining(), "hospital-1-holder", site.folder / "beside")
+    assert parse(ServeSection, read_toml(bare), "").minimum == 5, "unless it says so itself"
+
+
+def test_a_kit_without_a_key_holders_keys_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(tmp_path, monkeypatch)
+    issue_all(site.kit, [("client", "hospital-1")])
+    words = ("--server", "127.0.0.1:1", "--kit", site.kit, "--name", "hospital-1")
+    assert run(monkeypatch, "join", "script.py", "--hold", *words) == 78
+    assert capsys.readouterr().err == (
+        f"error: --hold: {site.kit} has no keys of hospital-1-holder, a key holder on its roster: "
+        f"make them by `secureps keys request {site.kit} --role client --name hospital-1 --hold "
+        "--plan FILE`, have the CA approve the request, and copy its public/; or leave --hold out "
+        "(the operator's fault)\n"
+    )
+    assert not (site.kit / "state").exists()
+
+
+def test_a_system_without_groups_of_processes_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(os, "killpg")
+    words = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "hospital-1")
+    assert run(monkeypatch, "join", "script.py", "--hold", *words) == 78
+    assert "start the key holder beside this client by itself" in capsys.readouterr().err
+
+
+def test_keys_on_the_roster_that_lie_elsewhere_are_no_keys(site: Site) -> None:
+    (site.kit / "private" / "hospital-1-holder").rename(site.folder / "elsewhere")
+    with pytest.raises(KitError, match="has no keys of hospital-1-holder"):
+        site.play(WAITS, WAITS)
