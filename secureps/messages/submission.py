@@ -147,6 +147,14 @@ class Receipt:
         return joined(Receipt, self._texts | other)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Base:
+    """What an update was trained from: the version, and which of the client's updates of it."""
+
+    version: int
+    step: int
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A submission's place in a cohort.
@@ -163,6 +171,10 @@ class Member:
     step: int = 0
     update: bytes = b""
     examples: int = 1
+
+    @property
+    def base(self) -> Base:
+        return Base(self.version, self.step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,5 @@ def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection) ->
 
 def _worth(evaluation: VersionEvaluated, by: BestSection) -> float:
     """The more, the better."""
-    return _sign(by) * evaluation.value(by.metric)
-
-
-def _sign(by: BestSection) -> int:
-    return 1 if by.goal == "max" else -1
+    value = evaluation.value(by.metric)
+    return value if by.goal == "max" else -value

@@ -1,4 +1,4 @@
-"""Which groups of a plan are trained for together.
+"""Which groups of a plan are trained for together, and what moves the scale of one.
 
 Groups of one rule with rounds move together, or not at all; row-blocks have rounds of their own,
 for each has other members.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from secureps.codec.moving_range import MovingRange
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import GroupVersion
 from secureps.messages.submission import model_digest
 from secureps.policy.plan import Plan
+from secureps.privacy.adaptive import AdaptiveClip
 
 
 def together(plan: Plan, group: str) -> tuple[str, ...]:
@@ -45,3 +47,15 @@ def beside(
 def joins_others(plan: Plan, group: str) -> bool:
     """Whether a group is trained for with others of its rule: in rounds, and of no row-blocks."""
     return group != EVALUATION and plan.bounds(group).rounds and plan.group(group).sparse is None
+
+
+def moved(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:
+    """What moves the scale of a group, in whose units its updates travel; None if it has none.
+
+    Args:
+        sent: how many values are sent of an update; whoever but checks a scale need not know.
+    """
+    section = plan.group(group)
+    if not section.follows_norms:
+        return plan.adaptive(group)
+    return MovingRange(section.clip, plan.grid(group, sent).range)

@@ -46,8 +46,8 @@ from secureps.policy.explain.explanation import (
     row_block_words,
     touched_by_few,
 )
-from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.privacy_choice import Choice, choose, refuse_epsilon
+from secureps.policy.memory import MemoryUse, Service
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.run.initial_schema import (

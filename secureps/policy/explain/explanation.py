@@ -38,7 +38,6 @@ from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
 from secureps.policy.envelope_size import bytes_up
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
-from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.privacy_choice import Choice
 from secureps.policy.explain.visibility import (
     Sight,
@@ -49,6 +48,7 @@ from secureps.policy.explain.visibility import (
     sights,
     withstood,
 )
+from secureps.policy.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.rules.rule import Bounds
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
@@ -584,6 +584,10 @@ def _price(
         name: plan.deviation(name, sent[name]) if client else _record_noise(plan, name, numbers)
         for name in (plan.groups if laid and (client or (_rate(plan) and numbers)) else ())
     }
+    noise = {
+        name: sigma * math.sqrt(laid[name].size) / updates[name][0]
+        for name, sigma in deviation.items()
+    }
     return Price(
         unit=_unit(plan),
         against=_against(plan),
@@ -595,42 +599,31 @@ def _price(
         if told
         else None,
         deviation=deviation,
-        noise=(
-            noise := {
-                name: sigma * math.sqrt(laid[name].size) / updates[name].length
-                for name, sigma in deviation.items()
-            }
-        ),
+        noise=noise,
         # noise of versions is independent, and their updates may all go one way
         noise_run={name: each / math.sqrt(plan.versions(name)) for name, each in noise.items()},
-        update={name: updates[name].words for name in deviation},
+        update={name: updates[name][1] for name in deviation},
         metrics=_metrics(plan),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """What noise is as long as, or longer: an update, or a bound of all of them."""
+def _update(plan: Plan, name: str, tried: float) -> tuple[float, str]:
+    """The length that noise is measured against, and of what it is, in words.
 
-    length: float
-    words: str
-
-
-def _update(plan: Plan, name: str, tried: float) -> _Update:
-    """The length of an update: of one that was tried, if any; else no update is longer."""
+    It is that of an update that was tried, if there is one, or else of the longest update.
+    """
     clip, privacy = plan.group(name).clip, plan.section.privacy
     if tried > 0:
         length = min(tried, clip)
         note = "of real records and without noise: keep it here"
-        return _Update(length, f"an update that was tried ({length:.3g}, {note})")
+        return length, f"an update that was tried ({length:.3g}, {note})"
     bound, rate = clip, _rate(plan)
     if isinstance(privacy, RecordPrivacySection) and rate is not None:
         # a step is the sum of clipped gradients over the expected batch (`RecordPrivacy`)
         bound = rate * int(plan.section.training["local_steps"]) * privacy.max_grad_norm
     if bound < clip and not plan.section.training.get("momentum"):
-        words = f"the longest update (lr x local_steps x max_grad_norm = {bound:.3g})"
-        return _Update(bound, words)
-    return _Update(clip, f"an update of the whole clip ({clip:g})")
+        return bound, f"the longest update (lr x local_steps x max_grad_norm = {bound:.3g})"
+    return clip, f"an update of the whole clip ({clip:g})"
 
 
 def _last(plan: Plan) -> int:

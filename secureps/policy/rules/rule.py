@@ -21,9 +21,9 @@ from functools import cached_property
 from typing import Protocol
 
 from secureps.messages.encoding import digest
+from secureps.messages.submission import Base as Base
 from secureps.messages.submission import Member as Member
 from secureps.messages.submission import SubmissionId
-from secureps.policy.base import Base as Base
 
 
 @dataclass(frozen=True, slots=True)

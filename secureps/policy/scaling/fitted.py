@@ -57,26 +57,23 @@ IDLE = 0.99
 """A shard is given back if the model promises at least this part of the reward without it."""
 
 
-class Fitted:
-    """Chooses by the model."""
-
-    def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-        """The action that promises most, if it promises enough."""
-        model, shards = Model(seen, limits), len(seen.shards)
-        now = model.reward(shards, seen.deadline, seen.buffer)
-        if now <= 0:
-            return stay(seen, "nothing was measured that could be foretold from")
-        came = any(each.what == ShardDeed.ADD for each in before[-STAYS:])
-        best, most = stay(seen, f"nothing else promises {GAIN - 1:.0%} more"), 1.0
-        for each, goal in _candidates(seen, limits):
-            if goal < shards and came:
-                continue
-            promised = model.reward(goal, each.deadline, each.buffer) / now
-            asked = IDLE if goal < shards else GAIN + MOVE * (goal - shards)
-            if promised / asked > most:
-                words = f"{each.reason}: {promised:.2f} times the updates a second that count"
-                best, most = replace(each, reason=words), promised / asked
-        return best
+def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
+    """Chooses the action that promises most by the model, if it promises enough."""
+    model, shards = Model(seen, limits), len(seen.shards)
+    now = model.reward(shards, seen.deadline, seen.buffer)
+    if now <= 0:
+        return stay(seen, "nothing was measured that could be foretold from")
+    came = any(each.what == ShardDeed.ADD for each in before[-STAYS:])
+    best, most = stay(seen, f"nothing else promises {GAIN - 1:.0%} more"), 1.0
+    for each, goal in _candidates(seen, limits):
+        if goal < shards and came:
+            continue
+        promised = model.reward(goal, each.deadline, each.buffer) / now
+        asked = IDLE if goal < shards else GAIN + MOVE * (goal - shards)
+        if promised / asked > most:
+            words = f"{each.reason}: {promised:.2f} times the updates a second that count"
+            best, most = replace(each, reason=words), promised / asked
+    return best
 
 
 def _candidates(seen: Observation, limits: Limits) -> Iterator[tuple[Action, int]]:

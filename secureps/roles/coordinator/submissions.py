@@ -21,13 +21,13 @@ from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
     UPDATE_BYTES,
+    Base,
     Receipt,
     ciphertext_root,
     receipt_digest,
     signing_bytes,
 )
 from secureps.model.layout import GroupLayout
-from secureps.policy.base import Base
 from secureps.policy.counting import check_counted
 from secureps.policy.groups import together
 from secureps.policy.plan import Plan
