@@ -1,4 +1,4 @@
-"""`secureps check`: explains a plan on one page, before anybody runs it.
+"""`secureps check`: explains a plan on one page, and what a site's policy says of it.
 
 The plan may be a stranger's. Without a `Permit` nothing of it is run, no machine is dialled and its
 script is not opened: what depends on that is said to be unknown.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from secureps.client.initial_model import read_initial, schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
+from secureps.client.site_policy import SitePolicy, read_site
 from secureps.config.plan import ClientPrivacySection, FederationSection
 from secureps.config.sections import (
     MEMORY,
@@ -32,8 +33,9 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import initial_path
+from secureps.messages.charge import Release
 from secureps.messages.schema import Schema
-from secureps.policy.counting import counts
+from secureps.policy.counting import counts, publishes
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import (
     DEFAULT_LINK,
@@ -50,6 +52,8 @@ from secureps.policy.explain.privacy_choice import Choice, choose, refuse_epsilo
 from secureps.policy.memory import MemoryUse, Service
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
+from secureps.privacy.ledger import OWN_DELTA
+from secureps.roles.member.terms import Verdict
 from secureps.run.initial_schema import (
     Values,
     every_size,
@@ -61,10 +65,10 @@ from secureps.run.initial_schema import (
 from secureps.run.party_names import shard_names
 from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process
-from secureps.run.script.rehearsal import Rehearsal
 from secureps.run.serve import IN_FLIGHT_BYTES
 from secureps.run.server_app import found
 from secureps.run.simulate.scenario_file import load_scenario
+from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
@@ -289,7 +293,7 @@ class Model:
     Args:
         schema: None if nothing may be read that says it.
         examples: how many each holder has; empty if it is not known.
-        lengths: as of `Rehearsal`.
+        lengths: of an update that was tried (`rehearsal.rehearse`).
     """
 
     plan: Plan
@@ -354,15 +358,16 @@ def model(
         made, kinds = script.look()
         made = founding_schema(plan, made)
         examples, touching = script.count() if asked else ((), {})
-        tried = Rehearsal({}, ())
+        lengths, said = dict[str, float](), tuple[str, ...]()
         if rehearsed and not speaks_flower(clients.script):
             place = plan.section.initial
-            tried = script.rehearse(read_initial(place, initial_path(place))[0] if place else {})
+            start = read_initial(place, initial_path(place))[0] if place else {}
+            lengths, said = script.rehearse(start)
     refuse_statistics(plan, made, kinds)
     refuse_trained(plan, made, kinds)
     few = touched_by_few(plan, touching) if asked else ()
-    notes = (*tried.notes, *remarks(plan, made, kinds), *row_block_words(plan, few))
-    return Model(plan, made, notes, examples if exact else (), tried.lengths)
+    notes = (*said, *remarks(plan, made, kinds), *row_block_words(plan, few))
+    return Model(plan, made, notes, examples if exact else (), lengths)
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -584,3 +589,108 @@ def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
         ("what", *head),
         [(name, *(size(of(use)) for use in uses)) for name, of in parts.items()],
     )
+
+
+# --- what a site says of it -------------------------------------------------------
+
+
+def held_against(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verdict, ...]:
+    """What each key of a site's policy says of a plan's file; no verdict where a key is not set.
+
+    A script that the site does not allow is not run, whatever is permitted.
+
+    Raises:
+        ConfigError, PlanRefused: one of the two files is unsound.
+    """
+    policy = read_site(site)
+    plan, clients = read(path, permit)
+    script = None if clients is None else clients.script
+    of_script = tuple(_of_script(policy, script))
+    runs = permit.run_script and accepted(of_script)
+    if runs and clients is not None and speaks_flower(clients.script):
+        plan = model(plan, path, clients, permit).plan  # with what its ServerApp asks for
+    return (*of_script, *_verdicts(policy, plan))
+
+
+def _of_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
+    if policy.scripts is not None:
+        objection = ""
+        try:
+            policy.demand_script(script)
+        except ConfigError as error:
+            objection = str(error)
+        allowed = counted(len(policy.scripts), "digest")
+        yield Verdict("scripts", allowed, str(script or "names none"), objection)
+
+
+def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
+    for verdict in policy.terms.verdicts(plan):
+        yield verdict if verdict.key != "plans" or plan.has_digest else _of_unread(verdict, plan)
+    if policy.records is not None:
+        how = "counts by it" if publishes(plan.section) else "counts all alike"
+        yield Verdict("records", str(policy.records), how)
+    if policy.ledger is not None and policy.terms.budget is not None:
+        yield _of_ledger(policy.ledger, policy.terms.budget, plan)
+    if policy.terms.updates_per_hour is not None:
+        most = str(policy.terms.updates_per_hour)
+        yield Verdict("updates_per_hour", most, "as its rule asks: beyond it the client rests")
+
+
+def _of_unread(verdict: Verdict, plan: Plan) -> Verdict:
+    objection = (
+        f"the plan's digest is unknown: initial lies on another machine, {plan.section.initial}, "
+        "and was not fetched; --fetch fetches it"
+    )
+    return replace(verdict, plans="unknown", objection=objection)
+
+
+def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
+    """What is left of a site's budget: none refuses every plan, little ends a client early."""
+    own = BudgetLedger(path)
+    known = [fact for _, fact in own.facts()]
+    privacy, objection = plan.section.privacy, ""
+    has = "nothing" if privacy is None else f"up to {privacy.budget:g} ({privacy.unit})"
+    spent = epsilon_of(known, OWN_DELTA)
+    if spent >= budget:
+        objection = f"{spent:.3f} of {budget:g} is spent: nothing more is sealed at this site"
+    unit = "client" if any(isinstance(fact, Release) for fact in known) else "record"
+    if known and privacy is not None and privacy.unit != unit:
+        objection = (
+            f"it counts by {unit}, and the plan by {privacy.unit}: no epsilon is the sum of both; "
+            "name another file as ledger for this plan"
+        )
+    exact = without_privacy(sum(run.exact for run in own.spent()))
+    more = exact and f", and {exact}"
+    return Verdict("ledger", f"{spent:.3f} of {budget:g} is spent{more}", has, objection)
+
+
+def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | Text]:
+    """The tables for people; the last line says whether a client of this site takes part."""
+    yield filled(
+        f"what {site} says of the plan",
+        ("key", "the site's", "the plan's", "verdict"),
+        [(v.key, v.own, v.plans, "refused" if v.objection else "kept to") for v in verdicts],
+    )
+    for each in verdicts:
+        if each.objection:
+            yield Text(f"- {each.key}: {each.objection}", "red")
+    refused = not accepted(verdicts)
+    yield Text(
+        f"a client of this site {'refuses' if refused else 'takes part in'} a run of this plan",
+        "bold",
+    )
+
+
+def site_record(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
+    """The same as plain values for JSON."""
+    return {"accepted": accepted(verdicts), "verdicts": [asdict(each) for each in verdicts]}
+
+
+def runs_nothing(verdicts: tuple[Verdict, ...]) -> bool:
+    """Whether the plan's script is one that this site does not allow."""
+    return any(each.key == "scripts" and each.objection for each in verdicts)
+
+
+def accepted(verdicts: tuple[Verdict, ...]) -> bool:
+    """Whether a client of this site takes part."""
+    return not any(each.objection for each in verdicts)

@@ -256,7 +256,7 @@ def _kernels() -> Finding:
 
 
 def _allowed(plan: Path, site: Path) -> Finding:
-    from secureps.run.site_check import accepted, held_against
+    from secureps.run.check import accepted, held_against
 
     verdicts = held_against(plan, site)
     if accepted(verdicts):

@@ -10,7 +10,7 @@ import pytest
 from secureps.client.site_policy import script_digest
 from secureps.messages.charge import Charge, Release
 from secureps.policy.plan import load_plan
-from secureps.run.site_check import accepted, held_against
+from secureps.run.check import accepted, held_against
 from secureps.store.budget import BudgetLedger
 from tests.kits.command import run
 from tests.kits.ledgers import charge, expose

@@ -30,7 +30,7 @@ from secureps.errors import InternalError, SecurepsError
 from secureps.policy.plan import Plan
 from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors, failure
-from secureps.run.script.rehearsal import Rehearsal, rehearse
+from secureps.run.script.rehearsal import rehearse
 from secureps.run.script.scoring import Judge, Look
 from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import dump_crashes
@@ -69,7 +69,7 @@ class ScriptHost:
             case "count":
                 return self._count(), {}
             case "rehearse":
-                return asdict(self._rehearse(tensors)), {}
+                return self._rehearse(tensors), {}
             case "judge":
                 return {"note": self._judge.note}, {}
             case "score":
@@ -128,12 +128,14 @@ class ScriptHost:
                 touching.update(self._look.touched(self._plan, trainer))
         return {"examples": examples, "touching": touching}
 
-    def _rehearse(self, start: Tensors) -> Rehearsal:
+    def _rehearse(self, start: Tensors) -> Record:
         def evaluator() -> Trainer:
             own = self._holders.get(self._plan.evaluator)
             return self._first if own is None else self._script.make(own)
 
-        return rehearse(self._plan, self._look, self._first, self._privacy, evaluator, start)
+        own = (self._plan, self._look, self._first, self._privacy)
+        lengths, notes = rehearse(*own, evaluator, start)
+        return {"lengths": lengths, "notes": notes}
 
     def step(self) -> None:
         """Trains a holder alone for one version, ahead, until steps are too long for that.
