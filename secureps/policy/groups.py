@@ -18,7 +18,7 @@ from secureps.privacy.adaptive import AdaptiveClip
 
 
 def together(plan: Plan, group: str) -> tuple[str, ...]:
-    """The groups that are trained for with this one, or not at all, it included, in order."""
+    """The groups that are trained for together with this one, in order; it is one of them."""
     if not joins_others(plan, group):
         return (group,)
     rule = plan.group(group).rule
@@ -30,7 +30,7 @@ def together(plan: Plan, group: str) -> tuple[str, ...]:
 def beside(
     plan: Plan, group: str, model: Sequence[GroupVersion], blocks: Mapping[str, Sequence[bytes]]
 ) -> bytes:
-    """Digest of the models that all groups of a round were trained on; empty for one group.
+    """Digests the models that all groups of a round were trained on; empty for a single group.
 
     Metrics have none: the digest of an evaluation's base covers what is evaluated.
 
@@ -45,7 +45,7 @@ def beside(
 
 
 def joins_others(plan: Plan, group: str) -> bool:
-    """Whether a group is trained for with others of its rule: in rounds, and of no row-blocks."""
+    """Tells whether a group trains with others of its rule: with rounds, without row-blocks."""
     return group != EVALUATION and plan.bounds(group).rounds and plan.group(group).sparse is None
 
 

@@ -118,7 +118,7 @@ class MemoryUse:
 
 
 def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
-    """Predicts for the groups of a model's layout.
+    """Predicts what the shard needs that needs most, for the groups of a model's layout.
 
     Raises:
         ConfigError: a shard's limit is too little.
@@ -180,7 +180,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
 
 
 def _checkpoints(plan: Plan) -> int:
-    """How many checkpoints lie on a disk at once, at most."""
+    """The most checkpoints that lie on a disk at once."""
     section = plan.section
     most = 2 + sum(plan.versions(group) // section.checkpoint_every for group in plan.groups)
     if not section.keep:
@@ -208,7 +208,7 @@ def _resident(
 ) -> int:
     """Bytes of versions in a shard's process within its limit: resident ones, and one being made.
 
-    One that is longer than the room for it is made in a file.
+    A version that is longer than the room for it is made in a file.
     """
     assert service.memory is not None
     blocks = {group.name: own.get(group.name, []) for group in groups}
@@ -241,7 +241,7 @@ def sealing(plan: Plan, group: GroupLayout) -> int:
 
 
 def version_bytes(plan: Plan, group: GroupLayout, blocks: Iterable[int]) -> int:
-    """Bytes of these blocks in one version: float32 values, optimizer state, and differences."""
+    """Counts the bytes of these blocks in one version: values, optimizer state, differences."""
     slots = len(plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots)
     found = 0
     for block in blocks:

@@ -76,7 +76,7 @@ def check_weights(weights: Sequence[int], least: int) -> None:
 
 
 def places(cohort: Cohort) -> dict[str, Place]:
-    """Returns what each client adds to the sum, by its name."""
+    """Returns what each client adds to the sum, by name."""
     return {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
 
 

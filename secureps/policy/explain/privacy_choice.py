@@ -41,7 +41,7 @@ class Choice:
 
 
 def refuse_epsilon(epsilon: float, section: PlanSection) -> None:
-    """Refuses what no noise could be chosen for (ConfigError)."""
+    """Refuses an epsilon for which no noise can be chosen (ConfigError)."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"--epsilon: {epsilon:g} is no number above 0")
     if section.privacy is None:
@@ -134,7 +134,6 @@ def _told(
 
 
 def _changed(plan: Plan, epsilon: float, noise: float, versions: int) -> Plan:
-    """The plan with another noise, budget and number of versions."""
     section, evaluation = plan.section, plan.section.evaluation
     assert section.privacy is not None
     privacy = section.privacy.model_copy(update={"noise_multiplier": noise, "budget": epsilon})
@@ -146,7 +145,7 @@ def _changed(plan: Plan, epsilon: float, noise: float, versions: int) -> Plan:
 
 
 def _least(holds: Callable[[int], bool], most: int) -> int | None:
-    """The least number from 1 on for which it holds, as it does for all larger ones."""
+    """The least number from 1 on for which `holds` is true, as it is for all larger ones."""
     high = 1
     while not holds(high):
         if high == most:

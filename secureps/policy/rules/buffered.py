@@ -108,14 +108,13 @@ class Buffered:
 
     @property
     def backlog(self) -> int:
-        """How many updates wait when nobody is asked for more."""
+        """The number of waiting updates at which nobody is asked for more."""
         return max(LEAST_BACKLOG, BACKLOG * self.bounds.most)
 
     def enter(self, state: RuleState) -> int:
         return 0
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        """Admits while fewer than `concurrency` live members train."""
         if lacking := lacking_members(state, self.bounds.minimum):
             return lacking
         if state.waiting >= self.backlog:
@@ -134,11 +133,11 @@ class Buffered:
         return Admit(f"trains from version {state.version}")
 
     def _over(self, now: float, since: float) -> float:
-        """When a member that was asked then takes nobody's place any more."""
+        """When a member that was asked at `since` no longer counts as training."""
         return min(since, now) + self.section.deadline
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """Closes with `buffer` updates, or at the deadline with `minimum`; drops stale ones."""
+        """Closes with `buffer` updates, or at the deadline with `minimum`; drops stale updates."""
         if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
         ready, most = list(by_client(arrivals).values()), self.bounds.most
@@ -147,7 +146,7 @@ class Buffered:
         return self.wait(now, ready, most, state)
 
     def wait(self, now: float, ready: Sequence[Arrival], wanted: int, state: RuleState) -> Decision:
-        """Fewer than are wanted: waits, or closes at the deadline with what is there."""
+        """Waits for the updates that are missing, or closes at the deadline with what is here."""
         count, least = f"{len(ready)} of {wanted} updates are here", self.bounds.minimum
         again = renewed(len(ready), wanted)
         if len(ready) < least:
@@ -160,7 +159,7 @@ class Buffered:
         return self.close(ready[: self.bounds.most], state, f"deadline: {count}")
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:
-        """These, weighted by their staleness."""
+        """Sums these updates, each weighted by its staleness."""
         faint = [faded(state.version - arrival.version, self.section.power) for arrival in chosen]
         weights = evened(faint, self.bounds.minimum)
         members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))

@@ -31,17 +31,17 @@ LARGEST = 15
 
 
 def freshness(arrival: Arrival) -> float:
-    """The base version: the newest comes first."""
+    """Scores by the base version: the newest comes first."""
     return float(arrival.version)
 
 
 def magnitude(arrival: Arrival) -> float:
-    """What the client declared: the largest comes first; who declared nothing, last."""
+    """Scores by what the client declared; a client that declared nothing comes last."""
     return float(arrival.magnitude if arrival.magnitude is not None else 0)
 
 
 def declared(norm: float, most: float) -> int:
-    """What a client declares of an update of this L2 norm, of which `most` is the largest: 0 to 15.
+    """Declares the size of an update of this L2 norm, 0 to 15; `most` is the largest norm.
 
     Half-octaves below the largest: 15 - 2 log2(most / norm), rounded and at least 0.
     """
@@ -66,11 +66,10 @@ class Priority(Buffered):
 
     @property
     def backlog(self) -> int:
-        """As `Buffered.backlog`, and no fewer than it chooses from."""
         return max(LEAST_BACKLOG, BACKLOG * max(self.bounds.most, self.section.waiting))
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """Closes with the best of a full pool, or at the deadline; drops stale and older ones."""
+        """Closes with the best of a full pool, or at the deadline; drops stale and old ones."""
         if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
         if older := superseded(arrivals):
@@ -84,7 +83,7 @@ class Priority(Buffered):
         return decision
 
     def key(self, arrival: Arrival) -> tuple[float, str]:
-        """What it is ordered by; PlanRefused if the user's score is no number."""
+        """What an update is ordered by; PlanRefused if the user's score is no number."""
         score = self.score(arrival)
         if not math.isfinite(score):
             raise PlanRefused(f"rule.score: the score of {arrival.id} is {score}, not finite")
@@ -92,7 +91,7 @@ class Priority(Buffered):
 
 
 def superseded(arrivals: tuple[Arrival, ...]) -> Drop | None:
-    """The older updates of clients that have sent newer ones: the newest alone is chosen from."""
+    """Drops older updates of clients that have sent newer ones."""
     newest = {arrival.id.client: arrival for arrival in arrivals}
     ids = tuple(a.id for a in arrivals if newest[a.id.client] is not a)
     return Drop(ids, "a newer update of the same client is here") if ids else None

@@ -79,7 +79,7 @@ def _best(
     busy: Mapping[str, float],
     costs: Mapping[str, float],
 ) -> BlockAssigned | None:
-    """The move that leaves the busiest shard, and whoever takes from it, with the least to do."""
+    """Finds the move that leaves the giver and its taker with the least to do."""
     giver = max(busy, key=lambda shard: (busy[shard], shard))
     best: tuple[float, str, int, str] | None = None
     own = {key: shards for key, shards in at.items() if giver in shards}

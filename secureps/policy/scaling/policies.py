@@ -115,7 +115,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is to be done: how many shards, and the factors of deadline and buffer."""
+    """The number of shards, and the factors of deadline and buffer, that shall be in force."""
 
     shards: int
     deadline: float
@@ -137,12 +137,11 @@ class ScalingPolicy(Protocol):
 
 
 def stay(seen: Observation, reason: str) -> Action:
-    """Nothing changes."""
     return Action(len(seen.shards), seen.deadline, seen.buffer, reason)
 
 
 def within(action: Action, seen: Observation, limits: Limits) -> Action:
-    """The same within the limits, one shard at a time, and none that is not there.
+    """Clips an action to the limits: one shard at a time, and none that is not there.
 
     Where an operator has made them more or fewer than the limits, no limit makes one come or go.
     """
@@ -163,7 +162,7 @@ def buffer_of(limits: Limits, factor: float) -> int:
 def deed(action: Action, seen: Observation) -> tuple[str, str]:
     """The `ShardDeed` that an action asks for, and the shard: ("", "") for none.
 
-    The first spare one comes, and the last that came goes.
+    The first spare shard comes, and the last that came goes.
     """
     if action.shards > len(seen.shards) and seen.spares:
         return ShardDeed.ADD.value, seen.spares[0]
@@ -217,5 +216,5 @@ def decide_by_thresholds(
 
 
 def _last_arrival(seen: Observation) -> float:
-    """When the last of a round was here, on average."""
+    """The mean time at which the last update of a round was here."""
     return sum(each.closed for each in seen.rounds) / len(seen.rounds)
