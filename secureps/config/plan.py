@@ -264,7 +264,6 @@ class OwnRuleSection(CohortSection):
 
 
 def _rule(rule: Any) -> Any:
-    """Which rule's section it is: sync where a file does not say."""
     name = rule.get("name", "sync") if isinstance(rule, dict) else getattr(rule, "name", None)
     return "own" if isinstance(name, str) and ":" in name else name
 
@@ -520,7 +519,6 @@ class EvaluationSection(Table):
 
 
 def _unit(privacy: Any) -> Any:
-    """Which of the two sections it is: record-level where a file does not say."""
     if isinstance(privacy, dict):
         return privacy.get("unit", "record")
     return getattr(privacy, "unit", None)

@@ -224,12 +224,12 @@ class Held:
 
 
 def sharing_id(run: bytes, id: SubmissionId) -> bytes:
-    """What names a submission where its one-time key is shared: over all runs, 32 bytes."""
+    """Names a submission where its one-time key is shared: over all runs, 32 bytes."""
     return digest("secureps-shared-key", run, canonical(id))
 
 
 def cohort_digest(run: bytes, cohort: Cohort) -> bytes:
-    """What names a cohort where a holder answers for it: over all runs, 32 bytes."""
+    """Names a cohort where a holder answers for it: over all runs, 32 bytes."""
     return digest("secureps-cohort", run, canonical(cohort))
 
 
@@ -246,7 +246,7 @@ def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> b
 
 
 def receipt_digest(receipt: Receipt) -> bytes:
-    """What names a receipt where a holder answers for it: all of it, 32 bytes."""
+    """Names a receipt where a holder answers for it: over all of it, 32 bytes."""
     return digest("secureps-receipt", receipt.form())
 
 
@@ -275,7 +275,7 @@ RECEIPT_DOMAIN = b"secureps-receipt"
 
 
 def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
-    """(domain, bytes) that the author signs and everyone verifies."""
+    """Returns the domain and the bytes that the author signs."""
     if isinstance(record, BlockHeader):
         return BLOCK_DOMAIN, signed_part(record)
     return RECEIPT_DOMAIN, record.form(signature='""')

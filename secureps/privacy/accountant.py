@@ -138,7 +138,6 @@ def _composed(
     delta: float,
     accountant: AccountantName,
 ) -> float:
-    """Epsilon of ((noise multiplier, sample rate), steps) together; cached."""
     if accountant == "rdp":
         whole = max(rate for (_, rate), _ in mechanisms) >= HIGH_RATE
         parts = [(steps, *_sampled_gaussian(*each, whole)) for each, steps in mechanisms]
@@ -283,7 +282,6 @@ def skellam_rdp(
 def _converted(
     made: tuple[tuple[tuple[float, float, float], int], ...], delta: float, clamping: float
 ) -> float:
-    """Epsilon of ((l2, l1, stddev), times) together; cached."""
     orders = np.array(SKELLAM_ORDERS, dtype=np.float64)
     total = np.zeros_like(orders)
     for (l2, l1, stddev), times in made:

@@ -179,7 +179,7 @@ def _journalled(state: Path) -> Journalled:
 
 
 def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
-    """Raises DamagedStore unless a log has all journal entries up to the log's last row."""
+    """Refuses a log that lacks journal entries up to its last row (DamagedStore)."""
     run, known, rows = found
     if log.begin.run != run:
         raise DamagedStore(
@@ -248,7 +248,7 @@ def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
 
 
 def demand_ledger(ledger: Path) -> None:
-    """Raises ConfigError if there is no ledger: reading an absent one would make it."""
+    """Refuses a ledger that is not there (ConfigError): reading it would make it."""
     if found := sorted(ledger.rglob("ledgers/*.db")) if ledger.is_dir() else []:
         raise ConfigError(f"{ledger} is a folder: name one of its ledgers, such as {found[0]}")
     if not ledger.is_file():

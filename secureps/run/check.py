@@ -171,7 +171,7 @@ def _chosen(
 
 
 def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit) -> None:
-    """Refuses to be told twice how large the model is (ConfigError)."""
+    """Refuses two answers to how large the model is (ConfigError)."""
     told = {
         "--values": values is not None,
         "--schema": schema is not None,
@@ -184,7 +184,7 @@ def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit)
 def list_unknown(
     plan: Plan, clients: Clients | None, permit: Permit, sized: bool
 ) -> tuple[str, ...]:
-    """What could not be said of a plan, and how to have it said."""
+    """Lists what could not be said of a plan, and how to have it said."""
     initial, told = plan.section.initial, list[str]()
     runs = clients is not None and not permit.run_script
     if not sized:
@@ -210,7 +210,7 @@ def list_unknown(
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
-    """Refuses (ConfigError) too few clients for a group, or numbers of records for other ones."""
+    """Refuses too few clients for a group, or too few or many numbers of records (ConfigError)."""
     if federation.records and len(federation.records) != federation.clients:
         raise ConfigError(
             f"{path}: federation.records: {len(federation.records)} numbers for "
@@ -241,7 +241,7 @@ class Clients:
 
 
 def service(plan: Plan, clients: int | None = None) -> Service:
-    """The load that a plan puts on servers; without `clients`, the largest cohort is connected."""
+    """Describes the load of a plan on servers; by default the largest cohort is connected."""
     memory = plan.section.shard_memory.get("memory")
     return Service(
         shards=shard_names(plan.section.shards),
@@ -385,7 +385,6 @@ def record(explanation: Explanation) -> dict[str, Any]:
 
 
 def tables(explanation: Explanation) -> Iterable[Table | Text]:
-    """The page, as tables and texts."""
     copies = f", each block on {explanation.replicas}" if explanation.replicas > 1 else ""
     yield Text(
         f"{explanation.name}: sound. {counted(explanation.versions, 'version')} under "
@@ -532,7 +531,7 @@ def _committee(cost: CommitteeCost) -> Table:
 
 
 def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
-    """The costs of groups, a row for each quantity: narrow terminals then lose no digits."""
+    """One row for each quantity: narrow terminals then lose no digits."""
     quantities: dict[str, Callable[[GroupCost], str]] = {
         "values": lambda g: _show(g.values, lambda n: f"{n:,}"),
         "blocks": lambda g: _show(g.blocks, str),
@@ -645,7 +644,7 @@ def _of_unread(verdict: Verdict, plan: Plan) -> Verdict:
 
 
 def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
-    """What is left of a site's budget: none refuses every plan, little ends a client early."""
+    """Says what is left of a site's budget: none refuses every plan, little ends a client early."""
     own = BudgetLedger(path)
     known = [fact for _, fact in own.facts()]
     privacy, objection = plan.section.privacy, ""
@@ -665,7 +664,6 @@ def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
 
 
 def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | Text]:
-    """The tables for people; the last line says whether a client of this site takes part."""
     yield filled(
         f"what {site} says of the plan",
         ("key", "the site's", "the plan's", "verdict"),
@@ -682,15 +680,13 @@ def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | T
 
 
 def site_record(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
-    """The same as plain values for JSON."""
     return {"accepted": accepted(verdicts), "verdicts": [asdict(each) for each in verdicts]}
 
 
 def runs_nothing(verdicts: tuple[Verdict, ...]) -> bool:
-    """Whether the plan's script is one that this site does not allow."""
+    """Tells whether this site does not allow the plan's script."""
     return any(each.key == "scripts" and each.objection for each in verdicts)
 
 
 def accepted(verdicts: tuple[Verdict, ...]) -> bool:
-    """Whether a client of this site takes part."""
     return not any(each.objection for each in verdicts)

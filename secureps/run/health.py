@@ -72,7 +72,7 @@ def _metrics(section: ServeSection, state: Path) -> str:
 
 
 def written(path: Path) -> str:
-    """What a server wrote into a file of its state folder; OperatorError if it has not begun."""
+    """Reads what a server wrote into its state folder; OperatorError if it has not begun."""
     try:
         return path.read_text().strip()
     except OSError as error:
@@ -80,7 +80,7 @@ def written(path: Path) -> str:
 
 
 def local(address: str) -> str:
-    """Where this machine itself finds whoever listens on all of its addresses."""
+    """The address at which this machine reaches a server that listens on all addresses."""
     host, _, port = address.rpartition(":")
     return (
         f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}" if host == "[::]" else address

@@ -54,7 +54,7 @@ TRIED = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look came to: `no` keeps this party from taking part, `look` may."""
+    """The result of one check: `no` keeps this party from taking part, `look` may."""
 
     what: str
     outcome: Outcome
@@ -83,7 +83,7 @@ class Departure:
 
     @classmethod
     def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
-        """A server, by its file (ConfigError); `server`, if given, replaces its coordinator."""
+        """Reads a server's file (ConfigError); `server`, if given, replaces its coordinator."""
         section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
         return cls(
             (base / section.kit).resolve(),
@@ -97,7 +97,7 @@ class Departure:
 
 
 def preflight(whom: Departure) -> Iterator[Finding]:
-    """Looks one after another; without a kit the others make no sense, and are left out."""
+    """Yields one check after another; without a kit no other check makes sense."""
     try:
         public = load_public(whom.kit, whom.ca_fingerprint)
         own = public.roster.find(whom.name)
@@ -195,7 +195,6 @@ def _dialled(whom: Departure, server: str) -> Iterator[Finding]:
 
 
 def _clock(ahead: float) -> Finding:
-    """This machine's clock, so many seconds ahead of the coordinator's."""
     apart = abs(ahead)
     way = "ahead of" if ahead > 0 else "behind"
     text = f"this machine's is {duration(min(apart, 1e9))} {way} the coordinator's"
@@ -224,7 +223,7 @@ def _reached(what: str, address: str) -> Finding:
 
 
 def _disk(state: Path) -> Finding:
-    """Writes PROBE bytes where the state folder is, or is going to be, and removes them."""
+    """Writes PROBE bytes to the disk of the state folder, and removes them."""
     folder = state
     while not folder.exists():
         folder = folder.parent

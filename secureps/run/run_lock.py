@@ -28,7 +28,7 @@ PATIENCE = 1.0
 
 
 def new_folder(root: Path) -> None:
-    """Makes a folder for a run, a report or a study; raises ConfigError that says what it holds."""
+    """Makes a folder for a run, a report or a study; ConfigError says what it holds."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         there = {path.name for path in root.iterdir()}
@@ -99,7 +99,6 @@ def _held(path: Path) -> bool:
 
 
 def _asked(path: Path, ask: Callable[[int], bool], handle: int) -> bool:
-    """What the system says of a lock; OperatorError if it has none there."""
     try:
         return ask(handle)
     except OSError as error:

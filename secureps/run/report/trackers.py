@@ -40,7 +40,6 @@ class Extras:
         return tuple(word for name, at in given if at is not None for word in (name, str(at)))
 
     def absolute(self) -> Extras:
-        """The same places for a process that works elsewhere."""
         tensorboard, mlflow = self.tensorboard, self.mlflow
         if mlflow is not None and _is_folder(mlflow):
             mlflow = str(Path(mlflow).resolve())
@@ -80,7 +79,6 @@ class Heading:
 
 
 def open_sinks(heading: Heading, metrics: Path, extras: Extras) -> tuple[Sink, ...]:
-    """Opens the sink of JSON lines in `metrics`, and those of `extras`; raises ConfigError."""
     extras.require(heading)
     sinks: list[Sink] = [JsonLines(metrics)]
     folder, where = extras.tensorboard, extras.mlflow

@@ -30,7 +30,6 @@ _PIECE = 1 << 20
 
 
 def failure(error: Exception) -> Record:
-    """The record that says an error: the script's, ours, or one of `errors`."""
     if isinstance(error, SecurepsError):
         return {"failed": [type(error).__name__, str(error)]}
     kind = ScriptFailed if is_foreign(error) else InternalError
@@ -38,33 +37,28 @@ def failure(error: Exception) -> Record:
 
 
 def refuse_failure(record: Record) -> None:
-    """Raises the error that a record says, if it says one."""
     match record:
         case {"failed": [str(kind), str(text)]}:
             raise from_wire(kind, text, None)
 
 
 def packed(record: Record, tensors: Tensors) -> bytes:
-    """A record and its tensors as bytes, in a form without pickles."""
     text, data = json.dumps(record).encode(), saved(tensors)
     return _HEAD.pack(len(text), len(data)) + text + data
 
 
 def unpacked(data: bytes) -> tuple[Record, dict[str, NDArray[Any]]]:
-    """The record and the tensors that `packed` has written."""
     end = _HEAD.size + _HEAD.unpack_from(data)[0]
     return json.loads(data[_HEAD.size : end]), loaded(data[end:])
 
 
 def saved(tensors: Tensors) -> bytes:
-    """Tensors as a safetensors file; no bytes for none."""
     if not tensors:
         return b""
     return save({name: np.array(each, order="C") for name, each in tensors.items()})
 
 
 def loaded(data: bytes) -> dict[str, NDArray[Any]]:
-    """The tensors that `saved` has written."""
     return {name: np.array(each) for name, each in load(data).items()} if data else {}
 
 
@@ -76,7 +70,6 @@ class Channel:
         self._file = connection.makefile("rwb")
 
     def send(self, record: Record, tensors: Tensors | None = None) -> None:
-        """Sends a record; OSError if the other end is gone."""
         self._file.write(packed(record, tensors or {}))
         self._file.flush()
 

@@ -173,7 +173,6 @@ def _yield_to_others() -> None:
 
 
 def host(channel: Channel) -> None:
-    """Answers records until the other end is gone."""
     first = channel.receive()
     if first is None:
         return

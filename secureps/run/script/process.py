@@ -135,7 +135,7 @@ class ScriptProcess:
         return answer["lengths"], tuple(answer["notes"])
 
     def prepare(self) -> None:
-        """Has the script make its evaluator; a failure is noted."""
+        """Makes the script's evaluator; a failure is noted."""
         try:
             self.note = self._ask({"do": "judge"})["note"]
         except SecurepsError as error:
@@ -160,7 +160,7 @@ class ScriptProcess:
             self._ask({"do": "ahead", "versions": versions}, start)
 
     def baselines(self, versions: int, start: Tensors, say: Say) -> Baselines:
-        """Has the baselines trained; one that fails is left out, with a note."""
+        """Trains the baselines; one that fails is left out, with a note."""
         try:
             answer = self._ask({"do": "baselines", "versions": versions}, start, say)
         except SecurepsError as error:

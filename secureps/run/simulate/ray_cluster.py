@@ -206,12 +206,10 @@ Spread = Callable[[Trainer, Mapping[str, Setting], Path], Trainer]
 
 
 def here(own: Trainer, settings: Mapping[str, Setting], state: Path) -> Trainer:
-    """Leaves a trainer in this process."""
     return own
 
 
 def spread_over(cluster: Cluster, script: Path) -> Spread:
-    """Spreads the trainers of a script."""
     return lambda own, settings, state: SpreadTrainer(
         own, RayCalls(cluster, script, settings, state)
     )
