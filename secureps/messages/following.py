@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A standby, by the number of its folder, has the journal up to this row: what comes next?
+    """A standby has the journal up to this row, durably, and asks for the rows after it.
 
-    Whatever was journalled up to there is durable at the standby. Answered with Rows, which may be
-    none: then nothing was written for a moment. Of a copy, by its digest, it has that many bytes.
+    The standby is named by the number of its folder. The answer is Rows, none if nothing was
+    written for a moment. Of a copy, by its digest, the standby has that many bytes.
     """
 
     standby: bytes
@@ -47,7 +47,7 @@ class CopyPart:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows after the one that a standby has, in their order; or, where some are gone, a part.
+    """The rows after the one that a standby has, in order; or a part of a copy, if some are gone.
 
     The next part comes when a Follow names the copy and how much of it is there.
     """
@@ -58,4 +58,4 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """An operator has the standby take over from the coordinator."""
+    """An operator asks the standby to take over from the coordinator."""

@@ -108,7 +108,7 @@ class GroupPlacement:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Which other shards hold the blocks: the second of every block, then the third, and so on."""
+    """The other shards that hold the blocks: the second of every block, then the third, ..."""
 
     groups: tuple[GroupPlacement, ...]
 
@@ -162,9 +162,9 @@ class Placement:
         return {group: list(view.holders) for group, view in _views(self).items()}
 
     def without(self, shard: str) -> Placement:
-        """The next epoch, in which a shard has left: whoever holds its blocks is next in order.
+        """The next epoch, in which a shard has left: the next holder in order takes its place.
 
-        All others hold what they held; "" stands for a copy that there is no more.
+        All others hold what they held; "" stands for a lost copy.
         """
         held = {
             group: [tuple(s for s in holders if s != shard) for holders in blocks]
