@@ -38,7 +38,7 @@ from secureps.messages.schema import TensorSpec
 from secureps.model.layout import SCALE, GroupLayout, cast
 from secureps.policy.groups import moved
 from secureps.policy.plan import Plan
-from secureps.policy.rules.priority import declared
+from secureps.policy.rules.buffered import declared
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism

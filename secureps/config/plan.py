@@ -234,7 +234,7 @@ class AsyncSection(StreamSection):
 
 
 class PrioritySection(QueueSection):
-    """The best `buffer` of `pool` updates (`policy.rules.priority`).
+    """The best `buffer` of `pool` updates (`policy.rules.buffered`).
 
     `score` is "freshness", "magnitude", or "package.module:function"; `pool` is how many must wait
     before any are chosen (default: twice the buffer).

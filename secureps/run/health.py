@@ -13,7 +13,7 @@ from pathlib import Path
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.errors import OperatorError, Unreachable
-from secureps.messages.following import TakeOver
+from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, on_loopback
 from secureps.service.process import link_of
 from secureps.store.keyring import load_private, load_public

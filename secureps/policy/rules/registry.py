@@ -22,8 +22,7 @@ from secureps.config.plan import (
 from secureps.errors import PlanRefused, Refused
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.cohorts.overlap import check_weights
-from secureps.policy.rules.buffered import FULL, Buffered
-from secureps.policy.rules.priority import SCORES, Priority, Score
+from secureps.policy.rules.buffered import FULL, SCORES, Buffered, Priority, Score
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.policy.rules.ssp import Ssp
 from secureps.policy.rules.sync import Sync

@@ -31,7 +31,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.counting import check_counted
 from secureps.policy.groups import together
 from secureps.policy.plan import Plan
-from secureps.policy.rules.priority import LARGEST
+from secureps.policy.rules.buffered import LARGEST
 from secureps.policy.spending import fact
 from secureps.roles.coordinator import commit, envelopes, opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase

@@ -9,8 +9,7 @@ import pytest
 from secureps.errors import Refused
 from secureps.messages.submission import SubmissionId
 from secureps.policy.cohorts.overlap import check_weights
-from secureps.policy.rules.buffered import evened, faded
-from secureps.policy.rules.priority import LARGEST, declared, superseded
+from secureps.policy.rules.buffered import LARGEST, declared, evened, faded, superseded
 from secureps.policy.rules.rule import Arrival
 
 
