@@ -144,7 +144,7 @@ def check(
         choice = None
         if epsilon is not None:
             plan, choice = _chosen(plan, path, sizes, epsilon)
-        around = service(plan, clients.count if clients else None)
+        around = service(plan, clients.clients if clients else None)
         if memory is not None:
             around = replace(around, memory=memory_bytes(memory))
         explained = explain(plan, sizes, around, found.examples, found.lengths, found.notes, link)
@@ -182,7 +182,7 @@ def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit)
 
 
 def list_unknown(
-    plan: Plan, clients: Clients | None, permit: Permit, sized: bool
+    plan: Plan, clients: FederationSection | None, permit: Permit, sized: bool
 ) -> tuple[str, ...]:
     """Lists what could not be said of a plan, and how to have it said."""
     initial, told = plan.section.initial, list[str]()
@@ -227,19 +227,6 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Clients:
-    """The clients of a plan: script, number and settings, from a [federation] or a scenario.
-
-    `records` is by which number each counts, empty where they have none of their own.
-    """
-
-    script: Path
-    count: int
-    settings: Mapping[str, Any]
-    records: tuple[int, ...] = ()
-
-
 def service(plan: Plan, clients: int | None = None) -> Service:
     """Describes the load of a plan on servers; by default the largest cohort is connected."""
     memory = plan.section.shard_memory.get("memory")
@@ -258,8 +245,10 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     )
 
 
-def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan, Clients | None]:
-    """Reads the plan of a file, or of a scenario's, and its clients if it names a script.
+def read(
+    path: Path, permit: Permit, epsilon: float | None = None
+) -> tuple[Plan, FederationSection | None]:
+    """Reads the plan of a file, or of a scenario's, and its clients; `script` is a whole path.
 
     The script, and files that its settings name, are looked for only where it may run.
 
@@ -272,7 +261,9 @@ def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan
     if "plan" in read_toml(path):
         scenario = load_scenario(path, permit.fetch, permit.run_script)
         section = scenario.section
-        return scenario.plan, Clients(scenario.source, section.clients, section.settings)
+        return scenario.plan, FederationSection(
+            script=str(scenario.source), clients=section.clients, settings=section.settings
+        )
     lacking = {} if epsilon is None else {"noise_multiplier": STAND_IN, "budget": UNLIMITED}
     plan = load_plan(path, fetch=permit.fetch, lacking=lacking)
     federation = plan.section.federation
@@ -283,7 +274,7 @@ def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan
     if permit.run_script:
         refuse_misplaced(federation.settings, path)
         refuse_privacy(script, plan)
-    return plan, Clients(script, federation.clients, federation.settings, federation.records)
+    return plan, federation.model_copy(update={"script": str(script)})
 
 
 @dataclass(frozen=True)
@@ -311,7 +302,7 @@ they touch."""
 def model(
     plan: Plan,
     path: Path,
-    clients: Clients | None,
+    clients: FederationSection | None,
     permit: Permit,
     schema: Path | None = None,
     rehearsed: bool = False,
@@ -335,31 +326,31 @@ def model(
             f"--run-script: the script begins from initial, {plan.section.initial}, which lies on "
             "another machine: add --fetch"
         )
-    seed = UnsafeSeed(0)
-    founding = found(plan, clients.script, clients.settings, clients.count, seed)
+    seed, code = UnsafeSeed(0), Path(clients.script)
+    founding = found(plan, code, clients.settings, clients.clients, seed)
     if founding is not None:
         plan = Plan(founding.section, plan.initial_digest)
         return Model(plan, schema_of(founding.founded.model), founding.notes, ())
-    settings = {**clients.settings, "partitions": clients.count}
-    if plan.section.initial is not None and speaks_flower(clients.script):
+    settings = {**clients.settings, "partitions": clients.clients}
+    if plan.section.initial is not None and speaks_flower(code):
         settings["initial"] = plan.section.initial
     exact = counts(plan.section) or plan.section.privacy is None
-    asked = clients.count <= MOST_ASKED
+    asked = clients.clients <= MOST_ASKED
     asked = asked and (exact or bool(plan.section.tables))
-    numbers = range(clients.count if asked else 1)
+    numbers = range(clients.clients if asked else 1)
     holders = {f"client-{number:02d}": {**settings, "partition": number} for number in numbers}
     own = dict(zip(holders, clients.records, strict=False))
-    assignment = Assignment(clients.script, plan, holders, settings, {}, None, None, own)
+    assignment = Assignment(code, plan, holders, settings, {}, None, None, own)
     with (
         TemporaryDirectory(prefix="secureps-") as logs,
         script_process(assignment, Path(logs)) as script,
-        naming(path, ConfigError, clients.script.absolute()),
+        naming(path, ConfigError, code.absolute()),
     ):
         made, kinds = script.look()
         made = founding_schema(plan, made)
         examples, touching = script.count() if asked else ((), {})
         lengths, said = dict[str, float](), tuple[str, ...]()
-        if rehearsed and not speaks_flower(clients.script):
+        if rehearsed and not speaks_flower(code):
             place = plan.section.initial
             start = read_initial(place, initial_path(place))[0] if place else {}
             lengths, said = script.rehearse(start)
@@ -603,10 +594,10 @@ def held_against(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Ve
     """
     policy = read_site(site)
     plan, clients = read(path, permit)
-    script = None if clients is None else clients.script
+    script = None if clients is None else Path(clients.script)
     of_script = tuple(_of_script(policy, script))
     runs = permit.run_script and accepted(of_script)
-    if runs and clients is not None and speaks_flower(clients.script):
+    if runs and script is not None and speaks_flower(script):
         plan = model(plan, path, clients, permit).plan  # with what its ServerApp asks for
     return (*of_script, *_verdicts(policy, plan))
 
