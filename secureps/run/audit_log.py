@@ -76,7 +76,7 @@ def export(
     """
     public, me = load_public(kit), load_private(kit, name, passphrases)
     role = public.roster.find(name).role
-    found = run, told, rows = _journalled(state)
+    found = run, told, rows = _read_journal(state)
     demand_owner(state, role, name)
     begin = Begin(FORMAT, name, role, run.id, run)
     try:
@@ -116,9 +116,9 @@ def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[
     if state is not None and len(files) > 1:
         raise ConfigError("--state is one party's: verify its log alone")
     public = load_public(kit)
-    logs = [_verified(path, public) for path in files]
+    logs = [_verify_file(path, public) for path in files]
     if state is not None:
-        _demand_complete(files[0], logs[0], _journalled(state))
+        _demand_complete(files[0], logs[0], _read_journal(state))
     demand_agreement(logs)
     return logs
 
@@ -131,7 +131,7 @@ def _is_signed(data: bytes, key: PublicIdentity) -> bool:
     return True
 
 
-def _verified(path: Path, kit: PublicKit) -> AuditLog:
+def _verify_file(path: Path, kit: PublicKit) -> AuditLog:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -167,7 +167,7 @@ def _load(path: Path, data: bytes) -> AuditLog:
         raise DamagedStore(f"{path}: {error}") from None
 
 
-def _journalled(state: Path) -> Journalled:
+def _read_journal(state: Path) -> Journalled:
     journal = state / JOURNAL
     if not journal.is_file():
         raise ConfigError(f"{state} is no state folder: it has no {JOURNAL}")
@@ -188,7 +188,7 @@ def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
         )
     told = [entry for entry in known if entry.row <= log.end.row]
     for number in range(1, max(len(told), len(log.entries)) + 1):
-        own, other = (_named(each, number) for each in (log.entries, told))
+        own, other = (_describe_entry(each, number) for each in (log.entries, told))
         if log.entries[number - 1 : number] != tuple(told[number - 1 : number]):
             raise DamagedStore(f"{path}: entry {number} is {own}; by the journal it is {other}")
     chains, newest = {row.seq: row.chain for row in rows}, rows[-1].seq
@@ -202,7 +202,7 @@ def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
             )
 
 
-def _named(all_entries: Sequence[Entry], number: int) -> str:
+def _describe_entry(all_entries: Sequence[Entry], number: int) -> str:
     if number > len(all_entries):
         return "not there"
     entry = all_entries[number - 1]

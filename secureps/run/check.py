@@ -545,12 +545,12 @@ def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
     first = [same[0] for same in alike]
     return filled(
         "what it costs",
-        ("group", *map(_named, alike)) if len(groups) > 1 else ("what", "how much"),
+        ("group", *map(_name_alike, alike)) if len(groups) > 1 else ("what", "how much"),
         [(name, *map(of, first)) for name, of in quantities.items()],
     )
 
 
-def _named(alike: list[GroupCost]) -> str:
+def _name_alike(alike: list[GroupCost]) -> str:
     """The name of one group, or of the first and last of row-blocks that cost the same."""
     if len(alike) == 1:
         return alike[0].name
@@ -584,7 +584,7 @@ def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
 # --- what a site says of it -------------------------------------------------------
 
 
-def held_against(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verdict, ...]:
+def check_site(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verdict, ...]:
     """What each key of a site's policy says of a plan's file; no verdict where a key is not set.
 
     A script that the site does not allow is not run, whatever is permitted.

@@ -176,7 +176,7 @@ def check(
     from secureps.run.check import (
         Permit,
         accepted,
-        held_against,
+        check_site,
         record,
         runs_nothing,
         site_record,
@@ -187,7 +187,7 @@ def check(
     from secureps.run.initial_schema import read_values
 
     permit, sizes, link = Permit(run_script, fetch), read_values(values or ()), Link(up, down)
-    verdicts = () if site is None else held_against(plan, site, permit)
+    verdicts = () if site is None else check_site(plan, site, permit)
     refused = run_script and runs_nothing(verdicts)
     known = None if refused else examine(plan, sizes, memory, schema, permit, epsilon, link)
     if as_json:

@@ -51,12 +51,12 @@ def claimed(root: Path) -> Iterator[None]:
     handle = file_lock.open_lock(root / "lock")
     try:
         until = time.monotonic() + PATIENCE
-        while not _asked(root, file_lock.take, handle):
+        while not _ask_lock(root, file_lock.take, handle):
             if time.monotonic() > until:
                 raise OperatorError(f"{root}: this run is being played now")
             time.sleep(0.02)
         for lock in sorted(root.glob("state/*/journal.db.lock")):
-            if _held(lock):
+            if _is_held(lock):
                 raise OperatorError(
                     f"{root}: {lock.parent.name} still runs, although what started it is gone: "
                     "end the processes that name this folder, then try again"
@@ -69,7 +69,7 @@ def claimed(root: Path) -> Iterator[None]:
 
 def is_claimed(root: Path) -> bool:
     """Whether a process plays the run in a folder; OperatorError if its disk has no locks."""
-    return (root / "lock").exists() and _held(root / "lock")
+    return (root / "lock").exists() and _is_held(root / "lock")
 
 
 def player(root: Path) -> int | None:
@@ -90,15 +90,15 @@ def player(root: Path) -> int | None:
     return None
 
 
-def _held(path: Path) -> bool:
+def _is_held(path: Path) -> bool:
     handle = os.open(path, os.O_RDONLY)
     try:
-        return _asked(path, file_lock.is_held, handle)
+        return _ask_lock(path, file_lock.is_held, handle)
     finally:
         os.close(handle)
 
 
-def _asked(path: Path, ask: Callable[[int], bool], handle: int) -> bool:
+def _ask_lock(path: Path, ask: Callable[[int], bool], handle: int) -> bool:
     try:
         return ask(handle)
     except OSError as error:

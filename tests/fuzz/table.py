@@ -89,7 +89,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     "digits that the same function has looked at": ("flower.post:unpacked",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:_made",
-        "run.script.channel:unpacked",
+        "run.script.channel:unpack",
         "run.simulate.ray_cluster:called",
     ),
     PIPE: (

@@ -7,7 +7,7 @@ staleness tau counts
 
 and not at all beyond a largest staleness: it is dropped, and its client pulls (FedBuff: Nguyen et
 al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", algorithm 1). Weights are
-integers on the ciphertexts, and kept even enough to hide everybody (`evened`). K
+integers on the ciphertexts, and kept even enough to hide everybody (`even_out`). K
 = 1 is the classical asynchronous parameter server (Dean et al. 2012, Downpour SGD), for sums that
 nothing hides.
 
@@ -61,7 +61,7 @@ FULL = WEIGHTS[-1]
 """The weight of an update of no staleness, in quarters: 4."""
 
 
-def faded(staleness: int, power: float) -> int:
+def fade(staleness: int, power: float) -> int:
     """The weight of an update of this staleness, in quarters: 4, 2 or 1.
 
     (1 + tau)^-p, rounded to the nearest of 1, 1/2 and 1/4 (Nguyen et al. 2022, section 5.1,
@@ -74,7 +74,7 @@ def faded(staleness: int, power: float) -> int:
     return min(reversed(WEIGHTS), key=lambda weight: abs(weight - exact))
 
 
-def evened(weights: Sequence[int], least: int) -> tuple[int, ...]:
+def even_out(weights: Sequence[int], least: int) -> tuple[int, ...]:
     """The nearest weights to these that holders open, without a common divisor.
 
     Where fewer than `least` would be lighter than the others, these are made as heavy; if that
@@ -175,8 +175,8 @@ class Buffered:
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:
         """Sums these updates, each weighted by its staleness."""
-        faint = [faded(state.version - arrival.version, self.section.power) for arrival in chosen]
-        weights = evened(faint, self.bounds.minimum)
+        faint = [fade(state.version - arrival.version, self.section.power) for arrival in chosen]
+        weights = even_out(faint, self.bounds.minimum)
         members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))
         return Close(tuple(sorted(members, key=lambda member: member.id)), reason)
 
