@@ -26,7 +26,7 @@ from secureps.messages.scaling import ScalingDecided
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.scenario.delays import Constant, Delays, LogNormal, generator
+from secureps.scenario.delays import Delays, Distribution, generator
 from secureps.scenario.links import Links
 from tests.kits.federations import Walker
 
@@ -111,7 +111,9 @@ def play(policy: str, scene: Scene, seed: int) -> Played:
     count = scene.clients + sum(each[0] for each in scene.more)
     names = client_names(count)
     delays = Delays(
-        train=LogNormal(6.0, 0.3), device=LogNormal(1.0, scene.device), network=Constant(0.05)
+        train=Distribution("lognormal", (6.0, 0.3)),
+        device=Distribution("lognormal", (1.0, scene.device)),
+        network=Distribution("constant", (0.05,)),
     )
     links = Links(delays, seed, ShardsSection(bandwidth=scene.bandwidth, block_seconds=0.01))
 

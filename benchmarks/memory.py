@@ -18,7 +18,7 @@ from benchmarks.crowd import SHAPE, Crowd, memory, million_plan, start_servers
 from benchmarks.deployed import Deployed
 from benchmarks.large import Large
 from benchmarks.report import Row, report
-from secureps.policy.explain.memory import MemoryUse, footprint
+from secureps.policy.memory import MemoryUse, footprint
 from secureps.policy.plan import Plan
 from secureps.run.check import service
 from tests.kits.processes import Processes

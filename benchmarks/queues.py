@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.report import Row, report
-from secureps.run.study.study import study
+from secureps.run.study import study
 
 ROOT = Path(__file__).parent.parent
 ARRIVALS = 30.8

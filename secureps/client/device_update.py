@@ -54,7 +54,7 @@ from secureps.errors import NotFinite
 from secureps.messages.encoding import payload_hasher
 from secureps.messages.schema import TensorSpec
 from secureps.model.layout import SCALE
-from secureps.policy.scales import moved
+from secureps.policy.groups import moved
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import PIECE

@@ -36,9 +36,9 @@ from secureps.errors import NotFinite
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest, payload_hasher
 from secureps.messages.schema import TensorSpec
 from secureps.model.layout import SCALE, GroupLayout, cast
+from secureps.policy.groups import moved
 from secureps.policy.plan import Plan
-from secureps.policy.rules.priority import declared
-from secureps.policy.scales import moved
+from secureps.policy.rules.buffered import declared
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism

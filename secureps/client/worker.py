@@ -93,9 +93,8 @@ from secureps.policy.counting import (
     public_number,
     remarks,
 )
-from secureps.policy.groups import beside
+from secureps.policy.groups import beside, moved
 from secureps.policy.plan import Plan
-from secureps.policy.scales import moved
 from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2

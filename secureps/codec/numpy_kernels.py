@@ -26,7 +26,6 @@ def round_to_grid(
     most: float,
     out: NDArray[np.int32],
 ) -> bool:
-    """As `codec.kernels.round_to_grid`."""
     with np.errstate(over="ignore", invalid="ignore"):
         value = x.astype(np.float64) * share
     if not np.isfinite(value).all():
@@ -45,7 +44,6 @@ def round_to_grid(
 
 
 def code(exact: Floats, published: Floats, bits: int, length: int, out: Bytes) -> None:
-    """As `codec.kernels.code`."""
     at, step = -(-exact.size // length), TOGETHER * length
     with np.errstate(all="ignore"):
         for start in range(0, exact.size, step):
@@ -80,7 +78,6 @@ def _coded(exact: Floats, published: Floats, bits: int, length: int) -> tuple[By
 
 
 def add_codes(values: Floats, codes: Bytes, bits: int, length: int) -> None:
-    """As `codec.kernels.add_codes`."""
     middle, mask = 1 << (bits - 1), np.uint64((1 << bits) - 1)
     at, step = -(-values.size // length), TOGETHER * length
     units = np.ldexp(1.0, codes[:at].astype(np.int64) - BIAS)

@@ -234,7 +234,7 @@ class AsyncSection(StreamSection):
 
 
 class PrioritySection(QueueSection):
-    """The best `buffer` of `pool` updates (`policy.rules.priority`).
+    """The best `buffer` of `pool` updates (`policy.rules.buffered`).
 
     `score` is "freshness", "magnitude", or "package.module:function"; `pool` is how many must wait
     before any are chosen (default: twice the buffer).
@@ -264,7 +264,6 @@ class OwnRuleSection(CohortSection):
 
 
 def _rule(rule: Any) -> Any:
-    """Which rule's section it is: sync where a file does not say."""
     name = rule.get("name", "sync") if isinstance(rule, dict) else getattr(rule, "name", None)
     return "own" if isinstance(name, str) and ":" in name else name
 
@@ -524,7 +523,6 @@ class EvaluationSection(Table):
 
 
 def _unit(privacy: Any) -> Any:
-    """Which of the two sections it is: record-level where a file does not say."""
     if isinstance(privacy, dict):
         return privacy.get("unit", "record")
     return getattr(privacy, "unit", None)

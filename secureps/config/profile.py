@@ -21,7 +21,7 @@ class ProfileSection(Table):
 
 
 class ProfilesSection(Table):
-    """The whole file."""
+    """A file of profiles."""
 
     profile: dict[str, ProfileSection]
 

@@ -25,7 +25,7 @@ class VariantSection(Table):
 
 
 class StudySection(Table):
-    """Rules compared by the virtual time after which the model is good enough (`run.study.study`).
+    """Rules compared by the virtual time after which the model is good enough (`run.study`).
 
     That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
     `measure` of `target` or more. Every candidate of a variant is tried under the seed `tuning`;

@@ -56,7 +56,7 @@ _LITERAL = re.compile("'([^']*)'")
 
 
 def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
-    """The section of class `kind` in `data`; ConfigError names every key that is wrong."""
+    """Checks `data` against a section; ConfigError names every key that is wrong."""
     lines = data.lines if isinstance(data, Tables) else {}
     try:
         return kind.model_validate(_tupled(data))
@@ -105,7 +105,7 @@ def is_file(path: File) -> bool:
 
 
 def _tupled(value: Any) -> Any:
-    """With lists as tuples, which they are in frozen sections."""
+    """Makes lists tuples, as frozen sections have them."""
     if isinstance(value, Mapping):
         return {key: _tupled(each) for key, each in value.items()}
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
@@ -261,7 +261,6 @@ def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, t
 
 
 def _sections(annotation: Any) -> Iterator[type[Section]]:
-    """All sections that a type mentions."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for argument in get_args(annotation):
@@ -307,7 +306,6 @@ def toml_tables(tables: Mapping[str, Any]) -> str:
 
 
 def _is_table(value: Any) -> bool:
-    """Whether it is a table, or a list of tables."""
     listed = isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
     return listed or isinstance(value, Mapping)
 
@@ -346,6 +344,6 @@ def read_toml(path: File) -> Tables:
 
 
 def _decoded(data: bytes) -> str:
-    """The text of a file: UTF-8, or what the byte order mark says that Windows puts before it."""
+    """Decodes UTF-8, or what the byte order mark says that Windows puts before a file."""
     utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16" if utf16 else "utf-8-sig")

@@ -203,7 +203,6 @@ class BfvPublicKey:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BfvPublicKey:
-        """Malformed or Oversized unless `data` is what `to_bytes` gives."""
         return cls(_key_coefficients("a bfv public key", data, _PUBLIC_TAG, 2))
 
     def to_bytes(self) -> bytes:
@@ -221,7 +220,6 @@ class BfvSecretKey(Secret):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BfvSecretKey:
-        """Malformed or Oversized unless `data` is what `to_bytes` gives."""
         return cls(_key_coefficients("a bfv secret key", data, _SECRET_TAG, 1))
 
     def to_bytes(self) -> bytes:

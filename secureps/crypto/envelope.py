@@ -82,7 +82,6 @@ class EnvelopePublicKey:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopePublicKey:
-        """Malformed or Oversized unless `data` is what `to_bytes` gives."""
         return cls(untagged("an envelope public key", data, _PUBLIC_TAG, PUBLIC_BYTES))
 
     def to_bytes(self) -> bytes:
@@ -139,12 +138,10 @@ class EnvelopeKey(Secret):
 
     @classmethod
     def from_os(cls) -> EnvelopeKey:
-        """Fresh from the operating system's randomness."""
         return cls(os.urandom(SECRET_BYTES))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopeKey:
-        """Malformed or Oversized unless `data` is what `to_bytes` gives."""
         return cls(untagged("an envelope secret key", data, _SECRET_TAG, SECRET_BYTES))
 
     def to_bytes(self) -> bytes:

@@ -80,7 +80,6 @@ class PublicIdentity:
         return digest("secureps-identity", self.key).hex()
 
     def verify(self, domain: bytes, message: bytes, signature: bytes) -> None:
-        """Unsigned unless this party signed the message in this domain."""
         try:
             self._public.verify(signature, framed(domain, message))
         except InvalidSignature:
@@ -103,7 +102,6 @@ class Identity(Secret):
 
     @classmethod
     def generate(cls) -> Identity:
-        """Fresh from the operating system's randomness."""
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 
     def to_bytes(self) -> bytes:
@@ -125,7 +123,6 @@ def check_party(name: str, role: Role) -> None:
 
 
 def check_name(name: str) -> None:
-    """Malformed unless a party can have this name."""
     if not _NAME.fullmatch(name):
         raise Malformed(
             f"{name[:80]!r} is no name: 1 to 63 of a-z 0-9 . _ -, the first a letter or digit"

@@ -84,7 +84,7 @@ class KeyRequest:
 
     @cached_property
     def core(self) -> bytes:
-        """What the proofs are over."""
+        """The bytes that the proofs sign."""
         return canonical(dataclasses.replace(self, tls_proof=b"", old_proof=b"", signature=b""))
 
     @property

@@ -28,7 +28,6 @@ _HALF = _u64(32)
 
 
 def shoup(y: U32, w: Any, w2: Any, p: np.uint32) -> U32:
-    """w y mod p, in [0, 2p), for any 32-bit y; w and w2 are of one shape with y, or one number."""
     high = np.multiply(w2, y, dtype=_u64)
     high >>= _HALF
     wrong = high.astype(_u32)
@@ -39,13 +38,12 @@ def shoup(y: U32, w: Any, w2: Any, p: np.uint32) -> U32:
 
 
 def once(y: U32, p: np.uint32) -> U32:
-    """y mod p for y < 2p: the smaller of y and y - p modulo 2^32."""
     made: U32 = np.minimum(y, y - p)
     return made
 
 
 def forward(a: U32, out: U32, head: U32, tail: U32, prime: U32) -> None:
-    """As `crypto.ntt.forward`, of (..., N); `a` is spoilt."""
+    """Transforms (..., N) as `crypto.ntt.forward`; `a` is spoilt."""
     size, p = a.shape[-1], prime[0]
     rows, twice = size // WIDTH, _u32(2 * p)
     step, blocks = size >> 1, 1
@@ -71,7 +69,7 @@ def _cross(x: U32, y: U32, w: U32, twice: np.uint32, p: np.uint32) -> None:
 
 
 def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, prime: U32) -> None:
-    """As `crypto.ntt.backward`, of (..., N); `a` is spoilt."""
+    """Transforms (..., N) back as `crypto.ntt.backward`; `a` is spoilt."""
     size, p = a.shape[-1], prime[0]
     rows, twice = size // WIDTH, _u32(2 * p)
     step, groups, end = 1, WIDTH >> 1, WIDTH - 1
@@ -106,7 +104,6 @@ _PLACES = [divmod(k * WORD_BITS, 64) for k in range(RUN)]
 
 
 def pack_words(words: U64, out: U64) -> None:
-    """As `crypto.rlwe_kernels.pack_words`."""
     rows, packed = words.reshape(-1, RUN), out.reshape(-1, WORD_BITS)
     for start in range(0, rows.shape[0], TOGETHER):
         columns = np.ascontiguousarray(rows[start : start + TOGETHER].T)
@@ -119,7 +116,6 @@ def pack_words(words: U64, out: U64) -> None:
 
 
 def add_words(packed: U64, weight: np.uint64, sums: U64) -> None:
-    """As `crypto.rlwe_kernels.add_words`."""
     rows = sums.reshape(-1, RUN)
     for start, words in _unpacked(packed):
         words *= weight
@@ -127,7 +123,6 @@ def add_words(packed: U64, weight: np.uint64, sums: U64) -> None:
 
 
 def greatest_word(packed: U64) -> np.uint64:
-    """As `crypto.rlwe_kernels.greatest_word`."""
     return _u64(max((int(words.max()) for _, words in _unpacked(packed)), default=0))
 
 
@@ -146,7 +141,6 @@ def _unpacked(packed: U64) -> Iterator[tuple[int, U64]]:
 
 
 def reduce_words(sums: U64, modulus: np.uint64) -> None:
-    """As `crypto.rlwe_kernels.reduce_words`."""
     quotients = (sums.astype(np.float64) * (1.0 / np.float64(modulus))).astype(_u64)
     rests = sums - quotients * modulus
     rests = np.minimum(rests, rests + modulus)  # was one too many: it wrapped around
@@ -154,7 +148,6 @@ def reduce_words(sums: U64, modulus: np.uint64) -> None:
 
 
 def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
-    """As `crypto.rlwe_kernels.reduce_accepted`."""
     for index, (prime, whole) in enumerate(primes):
         limit, size = np.uint32(whole * prime), out.shape[2]
         for window, row in zip(windows[:, index], out[:, index]):
@@ -175,7 +168,6 @@ _LIMB = _f64(1 << 64)
 def open_narrow(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """Opens sums of a ring with one word, with the bits of `crypto.rlwe_kernels.open_narrow`."""
     first, second = _without_key(words, a, key, ring)
     low, high = ring.primes[0, 0], ring.primes[1, 0]
     inverse, inverse2 = ring.garner[0]
@@ -200,7 +192,6 @@ def open_narrow(
 def open_wide(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """Opens sums of a ring with several words, with the bits of `crypto.rlwe_kernels.open_wide`."""
     total, sound = 0.0, True
     for residues, element in zip(np.stack(_without_key(words, a, key, ring), 1), out):
         squares, whole = decode_wide(residues, ring, scale, element)
@@ -226,7 +217,6 @@ def _without_key(words: U64, a: U32, key: U32, ring: Constants) -> list[U32]:
 
 
 def _divided(value: U64, by: np.uint64, inverse: np.float64) -> tuple[U64, U64]:
-    """Quotient and rest of values < 2^54, as `crypto.rlwe_kernels.divided`."""
     quotient = (value.astype(_f64) * inverse).astype(_u64)
     rest = value - quotient * by
     less = rest >> _SIGN
@@ -239,7 +229,6 @@ def _divided(value: U64, by: np.uint64, inverse: np.float64) -> tuple[U64, U64]:
 
 
 def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple[float, bool]:
-    """As `crypto.rlwe_kernels.decode_wide`."""
     value = _composed(residues, ring, scale)
     ones = np.ones(value.shape[1], _u64)
     digits, end, delta = out.view(_u64), out.shape[0], scale.places[0]
@@ -289,7 +278,7 @@ def _composed(residues: U32, ring: Constants, scale: Scale) -> U64:
 
 
 def _estimate(value: U64, by: U64) -> U64:
-    """value // by, or one less, as `crypto.rlwe_kernels.estimate`: uint64 (n,)."""
+    """uint64 (n,)."""
     top = int(np.flatnonzero(by)[-1])
     over, under = min(top + 1, by.size - 1), max(top - 1, 0)
     whole = _f64(by[top]) * _LIMB + _f64(by[under]) * _f64(top > under)
@@ -315,7 +304,6 @@ def _subtract(value: U64, other: U64, times: U64) -> U64:
 
 
 def _add(value: U64, other: U64, mask: U64) -> None:
-    """value += mask other, for a mask of 0 and 1."""
     carry = np.zeros_like(mask)
     for row, more in zip(value, other):
         taken = more * mask
@@ -325,7 +313,6 @@ def _add(value: U64, other: U64, mask: U64) -> None:
 
 
 def _high_product(x: U64, y: np.uint64) -> U64:
-    """The upper 64 bits of a product of two 64-bit integers."""
     x0, x1, y0, y1 = x & _LOW, x >> _HALF, y & _LOW, y >> _HALF
     middle = x1 * y0 + ((x0 * y0) >> _HALF)
     lower = x0 * y1 + (middle & _LOW)
@@ -337,7 +324,7 @@ _ONE32 = _u32(1)
 
 
 def binomial(words: U32, out: I32) -> None:
-    """As `crypto.rlwe_kernels.binomial`, of (..., 3, n) into (..., n)."""
+    """Reads words (..., 3, n) into values (..., n)."""
     low, middle, high = (words[..., part, :].astype(_u64) for part in range(3))
     low |= middle << _HALF
     rest = low >> _u64(ETA)
@@ -347,7 +334,6 @@ def binomial(words: U32, out: I32) -> None:
 
 
 def transform_small(small: I32, ring: Constants, out: U32) -> None:
-    """As `crypto.rlwe_kernels.transform_small`."""
     for index, (p, whole) in enumerate(ring.primes):
         first, made, wide = _lifted(small, p), np.empty(small.size, _u32), _u64(p)
         forward(first, made, ring.head[index], ring.tail[index], ring.primes[index])
@@ -365,7 +351,6 @@ def transform_small(small: I32, ring: Constants, out: U32) -> None:
 def seal_elements(
     values: U32, a: U32, noise: U32, key: U32, digits: U32, ring: Constants, out: U64
 ) -> None:
-    """As `crypto.rlwe_kernels.seal_elements`."""
     errors = np.empty((values.shape[0], values.shape[2]), np.int32)
     binomial(noise, errors)
     for word, (w, w2) in enumerate(ring.garner):

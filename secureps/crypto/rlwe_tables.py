@@ -62,7 +62,6 @@ class Scale(NamedTuple):
 
 @lru_cache(maxsize=4)
 def constants(ring: Ring) -> Constants:
-    """The constants of a ring."""
 
     def inverse(of: int, modulus: int) -> tuple[int, int]:
         found = pow(of, -1, modulus)
@@ -80,7 +79,6 @@ def constants(ring: Ring) -> Constants:
 
 @lru_cache(maxsize=16)
 def scale(encoding: Encoding) -> Scale:
-    """The constants of an encoding."""
     scaled = [encoding.delta * encoding.base**k for k in range(encoding.digits)]
     digits = [
         [[each % p for each in scaled], [companion(each % p, p) for each in scaled]]

@@ -81,14 +81,13 @@ class Certificate:
         return PublicIdentity(self.public_key)
 
     def verify(self, ca_public: PublicIdentity) -> None:
-        """Unsigned unless the CA signed it."""
         ca_public.verify(_CERTIFICATE, signed_part(self), self.signature)
 
 
 def certify(
     ca: Identity, name: str, role: Role, public_key: bytes, cipher_key_digest: bytes = b""
 ) -> Certificate:
-    """A certificate signed by the CA; Malformed if a field does not fit."""
+    """Signs a certificate; Malformed if a field does not fit."""
     bare = Certificate(name, role, public_key, cipher_key_digest, b"")
     return dataclasses.replace(bare, signature=ca.sign(_CERTIFICATE, signed_part(bare)))
 
@@ -134,7 +133,6 @@ class Epoch:
 
     @property
     def number(self) -> int:
-        """How many came before it."""
         return len(self.earlier)
 
 
@@ -256,14 +254,13 @@ class Roster:
         return found
 
     def find(self, name: str) -> Certificate:
-        """The certificate of a party; UnknownParty if there is none."""
         certificate = self._by_name.get(name)
         if certificate is None:
             raise UnknownParty(f"nobody named {name[:80]!r} is on the roster")
         return certificate
 
     def identity(self, name: str) -> PublicIdentity:
-        """The key that a party's signatures verify under; UnknownParty if there is none."""
+        """The key that verifies a party's signatures; UnknownParty if there is none."""
         return self._identities.get(name) or self.find(name).identity
 
     @cached_property
@@ -347,7 +344,6 @@ _WRITTEN: WeakValueDictionary[str, Roster] = WeakValueDictionary()
 
 @functools.lru_cache(4)
 def _read(data: bytes) -> Roster:
-    """Whoever follows rosters reads one from its kit, from its journal and from its coordinator."""
     return from_file(Roster, data, "roster", MAX_ROSTER_BYTES, "the CA's tool")
 
 

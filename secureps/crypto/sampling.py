@@ -165,7 +165,6 @@ class SecretSeed(Secret, Seed):
 
     @classmethod
     def from_os(cls) -> SecretSeed:
-        """Fresh from the operating system."""
         return cls(os.urandom(SEED_BYTES))
 
     def _key(self) -> bytes:

@@ -13,9 +13,9 @@ class Deed(StrEnum):
     """What is done to a run and its clients, in the words of `secureps act`.
 
     `PAUSE`: no round opens and no cohort closes until `GO_ON`; `CHECKPOINT`: what is committed is
-    made durable now; `LEAVE_OUT`: a client takes no part until `TAKE_BACK`; `SCALING_OFF`: nothing
-    follows the load any more, until `SCALING_ON`: buffers are the plan's, and so are deadlines
-    but of rounds that are open.
+    made durable now; `LEAVE_OUT`: a client takes no part until `TAKE_BACK`; `SCALING_OFF`: until
+    `SCALING_ON` nothing follows the load: buffers are the plan's, and so are deadlines except
+    those of rounds that are open.
     """
 
     PAUSE = "pause"
@@ -49,7 +49,7 @@ SHARD_DEEDS = frozenset(ShardDeed)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One act: a `Deed` or `ShardDeed`, to which party if it is of one, and why, as it was said."""
+    """One act: a `Deed` or `ShardDeed`, the party it is about, if any, and the given reason."""
 
     what: str
     party: str = ""

@@ -30,9 +30,9 @@ from secureps.messages.submission import Cohort, Held, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class ShardLeft:
-    """A shard is part of the run no more: others hold its blocks, by the next placement epoch.
+    """A shard no longer takes part: others hold its blocks from the next placement epoch on.
 
-    `removed`: an operator had it leave, and it ends when it is told so.
+    `removed`: an operator removed it, and it ends when it is told so.
     """
 
     shard: str
@@ -50,9 +50,9 @@ class PlacementMoved:
 
 @dataclass(frozen=True, slots=True)
 class ShardLocated:
-    """A shard came (back) under this address.
+    """A shard is at this address, for the first time or again.
 
-    `unsafe`: noise of the plan is its to add, from a number that everybody may know.
+    `unsafe`: the shard adds noise of the plan from a seed that everybody may know.
     """
 
     shard: ShardAddress
@@ -61,9 +61,9 @@ class ShardLocated:
 
 @dataclass(frozen=True, slots=True)
 class StandbyFollows:
-    """Nothing is said from now on before this standby has it; empty: nobody is waited for.
+    """From now on nothing is said before this standby has it; empty: nobody is waited for.
 
-    It is named by the number of its folder.
+    The standby is named by the number of its folder.
     """
 
     standby: bytes
@@ -71,7 +71,7 @@ class StandbyFollows:
 
 @dataclass(frozen=True, slots=True)
 class MemberJoined:
-    """A client joined, for the first time or with something new; the fields as in `Join`."""
+    """A client joined, for the first time or with something new; the fields are those of `Join`."""
 
     client: str
     groups: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class RoundOpened:
 
 @dataclass(frozen=True, slots=True)
 class RoundExtended:
-    """Too few had arrived at the deadline."""
+    """A round's deadline was moved because too few members had arrived."""
 
     group: str
     round: int
@@ -116,9 +116,9 @@ class RoundGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class MemberDeclined:
-    """An invited client takes no part in this round; nobody waits for it any longer.
+    """An invited client takes no part in this round, and nobody waits for it any longer.
 
-    `sits_out`: nor is it asked again before the next version.
+    `sits_out`: it is not asked again before the next version.
     """
 
     group: str
@@ -130,7 +130,7 @@ class MemberDeclined:
 
 @dataclass(frozen=True, slots=True)
 class CohortClosed:
-    """Step 1."""
+    """Step 1: these members' updates are summed, with these weights."""
 
     cohort: Cohort
     reason: str
@@ -138,7 +138,7 @@ class CohortClosed:
 
 @dataclass(frozen=True, slots=True)
 class CohortReopened:
-    """A shard lacked blocks; no key was touched, and the members may be closed over again."""
+    """A shard lacked blocks; no key was touched, and the members may stand in a new cohort."""
 
     group: str
     number: int
@@ -147,7 +147,7 @@ class CohortReopened:
 
 @dataclass(frozen=True, slots=True)
 class KeysReleased:
-    """Nothing that can still be opened is sealed for a holder's keys below this number."""
+    """Nothing that can still be opened is sealed for this holder's keys below this number."""
 
     holder: str
     below: int
@@ -155,7 +155,10 @@ class KeysReleased:
 
 @dataclass(frozen=True, slots=True)
 class FlawNoted:
-    """The same, and nothing follows: too late, left out already, or the holder not believed."""
+    """A holder found a flaw, and nothing follows.
+
+    It came too late, the client was left out already, or the holder is not believed.
+    """
 
     group: str
     id: SubmissionId
@@ -168,8 +171,8 @@ class FlawNoted:
 class CohortOpened:
     """Step 3: the digests of the opened sums of every block; empty when nothing needs opening.
 
-    Under a committee `key` is the sum of the members' one-time keys, int32 little-endian, as the
-    answers of these `holders` give it.
+    Under a committee `key` is the sum of the members' one-time keys, int32 little-endian, computed
+    from the answers of these `holders`.
     """
 
     group: str
@@ -181,7 +184,7 @@ class CohortOpened:
 
 @dataclass(frozen=True, slots=True)
 class OpeningFailed:
-    """The sum of keys that these holders' answers give does not open what the shards hold."""
+    """The sum of keys from these holders' answers does not open what the shards hold."""
 
     group: str
     number: int
@@ -191,7 +194,7 @@ class OpeningFailed:
 
 @dataclass(frozen=True, slots=True)
 class LiarsNamed:
-    """Holders whose answers for a cohort are off the polynomial of all the others."""
+    """The answers of these holders do not lie on the polynomial of all others."""
 
     group: str
     number: int
@@ -201,9 +204,9 @@ class LiarsNamed:
 
 @dataclass(frozen=True, slots=True)
 class CohortBurnt:
-    """A cohort could not be opened and never will be; its members are dropped.
+    """A cohort was not opened and never will be; its members' submissions are dropped.
 
-    `spoilt`: the key holders' answers fit together, so that it was for what a member sent.
+    `spoilt`: the key holders' answers fit together, so a member's submission is at fault.
     """
 
     group: str
@@ -214,7 +217,7 @@ class CohortBurnt:
 
 @dataclass(frozen=True, slots=True)
 class ClientIsolated:
-    """A client was found to spoil cohorts of this group: it is left out of the run from now on."""
+    """A client spoils cohorts of this group: it is left out of the run from now on."""
 
     group: str
     client: str
@@ -223,14 +226,14 @@ class ClientIsolated:
 
 @dataclass(frozen=True, slots=True)
 class ClientRevoked:
-    """A client that joined is on the roster no more: it is left out of the run from now on."""
+    """A client that joined was taken off the roster: it is left out from now on."""
 
     client: str
 
 
 @dataclass(frozen=True, slots=True)
 class GroupResigned:
-    """A row-block stays at its version for good; the run goes on, and to its end, without it."""
+    """A row-block stays at its version for good; the run goes on without it."""
 
     group: str
     reason: str
@@ -238,7 +241,7 @@ class GroupResigned:
 
 @dataclass(frozen=True, slots=True)
 class VersionCommitted:
-    """Step 5."""
+    """Step 5: all shards have the version."""
 
     group: str
     version: int
@@ -254,16 +257,16 @@ class CheckpointOrdered:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointComplete:
-    """The manifest is durable: everything included up to its versions is durable."""
+    """The manifest is durable, and with it all that its versions include."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """No more rounds open; what is under way comes to its end.
+    """No more rounds open; what has begun is finished.
 
-    `failure` names the error that the run ends with, if it is no end that the plan foresees.
+    `failure` names the error that the run ends with, unless the plan foresees this end.
     """
 
     reason: str
@@ -280,14 +283,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class StreamBegan:
-    """A group whose rule has no rounds takes updates from now on."""
+    """A group without rounds takes updates from now on."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
-    """It takes no more; what waits is dropped."""
+    """A group without rounds takes no more updates; what waits is dropped."""
 
     group: str
     reason: str
@@ -304,7 +307,7 @@ class MemberEntered:
 
 @dataclass(frozen=True, slots=True)
 class MemberLeft:
-    """Its lease ran out, or it sits out; or it takes part no more, for its budget is `spent`."""
+    """A member's lease ran out, or it sits out; or it leaves because its budget is `spent`."""
 
     group: str
     client: str
@@ -313,7 +316,7 @@ class MemberLeft:
 
 @dataclass(frozen=True, slots=True)
 class MemberPassed:
-    """Others have waited for it long enough: it has no clock until it sends again."""
+    """A member was waited for long enough: it has no clock until it sends again."""
 
     group: str
     client: str
@@ -322,7 +325,7 @@ class MemberPassed:
 
 @dataclass(frozen=True, slots=True)
 class MembersReturned:
-    """They sit out no more: what they trained from for a burnt cohort is older than the newest."""
+    """Members no longer sit out: the version that their burnt updates came from is outdated."""
 
     group: str
     clients: tuple[str, ...]
@@ -331,7 +334,7 @@ class MembersReturned:
 
 @dataclass(frozen=True, slots=True)
 class MemberAsked:
-    """A member trains from this version, or a newer one that is there when it begins."""
+    """A member trains from this version, or from a newer one that is there when it begins."""
 
     group: str
     client: str
@@ -341,7 +344,7 @@ class MemberAsked:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionsDropped:
-    """These wait no more, and are part of nothing."""
+    """These submissions are dropped, and become part of no version."""
 
     group: str
     ids: tuple[SubmissionId, ...]

@@ -48,7 +48,6 @@ def payload_digest(payload: bytes | memoryview) -> bytes:
 
 
 def payload_hasher() -> blake3:
-    """`payload_digest` for bytes that come in pieces: `update` with each, then `digest`."""
     return blake3()
 
 
@@ -63,7 +62,6 @@ def file_digest(data: bytes) -> bytes:
 
 
 def file_hasher() -> hashlib.blake2b:
-    """`file_digest` for bytes that come in pieces."""
     return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
@@ -125,7 +123,6 @@ def to_plain(value: Any) -> Any:
 
 
 def dataclasses_of(*modules: types.ModuleType) -> dict[str, type]:
-    """Every dataclass that these modules define, by name."""
     return {
         name: kind
         for module in modules
@@ -138,7 +135,6 @@ def dataclasses_of(*modules: types.ModuleType) -> dict[str, type]:
 
 @functools.cache
 def field_types(kind: type) -> dict[str, Any]:
-    """The resolved type of every field of a record class."""
     hints = typing.get_type_hints(kind)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
@@ -149,7 +145,7 @@ def _required(kind: type) -> frozenset[str]:
 
 
 def from_plain(kind: type[T], plain: Any) -> T:
-    """The record or state of class `kind` that `to_plain` made; Malformed if it does not fit."""
+    """Reads a record or state that `to_plain` made; Malformed if it does not fit `kind`."""
     read: Reader = _reader(typing.cast(Any, kind))
     return typing.cast(T, read(plain, kind.__name__))
 
@@ -203,7 +199,6 @@ def _reader(kind: Any) -> Reader:
 
 @functools.cache
 def _field_readers(kind: type) -> dict[str, tuple[Reader, str]]:
-    """Of every field, and how paths name it."""
     return {name: (_reader(each), f".{name}") for name, each in field_types(kind).items()}
 
 

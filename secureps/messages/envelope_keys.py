@@ -35,5 +35,5 @@ class EnvelopeKeyAnnounced:
 
 
 def announcement_bytes(announced: EnvelopeKeyAnnounced) -> tuple[bytes, bytes]:
-    """(domain, bytes) that the holder signs and everyone verifies."""
+    """Returns the domain and the bytes that the holder signs."""
     return b"secureps-envelope-key", signed_part(announced)

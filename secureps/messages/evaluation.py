@@ -40,7 +40,6 @@ class VersionEvaluated:
     examples: int = 0
 
     def value(self, name: str) -> float:
-        """A metric's value; KeyError if there is none of that name."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric.value
@@ -110,5 +109,5 @@ EVALUATED_DOMAIN = b"secureps-evaluated"
 
 
 def evaluated_bytes(record: Evaluated) -> tuple[bytes, bytes]:
-    """(domain, bytes) that the evaluator signs and the coordinator verifies."""
+    """Returns the domain and the bytes that the evaluator signs."""
     return EVALUATED_DOMAIN, signed_part(record)

@@ -30,7 +30,7 @@ OLDEST_CHECKPOINT: Final = 4
 
 
 def other_peer(party: str, theirs: int, server: str) -> str:
-    """What a party hears whose format is not the one of a server that it asks."""
+    """Tells a party that its format is not the one of the server that it asks."""
     return (
         f"{party} has format {theirs} of secureps, and {server} format {FORMAT}: all parties of a "
         "run need one version: install the coordinator's on this party's machine, and start it "
@@ -39,7 +39,6 @@ def other_peer(party: str, theirs: int, server: str) -> str:
 
 
 def other_journal(path: object, found: int) -> str:
-    """What a party hears whose journal is of another format."""
     if found > FORMAT:
         return newer(path, found)
     return (
@@ -50,7 +49,7 @@ def other_journal(path: object, found: int) -> str:
 
 
 def demand_readable(path: object, found: int) -> None:
-    """Refuses a checkpoint of a format that this version does not read, by ConfigError."""
+    """Refuses a checkpoint of a format that this version does not read (ConfigError)."""
     if found > FORMAT:
         raise ConfigError(newer(path, found))
     if found < OLDEST_CHECKPOINT:
@@ -61,7 +60,6 @@ def demand_readable(path: object, found: int) -> None:
 
 
 def newer(path: object, found: int) -> str:
-    """What is said of a file that a later version wrote."""
     return (
         f"{path}: format {found}, and this version of secureps knows formats up to {FORMAT}: "
         "install the version that wrote it"

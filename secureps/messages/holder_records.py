@@ -19,9 +19,9 @@ class BaseModel:
 
 @dataclass(frozen=True, slots=True)
 class CohortReleased:
-    """The holder's ledger: this cohort counts as opened here, whatever becomes of it.
+    """This cohort counts as opened by this holder, whatever becomes of it.
 
-    It is on record before anything is done for the cohort.
+    The record is durable before anything is done for the cohort.
 
     Args:
         digest: the cohort's `opening_digest`, for which alone the holder answers.
@@ -38,9 +38,9 @@ class CohortReleased:
 
 @dataclass(frozen=True, slots=True)
 class KeyReplaced:
-    """Clients seal for another key, or hear that older ones are erased.
+    """Clients seal for another key, or hear that older keys are erased.
 
-    `unix` is what the calendar said, 0 where nobody looks at any. The key is on the disk.
+    The key is on the disk already. `unix` is the calendar's time, 0 where no calendar is read.
     """
 
     announced: EnvelopeKeyAnnounced
@@ -49,7 +49,7 @@ class KeyReplaced:
 
 @dataclass(frozen=True, slots=True)
 class KeysErased:
-    """The keys below this number are never used again; what is left of them is erased."""
+    """Keys below this number are never used again, and their files are erased."""
 
     below: int
 

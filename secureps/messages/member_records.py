@@ -87,10 +87,7 @@ class OwnDeed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnAct:
-    """An act of the data holder's own, by its number in the file of them: what it is to do.
-
-    `what` is of `OwnDeed`.
-    """
+    """An act of the data holder for its own client (`OwnDeed`), numbered as in its file."""
 
     number: int
     what: str
@@ -99,10 +96,10 @@ class OwnAct:
 
 @dataclass(frozen=True, slots=True)
 class SequencesBegun:
-    """A client goes on with these sequences: all before them are used up.
+    """A client continues with these sequences: all before them are used up.
 
-    It lost its state, and was told what it had sent before; or blocks of an update begin to leave
-    before all of them are sealed.
+    The client lost its state, and was told what it had sent before; or blocks of an update begin to
+    leave before all of them are sealed.
     """
 
     next: tuple[GroupVersion, ...]
@@ -110,7 +107,7 @@ class SequencesBegun:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The outbox holds all blocks of a submission; the charge in the receipt is spent."""
+    """The outbox holds all blocks of a submission, and the charge in its receipt is spent."""
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]

@@ -21,7 +21,7 @@ MESSAGE_LIMIT = 20 << 20
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The run is founded, and this is where its shards are; said anew whenever one has moved.
+    """The run is founded, and its shards are here; sent again whenever one has moved.
 
     While blocks move, shards get ready for the `coming` placement, and go by `placement`.
     """
@@ -35,7 +35,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class RosterChanged:
-    """Who takes part has changed: the CA's newest roster, as its file has it, to everybody."""
+    """The CA's newest roster, as its file has it, for everybody."""
 
     incarnation: int
     text: str
@@ -43,7 +43,7 @@ class RosterChanged:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Make version 0 of a group: from a founding submission, or (no receipt) from the file."""
+    """Make version 0 of a group from a founding submission, or (no receipt) from the file."""
 
     incarnation: int
     group: str
@@ -69,7 +69,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """To a holder of a committee: does your envelope of this submission open, and fit?"""
+    """Asks a committee's holder whether its envelope of this submission opens, and fits."""
 
     incarnation: int
     receipt: Receipt
@@ -77,7 +77,7 @@ class Examine:
 
 @dataclass(frozen=True, slots=True)
 class EraseKeys:
-    """To a holder of a committee: nothing that can still be opened is sealed for keys `below`."""
+    """Tells a committee's holder that nothing openable is sealed for its keys `below`."""
 
     incarnation: int
     below: int
@@ -113,11 +113,11 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Step 5: a version is committed; states older than version `keep` may go.
+    """Step 5: a version is committed; states older than version `keep` may be deleted.
 
-    Said again, with the digests of the shard's own blocks and of its state file: from them a shard
-    that lost its journal knows its part of a checkpoint again. Without a file's digest these blocks
-    are the shard's by the coming placement, for which it makes a file of them.
+    An order with the digests of the shard's own blocks and of its state file is a repetition: from
+    them a shard that lost its journal knows its part of a checkpoint again. Without a file's digest
+    these blocks are the shard's by the coming placement, for which it makes a file of them.
     """
 
     incarnation: int
@@ -151,7 +151,7 @@ class WriteCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """These submissions are settled; their spooled blocks may go."""
+    """These submissions are settled; their spooled blocks may be deleted."""
 
     incarnation: int
     ids: tuple[SubmissionId, ...]
@@ -251,8 +251,9 @@ class SendAgain:
 class SealAgain:
     """A cohort with this submission was burnt: seal the same update anew, and send that.
 
-    It takes a sequence and a key of its own; `update` is its name. A client that does not have its
-    integers any more declines the round of the `invite`: another update never leaves for that base.
+    The new submission takes a sequence and a key of its own; `update` names the update. A client
+    that no longer has its integers declines the round of the `invite`: another update never leaves
+    for that base.
     """
 
     incarnation: int
@@ -267,7 +268,7 @@ TO_GO_ON = "; start the coordinator again to go on"
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over; `failure` as `Ending` has it."""
+    """The run is over; `failure` is that of `Ending`."""
 
     incarnation: int
     reason: str

@@ -36,8 +36,8 @@ def starts(incarnation: int) -> str:
 class Incarnated:
     """The coordinator's incarnation: its own, or the highest that this party obeys.
 
-    `standby` is who took over from another coordinator with it, by the number of its folder; empty
-    for any other start.
+    `standby` took over from another coordinator with it, by the number of its folder; empty for any
+    other start.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Incarnated:
 
 @dataclass(frozen=True, slots=True)
 class RosterFollowed:
-    """Who takes part has changed: the roster, as its file has it, that this party goes by."""
+    """The roster that this party goes by from now on, as its file has it."""
 
     text: str
 
@@ -55,7 +55,7 @@ class RosterFollowed:
 class Dated:
     """The journal's writer, and the calendar at this time of the run's clock, in Unix seconds.
 
-    Every journal begins with one. No machine sees it.
+    Every journal begins with one; machines do not see it.
     """
 
     unix: float
@@ -74,14 +74,14 @@ class RefusedRequests:
 
 @dataclass(frozen=True, slots=True)
 class RequestsRefused:
-    """What was refused since the last of these; no machine's fact."""
+    """The requests that were refused since the last of these; no machine reads it."""
 
     requests: tuple[RefusedRequests, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunPinned:
-    """The run this party takes part in, for good; at a shard, the `coming` placement too."""
+    """The run that this party takes part in for good; at a shard also the `coming` placement."""
 
     run: RunInfo
     placement: Placement
@@ -116,6 +116,6 @@ class ReceivedBefore:
 
 @dataclass(frozen=True, slots=True)
 class SealedBefore:
-    """In an archive: a client sealed this (`Sealed`)."""
+    """In an archive: the client sealed this submission (`Sealed`)."""
 
     receipt: ReceiptSummary

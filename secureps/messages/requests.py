@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
-from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingStatus
@@ -95,12 +94,12 @@ class CohortSteps:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A shard or key holder is up; `seen` is the highest incarnation it obeyed.
+    """A shard or key holder has started; `seen` is the highest incarnation that it obeyed.
 
     `run` is its own, empty before the first; `reached` a shard's committed versions, or a holder's
     newest cohorts that it opened; `held` the newest cohort of each group of which a shard has sums,
     `epoch` its newest placement's, which is not in force while it is `coming`. `unsafe`: its noise
-    comes from a number that everybody may know.
+    comes from a seed that everybody may know.
     """
 
     party: str
@@ -131,7 +130,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong at a server, its disk for one, in words that follow its name; "": nothing."""
+    """What is wrong at a server, such as its disk, to follow its name; empty: nothing."""
 
     party: str
     reason: str
@@ -167,10 +166,10 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """A client takes no part in a round (an evaluator's is the version), and why.
+    """A client takes no part in a round (an evaluator: in a version), and says why.
 
     `version` and `step` are the base from which it sends nothing; where a group has no rounds, they
-    say what of all that it was asked for.
+    say which invitation it declines.
     """
 
     party: str
@@ -185,7 +184,7 @@ class Decline:
 class Withdraw:
     """A submission to a group without rounds was refused on its way: it never comes.
 
-    `version` and `step` are its base's; whoever was asked for it is to be asked anew.
+    `version` and `step` are its base's; its client is to be asked anew.
     """
 
     party: str
@@ -205,7 +204,7 @@ FAILED = "failed: "
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """A client takes part no more, or rests if it `returns`; joining again takes that back."""
+    """A client leaves for good, or rests if it `returns`; joining again takes that back."""
 
     client: str
     reason: str = ""
@@ -214,7 +213,7 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A party lacks what it is to work on or to send: one of the cases below."""
+    """A party lacks what it should work on or send: one of the cases below."""
 
     party: str
     group: str
@@ -224,22 +223,21 @@ class Missing:
 
     @classmethod
     def of_cohort(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
-        """Blocks of these members; once the cohort is opened, its opened sums, and these too."""
+        """Blocks of these members; once the cohort is opened, its opened sums as well."""
         return cls(shard, cohort.group, cohort.number, ids)
 
     @classmethod
     def of_founding(cls, shard: str, group: str, ids: tuple[SubmissionId, ...]) -> Missing:
-        """Blocks of the founding model, which is part of no cohort."""
         return cls(shard, group, -1, ids)
 
     @classmethod
     def of_placement(cls, shard: str, group: str, epoch: int) -> Missing:
-        """All that was taken in of blocks that the shard gains by the placement of this epoch."""
+        """All that was acknowledged of blocks that the shard gains by this epoch's placement."""
         return cls(shard, group, -1, (), epoch)
 
     @classmethod
     def of_outbox(cls, client: str, id: SubmissionId) -> Missing:
-        """A client's own submission, to be sent again and gone; it knows of no cohort."""
+        """A client's own submission that it should send again, and no longer has."""
         return cls(client, id.group, -1, (id,))
 
 
@@ -261,7 +259,7 @@ class Opened:
 class Examined:
     """A holder looked into its envelope of a submission; `flaw` says what is wrong, or nothing.
 
-    `about` is the `receipt_digest` of the receipt that it was shown.
+    `about` is the `receipt_digest` of the receipt that the holder was shown.
     """
 
     holder: str
@@ -287,7 +285,7 @@ class KeyShare:
 
 @dataclass(frozen=True, slots=True)
 class OpenRefused:
-    """A holder will not open a cohort, ever, and says why."""
+    """A holder will never open this cohort, and says why."""
 
     holder: str
     group: str
@@ -298,7 +296,7 @@ class OpenRefused:
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """A shard has no sum that it can use: a member sent what it may not, or it is lost.
+    """A shard has no usable sum: a member sent what it may not, or the sum is lost.
 
     `key` is the digest of the sum of keys that does not open its sums, if that is why.
     """
@@ -380,14 +378,14 @@ class AskRun:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Heard; whatever had to be journalled is."""
+    """The request was taken, and what had to be journalled is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """The run that a client joined, to be pinned, and where its blocks live.
 
-    `next` are the sequences from which it goes on, should it have lost its state.
+    A client that lost its state continues with the sequences `next`.
     """
 
     run: RunInfo
@@ -398,7 +396,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The plan, for a client that did not tell its frozen tensors yet: it joins again with them."""
+    """The plan, for a client that must join again with the digests of its frozen tensors."""
 
     plan: str
 
@@ -425,7 +423,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """One group: version, step of its commit, what it waits for; `clip`, if that is adaptive."""
+    """One group: its version, the step of its commit, what it waits for; `clip` if adaptive."""
 
     name: str
     version: int
@@ -490,14 +488,72 @@ class Status:
     scaling: ScalingStatus | None = None
 
 
+# --- a coordinator and its standby ------------------------------------------------
+#
+# A row's text is what the journal has, and its digest covers all rows before it: a standby checks
+# each row before it keeps it. Where rows that it lacks are compacted, a copy of the whole journal
+# comes first, in parts.
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """A standby has the journal up to this row, durably, and asks for the rows after it.
+
+    The standby is named by the number of its folder. The answer is Rows, none if nothing was
+    written for a moment. Of a copy, by its digest, the standby has that many bytes.
+    """
+
+    standby: bytes
+    seq: int
+    chain: bytes
+    copy: bytes = b""
+    have: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRow:
+    """A row as the journal has it: its time, the record's class and JSON, and the digest."""
+
+    at: float
+    kind: str
+    body: str
+    chain: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPart:
+    """A part of a copy of the journal, which has so many bytes and this digest in all."""
+
+    digest: bytes
+    size: int
+    offset: int
+    part: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows after the one that a standby has, in order; or a part of a copy, if some are gone.
+
+    The next part comes when a Follow names the copy and how much of it is there.
+    """
+
+    rows: tuple[JournalRow, ...]
+    part: CopyPart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """An operator asks the standby to take over from the coordinator."""
+
+
 # --- to a shard, and its answers --------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PutBlock:
-    """A block for the shard's spool; the payload goes beside the message, not in it.
+    """A block for the shard's spool; the payload travels beside the message, not in it.
 
-    `offset` is the place of its first byte in the block: 0, unless an upload goes on that broke.
+    `offset` is the place of its first byte in the block: above 0, an interrupted upload continues.
     """
 
     header: BlockHeader
@@ -507,14 +563,14 @@ class PutBlock:
 
 @dataclass(frozen=True, slots=True)
 class AskBlock:
-    """Is this block wanted, and how much of it is here? Answered with Stored, or refused."""
+    """Asks whether a block is wanted, and how much of it is here; the answer is Stored."""
 
     header: BlockHeader
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The block is durable in the spool; or, if `have` says so, that many of its bytes are here."""
+    """The block is durable in the spool; or, by `have`, so many of its bytes are here."""
 
     digest: bytes
     have: int | None = None
@@ -522,7 +578,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for a block, or what changed since that of digest `base`; a shard, for its `state`."""
+    """Asks for a block, or for what changed since the block of digest `base`.
+
+    A shard asks for its `state` as well.
+    """
 
     run: bytes
     group: str
@@ -561,7 +620,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error by its class in `secureps.errors`, its line of text, and what else one of it has."""
+    """An error: its class in `secureps.errors`, its line of text, and its further fields."""
 
     error: str
     text: str

@@ -78,7 +78,6 @@ class RunInfo:
 
 @lru_cache(maxsize=16)
 def _id(run: RunInfo) -> bytes:
-    """Asked for with every message."""
     return digest(
         "secureps-run",
         run.plan.encode(),
@@ -109,7 +108,7 @@ class GroupPlacement:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Which other shards hold the blocks: the second of every block, then the third, and so on."""
+    """The other shards that hold the blocks: the second of every block, then the third, ..."""
 
     groups: tuple[GroupPlacement, ...]
 
@@ -133,7 +132,6 @@ class Placement:
         return hash((self.epoch, self.shards))
 
     def of(self, group: str) -> GroupPlacement:
-        """The primaries of one group; KeyError if there is none."""
         return self.ranks(group)[0]
 
     def ranks(self, group: str) -> tuple[GroupPlacement, ...]:
@@ -160,13 +158,13 @@ class Placement:
 
     @property
     def held(self) -> dict[str, list[tuple[str, ...]]]:
-        """By group: of every block its holders, the primary first."""
+        """By group, the holders of every block, the primary first."""
         return {group: list(view.holders) for group, view in _views(self).items()}
 
     def without(self, shard: str) -> Placement:
-        """The next epoch, in which a shard has left: whoever holds its blocks is next in order.
+        """The next epoch, in which a shard has left: the next holder in order takes its place.
 
-        All others hold what they held; "" stands for a copy that there is no more.
+        All others hold what they held; "" stands for a lost copy.
         """
         held = {
             group: [tuple(s for s in holders if s != shard) for holders in blocks]
@@ -190,7 +188,6 @@ class _View(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _views(placement: Placement) -> Mapping[str, _View]:
-    """By group; asked for with every block."""
     more = () if placement.replicas is None else placement.replicas.groups
     ranks = defaultdict[str, list[GroupPlacement]](list)
     for placed in (*placement.groups, *more):
@@ -215,7 +212,7 @@ def all_shards(placement: Placement, coming: Placement | None) -> tuple[str, ...
 
 
 def other_run(party: str, run: bytes, ours: bytes) -> str:
-    """What a party hears that holds another run than the coordinator's."""
+    """Says that a party holds another run than the coordinator's."""
     return (
         f"{party} takes part in run {run.hex()[:16]}, and the other side in {ours.hex()[:16]}: "
         "one of the two has another run's state folder. Start it with the folder of this run, or "

@@ -46,7 +46,7 @@ class ScalingStatus:
 
 @dataclass(frozen=True, slots=True)
 class BlockAssigned:
-    """A block goes from a shard to another one, for the load that was measured."""
+    """A block moves from one shard to another, because of the measured load."""
 
     group: str
     block: int

@@ -70,7 +70,7 @@ class Schema:
 
     @property
     def told(self) -> frozenset[str]:
-        """The tensors of which it tells a digest of the values."""
+        """The tensors whose values' digest it tells."""
         return frozenset(spec.name for spec in self.tensors if spec.values)
 
     def telling(self, values: Mapping[str, str]) -> Schema:
@@ -113,5 +113,4 @@ class Schema:
 
 @lru_cache(maxsize=16)
 def _digest(schema: Schema) -> bytes:
-    """Asked for again and again."""
     return digest("secureps-schema", canonical(schema))

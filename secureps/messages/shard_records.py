@@ -28,7 +28,7 @@ class KeySumTaken:
 
 @dataclass(frozen=True, slots=True)
 class StateCommitted:
-    """The coordinator committed this version; older than `keep` may be forgotten."""
+    """The coordinator committed this version; versions below `keep` may be forgotten."""
 
     group: str
     version: int
@@ -37,14 +37,14 @@ class StateCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """These submissions' blocks may go."""
+    """The blocks of these submissions may be deleted."""
 
     ids: tuple[SubmissionId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedForgotten:
-    """Opened sums of these own blocks of a cohort are lost: the holder may send them again."""
+    """The opened sums of these blocks of a cohort are lost: the holder may send them again."""
 
     group: str
     number: int

@@ -147,6 +147,14 @@ class Receipt:
         return joined(Receipt, self._texts | other)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Base:
+    """What an update was trained from: the version, and which of the client's updates of it."""
+
+    version: int
+    step: int
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A submission's place in a cohort.
@@ -163,6 +171,10 @@ class Member:
     step: int = 0
     update: bytes = b""
     examples: int = 1
+
+    @property
+    def base(self) -> Base:
+        return Base(self.version, self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +224,12 @@ class Held:
 
 
 def sharing_id(run: bytes, id: SubmissionId) -> bytes:
-    """What names a submission where its one-time key is shared: over all runs, 32 bytes."""
+    """Names a submission where its one-time key is shared: over all runs, 32 bytes."""
     return digest("secureps-shared-key", run, canonical(id))
 
 
 def cohort_digest(run: bytes, cohort: Cohort) -> bytes:
-    """What names a cohort where a holder answers for it: over all runs, 32 bytes."""
+    """Names a cohort where a holder answers for it: over all runs, 32 bytes."""
     return digest("secureps-cohort", run, canonical(cohort))
 
 
@@ -234,7 +246,7 @@ def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> b
 
 
 def receipt_digest(receipt: Receipt) -> bytes:
-    """What names a receipt where a holder answers for it: all of it, 32 bytes."""
+    """Names a receipt where a holder answers for it: over all of it, 32 bytes."""
     return digest("secureps-receipt", receipt.form())
 
 
@@ -263,7 +275,7 @@ RECEIPT_DOMAIN = b"secureps-receipt"
 
 
 def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
-    """(domain, bytes) that the author signs and everyone verifies."""
+    """Returns the domain and the bytes that the author signs."""
     if isinstance(record, BlockHeader):
         return BLOCK_DOMAIN, signed_part(record)
     return RECEIPT_DOMAIN, record.form(signature='""')

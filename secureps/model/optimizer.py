@@ -106,7 +106,6 @@ def _cosine(rate: float, section: ScheduleSection) -> Schedule:
 
 
 def _exponential(rate: float, section: ScheduleSection) -> Schedule:
-    """rate * decay^step."""
     return lambda step: rate * section.decay**step
 
 

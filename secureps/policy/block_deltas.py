@@ -85,13 +85,13 @@ class BlockDelta:
 
     @property
     def length(self) -> int:
-        """Of one difference."""
+        """Bytes of one difference."""
         coded = sent(self.values - self.scaled, self.one_in)
         return delta.length(coded, self.bits) + FLOAT_BYTES * self.scaled
 
     @property
     def behind(self) -> int:
-        """How many differences, one after another, are shorter than the block, at most."""
+        """The most differences in a row that are shorter than the block."""
         return (FLOAT_BYTES * self.values - 1) // self.length
 
     def publish(
@@ -139,7 +139,7 @@ class BlockDelta:
         values[values.size - self.scaled :] = codes[end:].view("<f4")
 
     def _places(self, code: BlockCode | None) -> slice | NDArray[np.int64]:
-        """Where in the block the values are that a difference has."""
+        """The places in the block of the values that a difference has."""
         if self.one_in == 1:
             return slice(0, self.values - self.scaled)
         assert code is not None
@@ -148,7 +148,7 @@ class BlockDelta:
 
 
 def block_delta(plan: Plan, layout: GroupLayout, block: int) -> BlockDelta | None:
-    """Of a block of a group; None where blocks are pulled whole."""
+    """Describes the differences of one block; None where blocks are pulled whole."""
     section, (start, stop) = plan.group(layout.name), layout.span(block)
     if section.pull_bits is None:
         return None
@@ -162,7 +162,7 @@ def block_delta(plan: Plan, layout: GroupLayout, block: int) -> BlockDelta | Non
 
 
 def bytes_down(plan: Plan, layout: GroupLayout) -> int:
-    """Of a version of a group that a client pulls who has the one before, at most."""
+    """Bounds the bytes of a version that a client pulls who has the version before."""
     deltas = (block_delta(plan, layout, block) for block in range(layout.blocks))
     spans = (layout.span(block) for block in range(layout.blocks))
     return sum(

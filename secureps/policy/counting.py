@@ -28,7 +28,7 @@ FEW_BITS = 8
 
 
 def refuse_unbounded(section: GroupSection) -> None:
-    """PlanRefused for clients that count by their examples, and no plan says up to how many."""
+    """Refuses clients that count by their examples where the plan has no bound (PlanRefused)."""
     if section.weighting == "examples" and section.most_examples is None:
         raise PlanRefused(
             'weighting = "examples" needs most_examples: about how many examples the largest '
@@ -38,19 +38,14 @@ def refuse_unbounded(section: GroupSection) -> None:
 
 
 def bound(section: GroupSection) -> int:
-    """The most that a client of a group counts by: 1 where all count alike."""
+    """The most that a client of a group counts by; 1 where all count alike."""
     return 1 if section.weighting == "uniform" else section.most_examples or 1
 
 
 def check_counted(section: GroupSection, whose: object, examples: int) -> None:
-    """Checks a public number.
+    """Refuses a public number beyond the bound, or below 1 (Malformed).
 
-    One beyond the bound, or below 1, would make its client's update stand out of the mean.
-
-    Args:
-        whose: begins the refusal.
-    Raises:
-        Malformed: no client of this group counts like that.
+    It would make its client's update stand out of the mean. `whose` begins the refusal.
     """
     most = bound(section)
     if not 1 <= examples <= most:
@@ -61,22 +56,22 @@ def check_counted(section: GroupSection, whose: object, examples: int) -> None:
 
 
 def shares_in(section: GroupSection, cohort: Cohort) -> Fraction:
-    """What a cohort's sum is divided by: its members' shares times their weights, exactly."""
+    """Computes exactly what a cohort's sum is divided by: members' shares times their weights."""
     counted = sum(member.weight * member.examples for member in cohort.members)
     return Fraction(counted, bound(section))
 
 
 def by_public_number(section: PlanSection) -> bool:
-    """Whether a client may count by a number of its site's or the plan's alone.
+    """Tells whether clients count by a number of the site's or the plan's, not by their records.
 
-    Then nothing that it sends depends on how many records it has exactly.
+    Then nothing that a client sends depends on how many records it has exactly.
     """
     privacy = section.privacy
     return isinstance(privacy, RecordPrivacySection) and privacy.adjacency == "add-or-remove"
 
 
 def counts(section: PlanSection) -> bool:
-    """Whether clients publish how many examples they have exactly, in any group."""
+    """Tells whether clients publish the exact number of their examples, in any group."""
     return not by_public_number(section) and any(
         group.weighting == "examples" for group in section.group
     )
@@ -105,7 +100,7 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
 
 
 def publishes(section: PlanSection) -> bool:
-    """Whether receipts have the number that a client counts by, for updates or evaluations."""
+    """Tells whether receipts have the number that a client counts by."""
     weighted = any(group.weighting == "examples" for group in section.group)
     if weighted or section.evaluation is None or section.evaluation.evaluator is not None:
         return weighted
@@ -134,11 +129,11 @@ def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
 
 
 def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
-    """What a client should know of how it counts.
+    """Says what a client should know of how it counts.
 
     Args:
         of: ends a phrase with the group's name, or nothing.
-        number: what it counts by.
+        number: what the client counts by.
     """
     most, members = bound(section), section.rule.minimum
     share, found = min(number, most) / most, []
@@ -158,12 +153,12 @@ def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
 
 
 def few(left: float, bits: int) -> bool:
-    """Whether weights leave few bits of those that a plan asks for."""
+    """Tells whether weights leave few of the bits that a plan asks for."""
     return left < min(FEW_BITS, bits - 0.5)
 
 
 def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
-    """The shares of clients that count by these numbers in the bound."""
+    """Divides these clients' numbers by the bound of their group."""
     if section.weighting == "uniform":
         return [1.0] * len(numbers)
     most = bound(section)
@@ -171,14 +166,12 @@ def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
 
 
 def bits_left(bits: int, shares: float, members: int) -> float:
-    """How many bits of a group's integers are left in a cohort's mean.
+    """Computes how many bits of a group's integers are left in a cohort's mean.
 
     Every member's rounding is an independent error of about a step; the mean divides their sum by
     the sum of weights.
 
     Args:
-        bits: of one integer.
-        shares: the sum of the members' shares.
-        members: how many they are.
+        shares: the sum of the shares of so many members.
     """
     return bits + math.log2(shares) - math.log2(members) / 2

@@ -14,17 +14,17 @@ from secureps.messages.evaluation import VersionEvaluated
 
 
 def best(evaluations: Sequence[VersionEvaluated], section: BestSection) -> VersionEvaluated | None:
-    """The best of them, the earliest of equals; None if there is none."""
+    """The best evaluation, the earliest of equals; None if there is none."""
     return max(evaluations, key=partial(_worth, by=section), default=None)
 
 
 def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection) -> str | None:
-    """Why the run ends now, in words an operator understands; None if it goes on.
+    """Says why the run ends now, in words an operator understands; None if it goes on.
 
-    With patience p it ends when the last p evaluations were better by no more than `least` than
-    the mark: the newest evaluation that was better than the mark before it by more than that, at
-    first the first one (after Prechelt 1998, "Early Stopping - But When?", UP). With a target,
-    when an evaluation has reached it.
+    With a patience p the run ends when the last p evaluations beat the mark by at most `least`. The
+    mark is the newest evaluation that beat the mark before it by more than that, at first the first
+    (after Prechelt 1998, "Early Stopping - But When?", UP). With a target the run ends when an
+    evaluation reaches it.
     """
     own, by = section.stop, section.best
     if own is None or by is None or not evaluations:
@@ -49,9 +49,5 @@ def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection) ->
 
 
 def _worth(evaluation: VersionEvaluated, by: BestSection) -> float:
-    """The more, the better."""
-    return _sign(by) * evaluation.value(by.metric)
-
-
-def _sign(by: BestSection) -> int:
-    return 1 if by.goal == "max" else -1
+    value = evaluation.value(by.metric)
+    return value if by.goal == "max" else -value

@@ -28,7 +28,7 @@ def one_envelope(committee: Committee) -> int:
 
 
 def order_bytes(committee: Committee, members: int, group: str) -> int:
-    """Of the order to open a cohort, which every holder gets, at the most: with all receipts."""
+    """Bounds the bytes of an order to open a cohort: every holder gets it with all receipts."""
     each = one_envelope(committee) + _ENVELOPE_FRAMING + _KEY_NUMBER
     sealed = len(committee.holders) * each
     committed = len(committee.subsets) * (DIGEST_BYTES + _DIGEST_FRAMING)
@@ -42,7 +42,7 @@ def value_bytes(parameters: CipherParameters) -> float:
 
 
 def envelope_bytes(committee: Committee, degree: int) -> int:
-    """Of one submission, for all holders together."""
+    """Bytes of the envelopes, commitments and correction of one submission."""
     return (
         len(committee.holders) * one_envelope(committee)
         + len(committee.subsets) * DIGEST_BYTES
@@ -51,7 +51,7 @@ def envelope_bytes(committee: Committee, degree: int) -> int:
 
 
 def bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
-    """Of one update of a group, sealed by a cipher that is fitted to its blocks."""
+    """Bytes of one sealed update of a group, under a cipher that is fitted to its blocks."""
     sealed = cipher(parameters).block_bytes
     full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
     return (group.blocks - 1) * full + sealed(last)

@@ -1,4 +1,4 @@
-"""Which groups of a plan are trained for together.
+"""Which groups of a plan are trained for together, and what moves the scale of one.
 
 Groups of one rule with rounds move together, or not at all; row-blocks have rounds of their own,
 for each has other members.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from secureps.codec.moving_range import MovingRange
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import GroupVersion
 from secureps.messages.submission import model_digest
 from secureps.policy.plan import Plan
+from secureps.privacy.adaptive import AdaptiveClip
 
 
 def together(plan: Plan, group: str) -> tuple[str, ...]:
-    """The groups that are trained for with this one, or not at all, it included, in order."""
+    """The groups that are trained for together with this one, in order; it is one of them."""
     if not joins_others(plan, group):
         return (group,)
     rule = plan.group(group).rule
@@ -28,7 +30,7 @@ def together(plan: Plan, group: str) -> tuple[str, ...]:
 def beside(
     plan: Plan, group: str, model: Sequence[GroupVersion], blocks: Mapping[str, Sequence[bytes]]
 ) -> bytes:
-    """Digest of the models that all groups of a round were trained on; empty for one group.
+    """Digests the models that all groups of a round were trained on; empty for a single group.
 
     Metrics have none: the digest of an evaluation's base covers what is evaluated.
 
@@ -43,5 +45,17 @@ def beside(
 
 
 def joins_others(plan: Plan, group: str) -> bool:
-    """Whether a group is trained for with others of its rule: in rounds, and of no row-blocks."""
+    """Tells whether a group trains with others of its rule: with rounds, without row-blocks."""
     return group != EVALUATION and plan.bounds(group).rounds and plan.group(group).sparse is None
+
+
+def moved(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:
+    """What moves the scale of a group, in whose units its updates travel; None if it has none.
+
+    Args:
+        sent: how many values are sent of an update; whoever but checks a scale need not know.
+    """
+    section = plan.group(group)
+    if not section.follows_norms:
+        return plan.adaptive(group)
+    return MovingRange(section.clip, plan.grid(group, sent).range)

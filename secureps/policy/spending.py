@@ -22,7 +22,7 @@ Fact = Charge | Release
 
 
 def adjacency(plan: Plan) -> str:
-    """What every epsilon of a plan is of, in words; empty where nothing is private."""
+    """Says what every epsilon of a plan is of; empty where nothing is private."""
     privacy = plan.section.privacy
     if privacy is None:
         return ""
@@ -35,7 +35,7 @@ def adjacency(plan: Plan) -> str:
 def fact(
     plan: Plan, party: str, group: str, values: int, version: int, step: int = 0
 ) -> Fact | None:
-    """What a client spends with one update from this base version; None if nothing is private.
+    """Makes the privacy fact of one update from this base version; None if nothing is private.
 
     Record-level privacy is the training's: it covers no held-out record, and an evaluation
     spends nothing of it.
@@ -56,7 +56,7 @@ def fact(
 
 
 def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
-    """The epsilon of one party's facts at the plan's delta, or a smaller one; 0 for none.
+    """Computes the epsilon of one party's facts at the plan's delta, or a smaller one; 0 for none.
 
     Args:
         facts: any number, or how often each (`Ledger.tally`).
@@ -83,11 +83,11 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
 
 
 def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
-    """The epsilon of a client that has a part in each of the first so many versions.
+    """Computes the epsilon of a client that has a part in each of the first so many versions.
 
-    Whoever asks is counted in each of them: that a rule takes those who come first is no random
-    sample, and no chance to be left out is made use of. The last of a group's own versions
-    includes what its rule lets a member send ahead.
+    The client counts in each of them: a rule that takes those who come first is no random sample,
+    and no chance to be left out is made use of. The last of a group's own versions includes what
+    its rule lets a member send ahead.
 
     Args:
         sizes: values that are sent of an update of each group.
@@ -135,7 +135,7 @@ def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> N
 def after(
     plan: Plan, ledger: Ledger, party: str, ahead: Iterable[Fact], most_delta: float = 1.0
 ) -> float:
-    """The epsilon of a party when it has spent these, too; what is on record costs nothing more."""
+    """The epsilon of a party once it has spent these, too; facts on record cost nothing more."""
     facts = ledger.tally(party)
     facts.update(each for each in ahead if ledger.new(each))
     return spent(plan, facts, most_delta)

@@ -27,7 +27,7 @@ ROOMY = 100.0
 
 
 def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
-    """Raises PlanRefused: running statistics would be averaged with noise, or go through a codec.
+    """Refuses running statistics that would get noise, or go through a codec (PlanRefused).
 
     Without noise that privacy does not allow it; with noise a variance is soon below 0. Under
     record-level privacy a trainer refuses the layers that keep them.
@@ -55,7 +55,7 @@ def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> 
 
 
 def refuse_trained(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
-    """Raises PlanRefused: the script trains a tensor that the plan has frozen."""
+    """Refuses a script that trains a tensor which the plan has frozen (PlanRefused)."""
     for spec in plan.layout(schema).frozen or ():
         if kinds.get(spec.name, "constant") != "constant":
             raise PlanRefused(
@@ -65,7 +65,7 @@ def refuse_trained(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Non
 
 
 def remarks(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
-    """What of a model may not average well under a plan, and what to do about it."""
+    """Says what of a model may not average well under a plan, and what to do about it."""
     schema = schema.untied
     return (
         *_crowded(plan, schema, kinds),
@@ -76,7 +76,7 @@ def remarks(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str,
 
 
 def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[str]:
-    """Running statistics on a grid that was chosen for weights."""
+    """Warns of running statistics on a grid that was chosen for weights."""
     for group in plan.layout(schema).groups:
         found = [spec.name for spec in group.tensors if kinds.get(spec.name) == "statistics"]
         trained = [s for s in group.tensors if kinds.get(s.name, "trained") == "trained"]
@@ -91,7 +91,7 @@ def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[
 
 
 def _idle(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
-    """How little of a model trains together, if it is little."""
+    """Warns if only a small part of a model trains together."""
     layout = plan.layout(schema)
     local, frozen = layout.local, layout.frozen or ()
     staying = {*layout.staying}
@@ -115,7 +115,6 @@ def _idle(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, .
 
 
 def _frozen(plan: Plan, schema: Schema) -> Iterator[str]:
-    """How much of a model all parties have already."""
     if frozen := plan.layout(schema).frozen:
         yield (
             f"{_values(frozen):,} of the model's {_values(schema.tensors):,} values are frozen: "
@@ -124,7 +123,7 @@ def _frozen(plan: Plan, schema: Schema) -> Iterator[str]:
 
 
 def _doubles(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[str]:
-    """Numbers that lose digits on their way; constants that would are refused by their values."""
+    """Warns of numbers that lose digits in float32; constants are refused by their values."""
     staying = {*plan.layout(schema).staying}
     found = [
         spec.name

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,13 +69,11 @@ def _later(names: Iterable[str]) -> Iterator[None]:
 try:
     with _later(PLD_ALONE):
         import dp_accounting
-        from dp_accounting import pld, rdp
+        from dp_accounting import rdp
 except ModuleNotFoundError as error:  # a small installation, for plans without privacy
     raise ConfigError(
         f"{error.name} is not installed, and epsilon is counted with it: pip install dp-accounting"
     ) from None
-
-AccountantName: TypeAlias = Literal["rdp", "pld"]
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -98,7 +96,7 @@ SKELLAM_ORDERS = (*range(2, 129), *(round(128 * 1.05**n) for n in range(1, 250))
 epsilon takes large ones. Every choice gives a bound."""
 
 
-def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName = "rdp") -> float:
+def epsilon(charges: Iterable[Charge], delta: float) -> float:
     """The epsilon at `delta` of all charges together, for add-or-remove-one of a record.
 
     Each charge is `steps` Poisson-sampled Gaussian mechanisms, composed adaptively. The charges
@@ -108,18 +106,15 @@ def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName 
     Args:
         charges: any number, or how often each (a Counter); none cost 0.
         delta: in (0, 1).
-        accountant: "rdp" (fast), or "pld" (tight, pessimistic discretization).
     Returns:
         an upper bound on epsilon >= 0; infinity if any step was taken without noise.
     Raises:
-        PlanRefused: delta out of range, or an unknown accountant.
+        PlanRefused: delta out of range.
         Malformed: a charge whose numbers are out of range.
     References:
-        Mironov, Talwar and Zhang 2019 (rdp); Koskela et al. 2020 and Doroshenko et al. 2022 (pld).
+        Mironov, Talwar and Zhang 2019.
     """
     _demand_delta(delta)
-    if accountant not in get_args(AccountantName):
-        raise PlanRefused(f"unknown accountant {accountant!r}: known are rdp, pld")
     mechanisms: Counter[tuple[float, float]] = Counter()
     for charge, times in Counter(charges).items():
         demand_sound(charge)
@@ -129,27 +124,17 @@ def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName 
         return 0.0
     if any(noise == 0 for noise, _ in mechanisms):
         return math.inf
-    return _composed(tuple(sorted(mechanisms.items())), delta, accountant)
+    return _composed(tuple(sorted(mechanisms.items())), delta)
 
 
 @lru_cache(maxsize=1024)
-def _composed(
-    mechanisms: tuple[tuple[tuple[float, float], int], ...],
-    delta: float,
-    accountant: AccountantName,
-) -> float:
-    """Epsilon of ((noise multiplier, sample rate), steps) together; cached."""
-    if accountant == "rdp":
-        whole = max(rate for (_, rate), _ in mechanisms) >= HIGH_RATE
-        parts = [(steps, *_sampled_gaussian(*each, whole)) for each, steps in mechanisms]
-        orders, total = parts[0][1], np.zeros_like(parts[0][2])
-        for steps, _, divergence in parts:
-            total += steps * divergence
-        return float(rdp.compute_epsilon(orders, total, delta)[0])
-    spent = pld.PLDAccountant(neighboring_relation=_RELATION)
-    for (noise, rate), steps in mechanisms:
-        spent.compose(dp_accounting.SelfComposedDpEvent(_step(noise, rate), steps))
-    return float(spent.get_epsilon(delta))
+def _composed(mechanisms: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
+    whole = max(rate for (_, rate), _ in mechanisms) >= HIGH_RATE
+    parts = [(steps, *_sampled_gaussian(*each, whole)) for each, steps in mechanisms]
+    orders, total = parts[0][1], np.zeros_like(parts[0][2])
+    for steps, _, divergence in parts:
+        total += steps * divergence
+    return float(rdp.compute_epsilon(orders, total, delta)[0])
 
 
 @lru_cache(maxsize=256)
@@ -161,7 +146,8 @@ def _sampled_gaussian(
     A series for each order takes milliseconds, and every version of a run asks for the same one.
     """
     spent = rdp.RdpAccountant(WHOLE if whole else None, _RELATION)
-    spent.compose(_step(noise, rate))
+    gaussian = dp_accounting.GaussianDpEvent(noise)
+    spent.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian))
     if not whole:
         return spent.orders, spent.rdp
     between = np.array(FRACTIONAL)
@@ -192,10 +178,6 @@ def fractional_rdp(noise: float, rate: float, orders: NDArray[np.float64]) -> ND
         np.logaddexp.reduce(density + order * ratio) / (order - 1) for order in orders.tolist()
     ]
     return np.array(found) * (1 + 1e-9) + 1e-12 / (orders - 1)
-
-
-def _step(noise: float, rate: float) -> dp_accounting.DpEvent:
-    return dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
 
 
 def client_epsilon(releases: Iterable[Release], delta: float) -> float:
@@ -283,7 +265,6 @@ def skellam_rdp(
 def _converted(
     made: tuple[tuple[tuple[float, float, float], int], ...], delta: float, clamping: float
 ) -> float:
-    """Epsilon of ((l2, l1, stddev), times) together; cached."""
     orders = np.array(SKELLAM_ORDERS, dtype=np.float64)
     total = np.zeros_like(orders)
     for (l2, l1, stddev), times in made:

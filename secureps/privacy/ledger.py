@@ -73,7 +73,6 @@ class Ledger:
         return tuple(fact for fact in self._known.values() if isinstance(fact, Release))
 
     def count(self, party: str) -> int:
-        """How many facts are on record of one party."""
         return self._tallies.get(party, Counter()).total()
 
     def tally(self, party: str) -> Counter[Charge | Release]:

@@ -46,7 +46,7 @@ _MOST_BITS = 1024
 
 
 def demand_variance(variance: float) -> None:
-    """PlanRefused if noise of this variance cannot be drawn."""
+    """Refuses a variance whose noise cannot be drawn (PlanRefused)."""
     if not LEAST_VARIANCE <= variance <= MOST_VARIANCE:
         raise PlanRefused(
             f"Skellam noise of variance {variance}: from 2^-20 to 2^34 (a standard deviation of "

@@ -15,8 +15,8 @@ from secureps.messages import requests
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.orders import AnyOrder, Finish, ShardOrder
+from secureps.messages.requests import Follow, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Held
 

@@ -16,8 +16,8 @@ from secureps.messages.requests import Checkpointed, Prepared
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
 from secureps.model.layout import GroupLayout
 from secureps.policy.counting import check_counted
+from secureps.policy.groups import moved
 from secureps.policy.plan import Plan
-from secureps.policy.scales import moved
 from secureps.privacy.adaptive import FIRST
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}

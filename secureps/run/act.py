@@ -37,7 +37,6 @@ SAID = {
 
 
 def told(act: Act) -> str:
-    """Says in a line what an act has done."""
     return SAID[Deed(act.what)].format(client=act.party)
 
 
@@ -158,7 +157,7 @@ def shards(
 
 
 def _say(own: StatusClient, act: Act) -> None:
-    """Tells the coordinator; RunOver if it refuses because the run is over."""
+    """Sends an act; RunOver if the coordinator refuses it because the run has ended."""
 
     try:
         own.act(act)
@@ -168,7 +167,6 @@ def _say(own: StatusClient, act: Act) -> None:
 
 
 def _demand_going(status: Status) -> None:
-    """Raises RunOver if the run makes no more versions."""
     from secureps.wording import printable
 
     if status.finished:

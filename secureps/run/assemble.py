@@ -46,7 +46,6 @@ def pinned_run(
     examined: bool = True,
     elsewhere: bool = False,
 ) -> PinnedRun:
-    """What a coordinator with this kit founds a run on; the arguments as in `PinnedRun`."""
     keys = tuple(kit.holder_keys.values())
     return PinnedRun(plan, kit.roster, initial, nonce, keys, examined, elsewhere)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.audit.chained_file import (
@@ -49,13 +48,8 @@ _NAMING = (UpdateReleased, SentWithoutPrivacy)
 """The rows of a ledger that name the client whose update they are about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Journalled:
-    """What a state folder tells: the run, its entries, and the rows of its journal."""
-
-    run: RunInfo
-    entries: tuple[Entry, ...]
-    rows: Sequence[Row]
+Journalled = tuple[RunInfo, tuple[Entry, ...], Sequence[Row]]
+"""What a state folder tells: the run, its entries, and the rows of its journal."""
 
 
 def export(
@@ -82,9 +76,9 @@ def export(
     """
     public, me = load_public(kit), load_private(kit, name, passphrases)
     role = public.roster.find(name).role
-    found = _journalled(state)
+    found = run, told, rows = _read_journal(state)
     demand_owner(state, role, name)
-    begin = Begin(FORMAT, name, role, found.run.id, found.run)
+    begin = Begin(FORMAT, name, role, run.id, run)
     try:
         before = out.read_bytes() if out.exists() else b""
     except OSError as error:
@@ -96,16 +90,16 @@ def export(
             raise ConfigError(f"{out} is the log of another party or run: name another file")
         _demand_complete(out, log, found)
         known = len(log.entries)
-    whole, last = before, found.rows[-1]
+    whole, last = before, rows[-1]
     if not before or log.end.row < last.seq or not _is_signed(before, me.public):
-        spent = epsilons(Plan.from_text(found.run.plan), found.entries)
-        end = End(len(found.entries), last.seq, last.chain, spent)
-        whole += dump(before, begin, found.entries[known:], end, me)
+        spent = epsilons(Plan.from_text(run.plan), told)
+        end = End(len(told), last.seq, last.chain, spent)
+        whole += dump(before, begin, told[known:], end, me)
         log = load(whole)
         _write(out, whole)
     if printed is not None:
         _write(printed, page(log, file_digest(whole).hex()).encode())
-    return log, len(found.entries) - known
+    return log, len(told) - known
 
 
 def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[AuditLog]:
@@ -122,9 +116,9 @@ def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[
     if state is not None and len(files) > 1:
         raise ConfigError("--state is one party's: verify its log alone")
     public = load_public(kit)
-    logs = [_verified(path, public) for path in files]
+    logs = [_verify_file(path, public) for path in files]
     if state is not None:
-        _demand_complete(files[0], logs[0], _journalled(state))
+        _demand_complete(files[0], logs[0], _read_journal(state))
     demand_agreement(logs)
     return logs
 
@@ -137,7 +131,7 @@ def _is_signed(data: bytes, key: PublicIdentity) -> bool:
     return True
 
 
-def _verified(path: Path, kit: PublicKit) -> AuditLog:
+def _verify_file(path: Path, kit: PublicKit) -> AuditLog:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -173,7 +167,7 @@ def _load(path: Path, data: bytes) -> AuditLog:
         raise DamagedStore(f"{path}: {error}") from None
 
 
-def _journalled(state: Path) -> Journalled:
+def _read_journal(state: Path) -> Journalled:
     journal = state / JOURNAL
     if not journal.is_file():
         raise ConfigError(f"{state} is no state folder: it has no {JOURNAL}")
@@ -181,22 +175,23 @@ def _journalled(state: Path) -> Journalled:
     run = next((row.record.run for row in rows if isinstance(row.record, RunPinned)), None)
     if run is None:
         raise ConfigError(f"{state} takes part in no run yet: there is nothing to tell")
-    return Journalled(run, tuple(entries(run.id, rows)), rows)
+    return run, tuple(entries(run.id, rows)), rows
 
 
 def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
-    """Raises DamagedStore unless a log has all journal entries up to the log's last row."""
-    if log.begin.run != found.run:
+    """Refuses a log that lacks journal entries up to its last row (DamagedStore)."""
+    run, known, rows = found
+    if log.begin.run != run:
         raise DamagedStore(
             f"{path} is of run {log.begin.id.hex()[:16]}, and the journal of run "
-            f"{found.run.id.hex()[:16]}"
+            f"{run.id.hex()[:16]}"
         )
-    told = [entry for entry in found.entries if entry.row <= log.end.row]
+    told = [entry for entry in known if entry.row <= log.end.row]
     for number in range(1, max(len(told), len(log.entries)) + 1):
-        own, other = (_named(each, number) for each in (log.entries, told))
+        own, other = (_describe_entry(each, number) for each in (log.entries, told))
         if log.entries[number - 1 : number] != tuple(told[number - 1 : number]):
             raise DamagedStore(f"{path}: entry {number} is {own}; by the journal it is {other}")
-    chains, newest = {row.seq: row.chain for row in found.rows}, found.rows[-1].seq
+    chains, newest = {row.seq: row.chain for row in rows}, rows[-1].seq
     for end in log.ends:
         # Of a row that was archived nothing may be left: the entries before it were compared.
         gone = end.row < newest and end.row not in chains
@@ -207,7 +202,7 @@ def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
             )
 
 
-def _named(all_entries: Sequence[Entry], number: int) -> str:
+def _describe_entry(all_entries: Sequence[Entry], number: int) -> str:
     if number > len(all_entries):
         return "not there"
     entry = all_entries[number - 1]
@@ -253,7 +248,7 @@ def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
 
 
 def demand_ledger(ledger: Path) -> None:
-    """Raises ConfigError if there is no ledger: reading an absent one would make it."""
+    """Refuses a ledger that is not there (ConfigError): reading it would make it."""
     if found := sorted(ledger.rglob("ledgers/*.db")) if ledger.is_dir() else []:
         raise ConfigError(f"{ledger} is a folder: name one of its ledgers, such as {found[0]}")
     if not ledger.is_file():

@@ -1,4 +1,4 @@
-"""`secureps check`: explains a plan on one page, before anybody runs it.
+"""`secureps check`: explains a plan on one page, and what a site's policy says of it.
 
 The plan may be a stranger's. Without a `Permit` nothing of it is run, no machine is dialled and its
 script is not opened: what depends on that is said to be unknown.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from secureps.client.initial_model import read_initial, schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
+from secureps.client.site_policy import SitePolicy, read_site
 from secureps.config.plan import ClientPrivacySection, FederationSection
 from secureps.config.sections import (
     MEMORY,
@@ -32,8 +33,9 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import initial_path
+from secureps.messages.charge import Release
 from secureps.messages.schema import Schema
-from secureps.policy.counting import counts
+from secureps.policy.counting import counts, publishes
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import (
     DEFAULT_LINK,
@@ -46,10 +48,12 @@ from secureps.policy.explain.explanation import (
     row_block_words,
     touched_by_few,
 )
-from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.privacy_choice import Choice, choose, refuse_epsilon
+from secureps.policy.memory import MemoryUse, Service
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
+from secureps.privacy.ledger import OWN_DELTA
+from secureps.roles.member.terms import Verdict
 from secureps.run.initial_schema import (
     Values,
     every_size,
@@ -61,10 +65,10 @@ from secureps.run.initial_schema import (
 from secureps.run.party_names import shard_names
 from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process
-from secureps.run.script.rehearsal import Rehearsal
 from secureps.run.serve import IN_FLIGHT_BYTES
 from secureps.run.server_app import found
 from secureps.run.simulate.scenario_file import load_scenario
+from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
@@ -140,7 +144,7 @@ def check(
         choice = None
         if epsilon is not None:
             plan, choice = _chosen(plan, path, sizes, epsilon)
-        around = service(plan, clients.count if clients else None)
+        around = service(plan, clients.clients if clients else None)
         if memory is not None:
             around = replace(around, memory=memory_bytes(memory))
         explained = explain(plan, sizes, around, found.examples, found.lengths, found.notes, link)
@@ -167,7 +171,7 @@ def _chosen(
 
 
 def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit) -> None:
-    """Refuses to be told twice how large the model is (ConfigError)."""
+    """Refuses two answers to how large the model is (ConfigError)."""
     told = {
         "--values": values is not None,
         "--schema": schema is not None,
@@ -178,9 +182,9 @@ def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit)
 
 
 def list_unknown(
-    plan: Plan, clients: Clients | None, permit: Permit, sized: bool
+    plan: Plan, clients: FederationSection | None, permit: Permit, sized: bool
 ) -> tuple[str, ...]:
-    """What could not be said of a plan, and how to have it said."""
+    """Lists what could not be said of a plan, and how to have it said."""
     initial, told = plan.section.initial, list[str]()
     runs = clients is not None and not permit.run_script
     if not sized:
@@ -206,7 +210,7 @@ def list_unknown(
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
-    """Refuses (ConfigError) too few clients for a group, or numbers of records for other ones."""
+    """Refuses too few clients for a group, or too few or many numbers of records (ConfigError)."""
     if federation.records and len(federation.records) != federation.clients:
         raise ConfigError(
             f"{path}: federation.records: {len(federation.records)} numbers for "
@@ -223,21 +227,8 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Clients:
-    """The clients of a plan: script, number and settings, from a [federation] or a scenario.
-
-    `records` is by which number each counts, empty where they have none of their own.
-    """
-
-    script: Path
-    count: int
-    settings: Mapping[str, Any]
-    records: tuple[int, ...] = ()
-
-
 def service(plan: Plan, clients: int | None = None) -> Service:
-    """The load that a plan puts on servers; without `clients`, the largest cohort is connected."""
+    """Describes the load of a plan on servers; by default the largest cohort is connected."""
     memory = plan.section.shard_memory.get("memory")
     return Service(
         shards=shard_names(plan.section.shards),
@@ -254,8 +245,10 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     )
 
 
-def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan, Clients | None]:
-    """Reads the plan of a file, or of a scenario's, and its clients if it names a script.
+def read(
+    path: Path, permit: Permit, epsilon: float | None = None
+) -> tuple[Plan, FederationSection | None]:
+    """Reads the plan of a file, or of a scenario's, and its clients; `script` is a whole path.
 
     The script, and files that its settings name, are looked for only where it may run.
 
@@ -268,7 +261,9 @@ def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan
     if "plan" in read_toml(path):
         scenario = load_scenario(path, permit.fetch, permit.run_script)
         section = scenario.section
-        return scenario.plan, Clients(scenario.source, section.clients, section.settings)
+        return scenario.plan, FederationSection(
+            script=str(scenario.source), clients=section.clients, settings=section.settings
+        )
     lacking = {} if epsilon is None else {"noise_multiplier": STAND_IN, "budget": UNLIMITED}
     plan = load_plan(path, fetch=permit.fetch, lacking=lacking)
     federation = plan.section.federation
@@ -279,7 +274,7 @@ def read(path: Path, permit: Permit, epsilon: float | None = None) -> tuple[Plan
     if permit.run_script:
         refuse_misplaced(federation.settings, path)
         refuse_privacy(script, plan)
-    return plan, Clients(script, federation.clients, federation.settings, federation.records)
+    return plan, federation.model_copy(update={"script": str(script)})
 
 
 @dataclass(frozen=True)
@@ -289,7 +284,7 @@ class Model:
     Args:
         schema: None if nothing may be read that says it.
         examples: how many each holder has; empty if it is not known.
-        lengths: as of `Rehearsal`.
+        lengths: of an update that was tried (`rehearsal.rehearse`).
     """
 
     plan: Plan
@@ -307,7 +302,7 @@ they touch."""
 def model(
     plan: Plan,
     path: Path,
-    clients: Clients | None,
+    clients: FederationSection | None,
     permit: Permit,
     schema: Path | None = None,
     rehearsed: bool = False,
@@ -331,38 +326,39 @@ def model(
             f"--run-script: the script begins from initial, {plan.section.initial}, which lies on "
             "another machine: add --fetch"
         )
-    seed = UnsafeSeed(0)
-    founding = found(plan, clients.script, clients.settings, clients.count, seed)
+    seed, code = UnsafeSeed(0), Path(clients.script)
+    founding = found(plan, code, clients.settings, clients.clients, seed)
     if founding is not None:
         plan = Plan(founding.section, plan.initial_digest)
         return Model(plan, schema_of(founding.founded.model), founding.notes, ())
-    settings = {**clients.settings, "partitions": clients.count}
-    if plan.section.initial is not None and speaks_flower(clients.script):
+    settings = {**clients.settings, "partitions": clients.clients}
+    if plan.section.initial is not None and speaks_flower(code):
         settings["initial"] = plan.section.initial
     exact = counts(plan.section) or plan.section.privacy is None
-    asked = clients.count <= MOST_ASKED
+    asked = clients.clients <= MOST_ASKED
     asked = asked and (exact or bool(plan.section.tables))
-    numbers = range(clients.count if asked else 1)
+    numbers = range(clients.clients if asked else 1)
     holders = {f"client-{number:02d}": {**settings, "partition": number} for number in numbers}
     own = dict(zip(holders, clients.records, strict=False))
-    assignment = Assignment(clients.script, plan, holders, settings, {}, None, None, own)
+    assignment = Assignment(code, plan, holders, settings, {}, None, None, own)
     with (
         TemporaryDirectory(prefix="secureps-") as logs,
         script_process(assignment, Path(logs)) as script,
-        naming(path, ConfigError, clients.script.absolute()),
+        naming(path, ConfigError, code.absolute()),
     ):
         made, kinds = script.look()
         made = founding_schema(plan, made)
         examples, touching = script.count() if asked else ((), {})
-        tried = Rehearsal({}, ())
-        if rehearsed and not speaks_flower(clients.script):
+        lengths, said = dict[str, float](), tuple[str, ...]()
+        if rehearsed and not speaks_flower(code):
             place = plan.section.initial
-            tried = script.rehearse(read_initial(place, initial_path(place))[0] if place else {})
+            start = read_initial(place, initial_path(place))[0] if place else {}
+            lengths, said = script.rehearse(start)
     refuse_statistics(plan, made, kinds)
     refuse_trained(plan, made, kinds)
     few = touched_by_few(plan, touching) if asked else ()
-    notes = (*tried.notes, *remarks(plan, made, kinds), *row_block_words(plan, few))
-    return Model(plan, made, notes, examples if exact else (), tried.lengths)
+    notes = (*said, *remarks(plan, made, kinds), *row_block_words(plan, few))
+    return Model(plan, made, notes, examples if exact else (), lengths)
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -380,7 +376,6 @@ def record(explanation: Explanation) -> dict[str, Any]:
 
 
 def tables(explanation: Explanation) -> Iterable[Table | Text]:
-    """The page, as tables and texts."""
     copies = f", each block on {explanation.replicas}" if explanation.replicas > 1 else ""
     yield Text(
         f"{explanation.name}: sound. {counted(explanation.versions, 'version')} under "
@@ -527,7 +522,7 @@ def _committee(cost: CommitteeCost) -> Table:
 
 
 def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
-    """The costs of groups, a row for each quantity: narrow terminals then lose no digits."""
+    """One row for each quantity: narrow terminals then lose no digits."""
     quantities: dict[str, Callable[[GroupCost], str]] = {
         "values": lambda g: _show(g.values, lambda n: f"{n:,}"),
         "blocks": lambda g: _show(g.blocks, str),
@@ -550,12 +545,12 @@ def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
     first = [same[0] for same in alike]
     return filled(
         "what it costs",
-        ("group", *map(_named, alike)) if len(groups) > 1 else ("what", "how much"),
+        ("group", *map(_name_alike, alike)) if len(groups) > 1 else ("what", "how much"),
         [(name, *map(of, first)) for name, of in quantities.items()],
     )
 
 
-def _named(alike: list[GroupCost]) -> str:
+def _name_alike(alike: list[GroupCost]) -> str:
     """The name of one group, or of the first and last of row-blocks that cost the same."""
     if len(alike) == 1:
         return alike[0].name
@@ -584,3 +579,105 @@ def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
         ("what", *head),
         [(name, *(size(of(use)) for use in uses)) for name, of in parts.items()],
     )
+
+
+# --- what a site says of it -------------------------------------------------------
+
+
+def check_site(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verdict, ...]:
+    """What each key of a site's policy says of a plan's file; no verdict where a key is not set.
+
+    A script that the site does not allow is not run, whatever is permitted.
+
+    Raises:
+        ConfigError, PlanRefused: one of the two files is unsound.
+    """
+    policy = read_site(site)
+    plan, clients = read(path, permit)
+    script = None if clients is None else Path(clients.script)
+    of_script = tuple(_of_script(policy, script))
+    runs = permit.run_script and accepted(of_script)
+    if runs and script is not None and speaks_flower(script):
+        plan = model(plan, path, clients, permit).plan  # with what its ServerApp asks for
+    return (*of_script, *_verdicts(policy, plan))
+
+
+def _of_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
+    if policy.scripts is not None:
+        objection = ""
+        try:
+            policy.demand_script(script)
+        except ConfigError as error:
+            objection = str(error)
+        allowed = counted(len(policy.scripts), "digest")
+        yield Verdict("scripts", allowed, str(script or "names none"), objection)
+
+
+def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
+    for verdict in policy.terms.verdicts(plan):
+        yield verdict if verdict.key != "plans" or plan.has_digest else _of_unread(verdict, plan)
+    if policy.records is not None:
+        how = "counts by it" if publishes(plan.section) else "counts all alike"
+        yield Verdict("records", str(policy.records), how)
+    if policy.ledger is not None and policy.terms.budget is not None:
+        yield _of_ledger(policy.ledger, policy.terms.budget, plan)
+    if policy.terms.updates_per_hour is not None:
+        most = str(policy.terms.updates_per_hour)
+        yield Verdict("updates_per_hour", most, "as its rule asks: beyond it the client rests")
+
+
+def _of_unread(verdict: Verdict, plan: Plan) -> Verdict:
+    objection = (
+        f"the plan's digest is unknown: initial lies on another machine, {plan.section.initial}, "
+        "and was not fetched; --fetch fetches it"
+    )
+    return replace(verdict, plans="unknown", objection=objection)
+
+
+def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
+    """Says what is left of a site's budget: none refuses every plan, little ends a client early."""
+    own = BudgetLedger(path)
+    known = [fact for _, fact in own.facts()]
+    privacy, objection = plan.section.privacy, ""
+    has = "nothing" if privacy is None else f"up to {privacy.budget:g} ({privacy.unit})"
+    spent = epsilon_of(known, OWN_DELTA)
+    if spent >= budget:
+        objection = f"{spent:.3f} of {budget:g} is spent: nothing more is sealed at this site"
+    unit = "client" if any(isinstance(fact, Release) for fact in known) else "record"
+    if known and privacy is not None and privacy.unit != unit:
+        objection = (
+            f"it counts by {unit}, and the plan by {privacy.unit}: no epsilon is the sum of both; "
+            "name another file as ledger for this plan"
+        )
+    exact = without_privacy(sum(run.exact for run in own.spent()))
+    more = exact and f", and {exact}"
+    return Verdict("ledger", f"{spent:.3f} of {budget:g} is spent{more}", has, objection)
+
+
+def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | Text]:
+    yield filled(
+        f"what {site} says of the plan",
+        ("key", "the site's", "the plan's", "verdict"),
+        [(v.key, v.own, v.plans, "refused" if v.objection else "kept to") for v in verdicts],
+    )
+    for each in verdicts:
+        if each.objection:
+            yield Text(f"- {each.key}: {each.objection}", "red")
+    refused = not accepted(verdicts)
+    yield Text(
+        f"a client of this site {'refuses' if refused else 'takes part in'} a run of this plan",
+        "bold",
+    )
+
+
+def site_record(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
+    return {"accepted": accepted(verdicts), "verdicts": [asdict(each) for each in verdicts]}
+
+
+def runs_nothing(verdicts: tuple[Verdict, ...]) -> bool:
+    """Tells whether this site does not allow the plan's script."""
+    return any(each.key == "scripts" and each.objection for each in verdicts)
+
+
+def accepted(verdicts: tuple[Verdict, ...]) -> bool:
+    return not any(each.objection for each in verdicts)

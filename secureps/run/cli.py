@@ -173,15 +173,21 @@ def check(
     from rich.console import Console
 
     from secureps.policy.explain.explanation import Link
-    from secureps.run.check import Permit, record, tables
+    from secureps.run.check import (
+        Permit,
+        accepted,
+        check_site,
+        record,
+        runs_nothing,
+        site_record,
+        site_tables,
+        tables,
+    )
     from secureps.run.check import check as examine
     from secureps.run.initial_schema import read_values
-    from secureps.run.site_check import accepted, held_against, runs_nothing
-    from secureps.run.site_check import record as site_record
-    from secureps.run.site_check import tables as site_tables
 
     permit, sizes, link = Permit(run_script, fetch), read_values(values or ()), Link(up, down)
-    verdicts = () if site is None else held_against(plan, site, permit)
+    verdicts = () if site is None else check_site(plan, site, permit)
     refused = run_script and runs_nothing(verdicts)
     known = None if refused else examine(plan, sizes, memory, schema, permit, epsilon, link)
     if as_json:

@@ -43,7 +43,7 @@ def study(
     settle_environment()
     from rich.console import Console
 
-    from secureps.run.study.study import study as compare
+    from secureps.run.study import study as compare
 
     compare(scenario, out, workers, Console())
 

@@ -54,12 +54,11 @@ class Model:
 
 
 def read_model(directory: Path) -> Model:
-    """Reads the model of one checkpoint; DamagedStore names a file that is absent or damaged."""
     return _assemble(directory, checkpoint.load_checkpoint(directory), ())
 
 
 def newest_model(checkpoints: checkpoint.Root) -> Model:
-    """Reads the newest whole model; raises DamagedStore or, without a checkpoint, OperatorError."""
+    """Reads the newest whole model; DamagedStore, or OperatorError without a checkpoint."""
     return _assemble(*checkpoint.latest_good(checkpoints))
 
 
@@ -177,6 +176,6 @@ def _layout(directory: Path, manifest: checkpoint.Manifest) -> Layout:
 
 
 def _values(group: GroupLayout, blocks: Tensors) -> list[NDArray[np.float32]]:
-    """A group's blocks in their order, wherever the version that wrote them cut the values."""
+    """Orders a group's blocks, wherever the version that wrote them cut the values."""
     names = (checkpoint.tensor_name(group.name, block) for block in itertools.count())
     return [blocks[name] for name in itertools.takewhile(blocks.__contains__, names)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.errors import OperatorError, Unreachable
-from secureps.messages.following import TakeOver
+from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, on_loopback
 from secureps.service.process import link_of
 from secureps.store.keyring import load_private, load_public
@@ -72,7 +72,7 @@ def _metrics(section: ServeSection, state: Path) -> str:
 
 
 def written(path: Path) -> str:
-    """What a server wrote into a file of its state folder; OperatorError if it has not begun."""
+    """Reads what a server wrote into its state folder; OperatorError if it has not begun."""
     try:
         return path.read_text().strip()
     except OSError as error:
@@ -80,7 +80,7 @@ def written(path: Path) -> str:
 
 
 def local(address: str) -> str:
-    """Where this machine itself finds whoever listens on all of its addresses."""
+    """The address at which this machine reaches a server that listens on all addresses."""
     host, _, port = address.rpartition(":")
     return (
         f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}" if host == "[::]" else address

@@ -26,7 +26,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 def founding_schema(plan: Plan, made: Schema) -> Schema:
-    """The schema of the plan's file, else the script's; raises ConfigError if the two differ."""
+    """The schema of the plan's file, or else the script's; ConfigError if the two differ."""
     found = initial_schema(plan)
     if found is None:
         return made
@@ -80,7 +80,6 @@ Values = int | Mapping[str, int]
 
 
 def every_size(plan: Plan) -> str:
-    """What to type for the sizes of all groups."""
     names = [group.name for group in plan.section.group]
     return "--values N" if len(names) == 1 else " ".join(f"--values {each}=N" for each in names)
 

@@ -26,7 +26,7 @@ is used, unless it is told not to.
 
 
 def settle_environment() -> None:
-    """Sets what the operator has not, before a script imports torch."""
+    """Sets what the operator has not set, before a script imports torch."""
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
 

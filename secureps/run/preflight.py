@@ -54,7 +54,7 @@ TRIED = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look came to: `no` keeps this party from taking part, `look` may."""
+    """The result of one check: `no` keeps this party from taking part, `look` may."""
 
     what: str
     outcome: Outcome
@@ -83,7 +83,7 @@ class Departure:
 
     @classmethod
     def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
-        """A server, by its file (ConfigError); `server`, if given, replaces its coordinator."""
+        """Reads a server's file (ConfigError); `server`, if given, replaces its coordinator."""
         section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
         return cls(
             (base / section.kit).resolve(),
@@ -97,7 +97,7 @@ class Departure:
 
 
 def preflight(whom: Departure) -> Iterator[Finding]:
-    """Looks one after another; without a kit the others make no sense, and are left out."""
+    """Yields one check after another; without a kit no other check makes sense."""
     try:
         public = load_public(whom.kit, whom.ca_fingerprint)
         own = public.roster.find(whom.name)
@@ -105,32 +105,32 @@ def preflight(whom: Departure) -> Iterator[Finding]:
         yield Finding("kit", "no", _line(error))
         return
     yield Finding("kit", "ok", f"{own.role} {own.name} is on roster {public.roster.number}")
-    yield _looked("keys", lambda: _keys(whom, own))
-    yield _ends("roster", _date(public.roster.expires), "secureps roster renew")
+    yield _try_check("keys", lambda: _check_keys(whom, own))
+    yield _check_end("roster", _date(public.roster.expires), "secureps roster renew")
     # A party without any keys has heard how to make them; `keys rotate` would need its old ones.
     if not whom.insecure and (whom.kit / "private" / whom.name).is_dir():
-        yield _looked("TLS", lambda: _certificate(whom, public))
+        yield _try_check("TLS", lambda: _check_certificate(whom, public))
     if whom.server is not None:
-        yield from _dialled(whom, whom.server)
-    yield _looked("disk", lambda: _disk(whom.state or default_state(whom.kit, whom.name)))
-    yield _looked("kernels", _kernels)
+        yield from _check_servers(whom, whom.server)
+    yield _try_check("disk", lambda: _check_disk(whom.state or default_state(whom.kit, whom.name)))
+    yield _try_check("kernels", _check_kernels)
     if whom.site is not None and whom.plan is not None:
         plan, site = whom.plan, whom.site
-        yield _looked("site", lambda: _allowed(plan, site))
+        yield _try_check("site", lambda: _check_site(plan, site))
 
 
 def _line(error: Exception) -> str:
     return printable(str(error))
 
 
-def _looked(what: str, look: Callable[[], Finding]) -> Finding:
+def _try_check(what: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except (SecurepsError, OSError) as error:
         return Finding(what, "no", _line(error))
 
 
-def _keys(whom: Departure, own: Certificate) -> Finding:
+def _check_keys(whom: Departure, own: Certificate) -> Finding:
     load_private(whom.kit, whom.name, whom.passphrases)
     if own.cipher_key_digest:
         load_holder_secret(whom.kit, whom.name, whom.passphrases)
@@ -141,7 +141,7 @@ def _date(expires: int) -> datetime | None:
     return datetime.fromtimestamp(expires, UTC) if expires else None
 
 
-def _ends(what: str, end: datetime | None, how: str) -> Finding:
+def _check_end(what: str, end: datetime | None, how: str) -> Finding:
     if end is None:
         return Finding(what, "ok", "it holds for ever")
     now, mend = datetime.now(UTC), f"`{how}`, at whoever issues keys"
@@ -154,17 +154,17 @@ def _ends(what: str, end: datetime | None, how: str) -> Finding:
     return Finding(what, "ok", text)
 
 
-def _certificate(whom: Departure, public: PublicKit) -> Finding:
+def _check_certificate(whom: Departure, public: PublicKit) -> Finding:
     load_credentials(whom.kit, whom.name, public.ca, whom.passphrases)
-    return _ends("TLS", certificate_end(whom.kit, whom.name), "secureps keys renew")
+    return _check_end("TLS", certificate_end(whom.kit, whom.name), "secureps keys renew")
 
 
-def _dialled(whom: Departure, server: str) -> Iterator[Finding]:
+def _check_servers(whom: Departure, server: str) -> Iterator[Finding]:
     """The coordinator, perhaps with its standby, and then every shard where that says that it is.
 
     Of several addresses one is enough: where the others are, nobody need be now.
     """
-    reached = [_reached("coordinator", address) for address in each_address(server)]
+    reached = [_check_address("coordinator", address) for address in each_address(server)]
     if all(each.outcome == "no" for each in reached):
         yield from reached
         return
@@ -187,15 +187,14 @@ def _dialled(whom: Departure, server: str) -> Iterator[Finding]:
         over = f", over: {printable(status.finished)}" if status.finished else ""
         return Finding("answer", "ok", f"it knows {whom.name}, after {took}: {run}{over}")
 
-    yield _looked("answer", asked)
+    yield _try_check("answer", asked)
     if status is not None and status.clock > 0:
-        yield _clock(seconds - status.clock)
+        yield _check_clock(seconds - status.clock)
     for shard in () if status is None else status.shards:
-        yield _reached(printable(shard.name), printable(shard.advertise))
+        yield _check_address(printable(shard.name), printable(shard.advertise))
 
 
-def _clock(ahead: float) -> Finding:
-    """This machine's clock, so many seconds ahead of the coordinator's."""
+def _check_clock(ahead: float) -> Finding:
     apart = abs(ahead)
     way = "ahead of" if ahead > 0 else "behind"
     text = f"this machine's is {duration(min(apart, 1e9))} {way} the coordinator's"
@@ -205,7 +204,7 @@ def _clock(ahead: float) -> Finding:
     return Finding("clock", "look" if apart <= FAR_APART else "no", f"{text}: {mend}")
 
 
-def _reached(what: str, address: str) -> Finding:
+def _check_address(what: str, address: str) -> Finding:
     host, _, port = address.rpartition(":")
     began = time.perf_counter()
     if "/" in host or not port.isdigit():
@@ -223,8 +222,8 @@ def _reached(what: str, address: str) -> Finding:
     return Finding(what, "ok", f"{address} takes a connection within {took}")
 
 
-def _disk(state: Path) -> Finding:
-    """Writes PROBE bytes where the state folder is, or is going to be, and removes them."""
+def _check_disk(state: Path) -> Finding:
+    """Writes PROBE bytes to the disk of the state folder, and removes them."""
     folder = state
     while not folder.exists():
         folder = folder.parent
@@ -244,7 +243,7 @@ def _disk(state: Path) -> Finding:
     return Finding("disk", "ok", text)
 
 
-def _kernels() -> Finding:
+def _check_kernels() -> Finding:
     from secureps.compiled import all_kept, kernel_folder, missing
 
     if missing:
@@ -255,10 +254,10 @@ def _kernels() -> Finding:
     return Finding("kernels", "look", "the first update compiles them: `secureps warm` does before")
 
 
-def _allowed(plan: Path, site: Path) -> Finding:
-    from secureps.run.site_check import accepted, held_against
+def _check_site(plan: Path, site: Path) -> Finding:
+    from secureps.run.check import accepted, check_site
 
-    verdicts = held_against(plan, site)
+    verdicts = check_site(plan, site)
     if accepted(verdicts):
         return Finding("site", "ok", f"{site} allows {plan}")
     refused = named([each.key for each in verdicts if each.objection])

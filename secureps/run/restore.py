@@ -40,7 +40,7 @@ def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
 
 
 def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: str) -> None:
-    """ConfigError unless copy and state folder are the named party's, in one run of this kit."""
+    """Refuses a copy or state folder of another party or run (ConfigError)."""
     demand_owner(copy, role, name)
     for _ in read_rows(copy / JOURNAL):  # DamagedStore unless each follows the one before it
         pass

@@ -28,7 +28,7 @@ PATIENCE = 1.0
 
 
 def new_folder(root: Path) -> None:
-    """Makes a folder for a run, a report or a study; raises ConfigError that says what it holds."""
+    """Makes a folder for a run, a report or a study; ConfigError says what it holds."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         there = {path.name for path in root.iterdir()}
@@ -51,7 +51,7 @@ def claimed(root: Path) -> Iterator[None]:
     handle = file_lock.open_lock(root / "lock")
     try:
         until = time.monotonic() + PATIENCE
-        while not _asked(root, file_lock.take, handle):
+        while not _ask_lock(root, file_lock.take, handle):
             if time.monotonic() > until:
                 raise OperatorError(f"{root}: this run is being played now")
             time.sleep(0.02)
@@ -73,7 +73,7 @@ def refuse_running(where: Path, states: Mapping[str, Path], patience: float = 0.
     until = time.monotonic() + patience
     for name, state in states.items():
         lock = state / "journal.db.lock"
-        while lock.exists() and _held(lock):
+        while lock.exists() and _is_held(lock):
             if time.monotonic() > until:
                 raise OperatorError(
                     f"{where}: {name} still runs, although what started it is gone: "
@@ -84,7 +84,7 @@ def refuse_running(where: Path, states: Mapping[str, Path], patience: float = 0.
 
 def is_claimed(root: Path) -> bool:
     """Whether a process plays the run in a folder; OperatorError if its disk has no locks."""
-    return (root / "lock").exists() and _held(root / "lock")
+    return (root / "lock").exists() and _is_held(root / "lock")
 
 
 def player(root: Path) -> int | None:
@@ -105,16 +105,15 @@ def player(root: Path) -> int | None:
     return None
 
 
-def _held(path: Path) -> bool:
+def _is_held(path: Path) -> bool:
     handle = os.open(path, os.O_RDONLY)
     try:
-        return _asked(path, file_lock.is_held, handle)
+        return _ask_lock(path, file_lock.is_held, handle)
     finally:
         os.close(handle)
 
 
-def _asked(path: Path, ask: Callable[[int], bool], handle: int) -> bool:
-    """What the system says of a lock; OperatorError if it has none there."""
+def _ask_lock(path: Path, ask: Callable[[int], bool], handle: int) -> bool:
     try:
         return ask(handle)
     except OSError as error:

@@ -102,7 +102,6 @@ class Serving:
 
     @cached_property
     def copies(self) -> ObjectStore | None:
-        """The store that checkpoints are copied to, if any; ConfigError as `ObjectStore`."""
         url = self.section.checkpoint_copies
         if url is None:
             return None
@@ -110,7 +109,6 @@ class Serving:
             return ObjectStore(url)
 
     def seed(self) -> Seed:
-        """The root of this server's randomness; raises as `seed_of` does."""
         unsafe, insecure = self.section.unsafe_seed, self.section.insecure_for_tests
         return keyring.seed_of(self.state, unsafe, self.addresses[COORDINATOR], insecure)
 
@@ -248,7 +246,6 @@ def _run(
 
 
 def _plan(serving: Serving) -> Plan:
-    """The plan of a coordinator's file; ConfigError if that is another party's file."""
     if serving.section.name != COORDINATOR:
         raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
     base = None if serving.section.plan_base is None else serving.path("plan_base")
@@ -399,7 +396,6 @@ def _serve_holder(serving: Serving) -> None:
 def _hear_waves(
     serving: Serving, party: Party, make: Callable[[Stores, Environment], Executor]
 ) -> None:
-    """Answers the waves that the app of this party's node brings, until a signal comes."""
     demand_host(serving.kit.roster, party.kit)
     wave = OneWave(party.name, party.identity, serving.kit, party.kit, party.state)
     path = serving.path("socket")

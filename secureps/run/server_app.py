@@ -45,7 +45,6 @@ class Founding:
     notes: tuple[str, ...]
 
     def write(self, folder: Path) -> Plan:
-        """Writes version 0 and the plan, which it returns; raises ConfigError or OperatorError."""
         initial = (folder / MODEL).resolve()
         made = self.founded
         write_served(initial, made.model, made.served, made.ties)
@@ -116,7 +115,6 @@ def _is_founded(initial: str) -> bool:
 
 
 def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
-    """Writes a plan and version 0, and prints what is taken of the ServerApp; or ConfigError."""
     read = load_plan(plan)
     federation = read.section.federation
     if federation is None:

@@ -63,12 +63,10 @@ def warm() -> str:
 def warm_once(say: Callable[[str], None]) -> Path:
     """Warms before a plan's parties start: they would all compile the same kernels at once.
 
-    Nothing is loaded where all of them are kept.
-
     Args:
         say: hears that it begins.
     Returns:
-        what processes are to `keep_in` that do not hear it otherwise.
+        the folder that processes are to `keep_in` that do not hear of it otherwise.
     Raises:
         ConfigError: as `warm`.
     """

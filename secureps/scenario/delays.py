@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -25,65 +24,39 @@ LEAST_BANDWIDTH = 1.0
 """The least bytes a second of a link; of a lognormal, of its median."""
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A constant delay of `value` seconds."""
-
-    value: float
-    kind: ClassVar[str] = "constant"
-
-    def sample(self, rng: np.random.Generator) -> float:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """A uniform delay in [low, high) seconds; `low` if they are equal."""
-
-    low: float
-    high: float
-    kind: ClassVar[str] = "uniform"
-
-    def __post_init__(self) -> None:
-        if self.high < self.low:
-            raise ConfigError(f"uniform: high ({self.high}) is below low ({self.low})")
-
-    def sample(self, rng: np.random.Generator) -> float:
-        return float(rng.uniform(self.low, self.high))
-
-
-@dataclass(frozen=True)
-class LogNormal:
-    """A delay of median * exp(sigma * N(0, 1)) seconds: the long tail of real devices."""
-
-    median: float
-    sigma: float
-    kind: ClassVar[str] = "lognormal"
-
-    def __post_init__(self) -> None:
-        if self.sigma > MOST_SIGMA:
-            raise ConfigError(f"lognormal: sigma is at most {MOST_SIGMA:g}, got {self.sigma:g}")
-
-    def sample(self, rng: np.random.Generator) -> float:
-        return float(self.median * math.exp(self.sigma * rng.standard_normal()))
-
-
-@dataclass(frozen=True)
-class Exponential:
-    """An exponential delay with this `mean`, in seconds."""
-
-    mean: float
-    kind: ClassVar[str] = "exponential"
-
-    def sample(self, rng: np.random.Generator) -> float:
-        return float(rng.exponential(self.mean))
-
-
-Distribution = Constant | Uniform | LogNormal | Exponential
-
-KINDS: dict[str, type[Distribution]] = {
-    each.kind: each for each in (Constant, Uniform, LogNormal, Exponential)
+KINDS: dict[str, tuple[tuple[str, ...], Callable[..., float]]] = {
+    "constant": (("value",), lambda rng, value: value),
+    "uniform": (("low", "high"), lambda rng, low, high: float(rng.uniform(low, high))),
+    # the long tail of real devices
+    "lognormal": (
+        ("median", "sigma"),
+        lambda rng, median, sigma: float(median * math.exp(sigma * rng.standard_normal())),
+    ),
+    "exponential": (("mean",), lambda rng, mean: float(rng.exponential(mean))),
 }
+"""The names of each kind's numbers, and how it draws seconds with them."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How a delay is distributed: a kind of KINDS with its numbers, in their order.
+
+    Raises:
+        ConfigError: a uniform one ends below its beginning, or a lognormal's sigma is too large.
+    """
+
+    kind: str
+    numbers: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        match self.kind, self.numbers:
+            case "uniform", (low, high) if high < low:
+                raise ConfigError(f"uniform: high ({high}) is below low ({low})")
+            case "lognormal", (_, sigma) if sigma > MOST_SIGMA:
+                raise ConfigError(f"lognormal: sigma is at most {MOST_SIGMA:g}, got {sigma:g}")
+
+    def sample(self, rng: np.random.Generator) -> float:
+        return KINDS[self.kind][1](rng, *self.numbers)
 
 
 def distribution(table: object, where: str = "delay") -> Distribution:
@@ -98,17 +71,20 @@ def distribution(table: object, where: str = "delay") -> Distribution:
         ConfigError: an unknown kind or field, a missing field or a bad value.
     """
     if not isinstance(table, Mapping):
-        return Constant(_number(table, where))
+        return Distribution("constant", (_number(table, where),))
     kind = table.get("kind")
     if kind is None:
         raise ConfigError(f"{where}: names no kind; {meant('', KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{where}: unknown kind {kind!r}; {meant(kind, KINDS)}")
-    known = [each.name for each in fields(KINDS[kind])]
+    known = KINDS[kind][0]
     given = [name for name in table if name != "kind"]
     if sorted(given) != sorted(known):
         raise ConfigError(f"{where}: {kind} takes {', '.join(known)}; got {given}")
-    return KINDS[kind](**{name: _number(table[name], f"{where}.{name}") for name in known})
+    return Distribution(kind, tuple(_number(table[name], f"{where}.{name}") for name in known))
+
+
+AT_ONCE = Distribution("constant", (0.0,))
 
 
 def generator(seed: int, client: str, version: int, purpose: str) -> np.random.Generator:
@@ -133,26 +109,24 @@ class Delays:
         ConfigError: `dropout` is not in [0, 1], or a bandwidth may be (almost) 0.
     """
 
-    train: Distribution = field(default_factory=lambda: Constant(0.0))
-    network: Distribution = field(default_factory=lambda: Constant(0.0))
-    device: Distribution = field(default_factory=lambda: Constant(1.0))
+    train: Distribution = AT_ONCE
+    network: Distribution = AT_ONCE
+    device: Distribution = Distribution("constant", (1.0,))
     bandwidth: Distribution | None = None
-    version: Distribution = field(default_factory=lambda: Constant(0.0))
+    version: Distribution = AT_ONCE
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        match self.bandwidth:
-            case Constant(value=least) | Uniform(low=least) | LogNormal(median=least):
-                if least < LEAST_BANDWIDTH:
-                    raise ConfigError(
-                        f"delays.bandwidth: a link has at least {LEAST_BANDWIDTH:g} byte a second, "
-                        f"not {least:g}; leave it out if bytes take no time"
-                    )
-            case Exponential():
-                raise ConfigError(
-                    "delays.bandwidth: an exponential one has links of almost 0 bytes a second; "
-                    "take lognormal"
-                )
+        if self.bandwidth is not None and self.bandwidth.kind == "exponential":
+            raise ConfigError(
+                "delays.bandwidth: an exponential one has links of almost 0 bytes a second; "
+                "take lognormal"
+            )
+        if self.bandwidth is not None and (least := self.bandwidth.numbers[0]) < LEAST_BANDWIDTH:
+            raise ConfigError(
+                f"delays.bandwidth: a link has at least {LEAST_BANDWIDTH:g} byte a second, "
+                f"not {least:g}; leave it out if bytes take no time"
+            )
         if not 0 <= self.dropout <= 1:
             raise ConfigError(f"delays: dropout must be in [0, 1], got {self.dropout!r}")
 

@@ -23,10 +23,9 @@ from secureps.exhaustion import exhaustion
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
-from secureps.messages.following import CopyPart, Follow, Rows
 from secureps.messages.format import FORMAT
 from secureps.messages.records import Dated, RequestsRefused
-from secureps.messages.requests import Reply, Request
+from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
 from secureps.policy.early_stopping import best
 from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest

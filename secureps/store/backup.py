@@ -38,8 +38,8 @@ from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError, Refused
 from secureps.file_access import BINARY
 from secureps.messages.encoding import from_plain, payload_hasher
-from secureps.messages.following import CopyPart
 from secureps.messages.records import Dated, RunPinned
+from secureps.messages.requests import CopyPart
 from secureps.store import durability
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably

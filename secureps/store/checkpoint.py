@@ -31,7 +31,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
@@ -222,16 +221,22 @@ def read_state(
     path: str | Path, prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Reads the tensors of this `prefix`, and the metadata; DamagedStore if absent or torn."""
-    with _opened(Path(path)) as file:
-        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
-        tensors = {name: np.array(file.get_tensor(name)) for name in names}
-        return tensors, dict(file.metadata() or {})
+    path = Path(path)
+    with reading(path, os.strerror(errno.ENOENT), buffered=False) as file:
+        placed, metadata = _filed(path, file, _read(file, 0, _HEADER))
+        tensors = {
+            name: _view(_read(file, tensor.offset, tensor.nbytes), replace(tensor, offset=0))
+            for name, tensor in placed.items()
+            if name.startswith(prefix)
+        }
+    return tensors, metadata
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
     """Reads the metadata of a state file alone; DamagedStore if it is absent or damaged."""
-    with _opened(Path(path)) as file:
-        return dict(file.metadata() or {})
+    path = Path(path)
+    with reading(path, os.strerror(errno.ENOENT), buffered=False) as file:
+        return _filed(path, file, _read(file, 0, _HEADER))[1]
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
@@ -414,21 +419,6 @@ def digest_of_file(
         return hashlib.file_digest(file, hasher).digest()  # type: ignore[arg-type]  # IO lacks readinto
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Opens a state file in safetensors' parser, whose complaints become a DamagedStore.
-
-    Before that the length of its header is checked, for the parser allows longer ones.
-    """
-    with reading(path, os.strerror(errno.ENOENT)) as file:
-        header_end(path, file.read(HEADER_START), os.fstat(file.fileno()).st_size)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            yield file
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise DamagedStore(f"{path}: not a state file: {error}") from None
-
-
 def header_end(path: Path, begin: bytes, size: int) -> int:
     """The end of the header of a file of `size` bytes; DamagedStore if it is torn or too long."""
     length = int.from_bytes(begin[:HEADER_START], "little")
@@ -471,7 +461,7 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
         DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
     """
     with reading(path, buffered=False) as file:
-        found = _filed(path, file, _read(file, 0, _HEADER))
+        found, _ = _filed(path, file, _read(file, 0, _HEADER))
     if digest is not None and digest_of_file(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
     return found
@@ -486,7 +476,10 @@ def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
     return room[:have]
 
 
-def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
+def _filed(
+    path: Path, file: Any, begin: NDArray[np.uint8]
+) -> tuple[dict[str, Filed], dict[str, str]]:
+    """Finds where the tensors of a file lie, and its metadata."""
     size = os.fstat(file.fileno()).st_size
     end = header_end(path, bytes(begin[:HEADER_START]), size)
     here = end <= begin.size
@@ -498,13 +491,16 @@ def _filed(path: Path, file: Any, begin: NDArray[np.uint8]) -> dict[str, Filed]:
     return _place_tensors(path, header, end, size)
 
 
-def _place_tensors(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
-    """The tensors that a header lists; DamagedStore unless they are just the file's bytes."""
+def _place_tensors(
+    path: Path, header: Any, start: int, size: int
+) -> tuple[dict[str, Filed], dict[str, str]]:
+    """What a header lists; DamagedStore unless its tensors are just the file's bytes."""
     found: dict[str, Filed] = {}
     try:
+        metadata = dict(header.pop("__metadata__", {}))
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise ValueError("its metadata are no texts")
         for name, each in header.items():
-            if name == "__metadata__":
-                continue
             begin, end = map(int, each["data_offsets"])
             shape = tuple(map(int, each["shape"]))
             dtype = _BFLOAT16 if each["dtype"] == "BF16" else np.dtype(TYPES[each["dtype"]])
@@ -516,7 +512,7 @@ def _place_tensors(path: Path, header: Any, start: int, size: int) -> dict[str, 
             raise ValueError(f"its tensors are not all of its {size} bytes")
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
-    return found
+    return found, metadata
 
 
 def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
@@ -547,7 +543,7 @@ def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
         MemoryError: as `map_state`.
     """
     with reading(path, buffered=False) as file:
-        tensor = _filed(path, file, _read(file, 0, _HEADER)).get(name)
+        tensor = _filed(path, file, _read(file, 0, _HEADER))[0].get(name)
         if tensor is None:
             raise DamagedStore(f"{path}: there is no {name} in it")
         hasher, end = payload_hasher(), tensor.offset + tensor.nbytes
@@ -567,7 +563,8 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
         data = _read(file, 0, size)
         if payload_digest(data.data) != digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
-        return {name: _view(data, tensor) for name, tensor in _filed(path, file, data).items()}
+        placed, _ = _filed(path, file, data)
+        return {name: _view(data, tensor) for name, tensor in placed.items()}
 
 
 def _mapped(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:

@@ -30,9 +30,9 @@ from secureps.errors import (
 )
 from secureps.file_access import BINARY
 from secureps.messages.encoding import from_plain
-from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
 from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
+from secureps.messages.requests import JournalRow
 from secureps.roles.machine import Fold
 from secureps.store import durability, journal_rows
 from secureps.store.atomic_file import sync

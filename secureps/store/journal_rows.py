@@ -48,12 +48,12 @@ from secureps.messages import (
 )
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.following import JournalRow
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, SealedBefore
 from secureps.messages.requests import (
     Checkpointed,
     Examined,
+    JournalRow,
     KeyShare,
     Prepared,
     Submit,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from secureps.errors import Fenced
-from secureps.messages.following import TakeOver
+from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.standby import NO_RUN, Standby
 from secureps.service.lead import Lead

@@ -24,7 +24,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.scaling import Load
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.scenario.delays import Constant, Delays
+from secureps.scenario.delays import Delays, Distribution
 from secureps.scenario.links import Links
 from tests.kits.cheats import journalled
 from tests.kits.federations import (
@@ -59,7 +59,9 @@ class Loaded:
         trainers: dict[str, Any] | None = None,
         spares: int = 0,
     ) -> None:
-        links = Links(Delays(network=Constant(0.01)), 1, ShardsSection(bandwidth=bandwidth))
+        links = Links(
+            Delays(network=Distribution("constant", (0.01,))), 1, ShardsSection(bandwidth=bandwidth)
+        )
 
         def delay(sender: str, to: str, message: Any) -> float:
             now, slowest = self.play.loop.now(), 0.01

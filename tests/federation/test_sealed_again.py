@@ -16,9 +16,8 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import OpenRefused
-from secureps.messages.submission import Receipt, SubmissionId
-from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import base_of, may_both_open
+from secureps.messages.submission import Base, Receipt, SubmissionId
+from secureps.policy.cohorts.overlap import may_both_open
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.scheduler import _arrivals, alike
@@ -144,7 +143,7 @@ def test_an_evaluation_that_was_burnt_is_no_other_models(tmp_path: Path) -> None
     found = simulation.coordinator.federation
     assert sorted(found.evaluations.results) in ([4, 5], [5])
     closed = [r.cohort for r in journalled(simulation, coordinator_records.CohortClosed)]
-    bases = [base_of(c.members[0]) for c in closed if c.group == EVALUATION]
+    bases = [c.members[0].base for c in closed if c.group == EVALUATION]
     assert bases[0] == Base(0, 0)
     assert len(set(bases)) == len(bases), "each evaluated version has a base of its own"
     assert simulation.loop.now() < 60.0

@@ -12,7 +12,7 @@ import pytest
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.policy.explain.memory import sealing
+from secureps.policy.memory import sealing
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_plan

@@ -9,9 +9,8 @@ import pytest
 from secureps.errors import Fenced, NotReady, Refused, UnknownParty, Unreachable
 from secureps.messages.acts import Act, Deed
 from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.following import Follow, TakeOver
 from secureps.messages.records import REIGN, Incarnated
-from secureps.messages.requests import AskStatus, Register, Retire, Status
+from secureps.messages.requests import AskStatus, Follow, Register, Retire, Status, TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.group import CheckpointState
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED

@@ -12,7 +12,7 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, Refused
-from secureps.policy.explain.memory import footprint
+from secureps.policy.memory import footprint
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
 from secureps.run.check import service

@@ -10,9 +10,8 @@ from secureps.errors import Malformed, SecurepsError
 from secureps.messages.acts import Act, Deed
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import payload_digest
-from secureps.messages.following import CopyPart, Follow, Rows, TakeOver
 from secureps.messages.records import REIGN, Incarnated
-from secureps.messages.requests import Noted
+from secureps.messages.requests import CopyPart, Follow, Noted, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.standby import Standby
 from secureps.roles.machine import Answer, Step

@@ -176,7 +176,7 @@ def _models(folder: Path) -> list[Target]:
         ),
         Target(
             "local-tensors",
-            ("store.checkpoint:_opened",),
+            ("store.checkpoint:_filed",),
             (honest,),
             in_file(local, lambda _: own.load()),
             cost=8,

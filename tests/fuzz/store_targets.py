@@ -217,7 +217,6 @@ def _checkpoints(folder: Path) -> list[Target]:
 
     begins = "store.checkpoint:header_end"
     views = ("store.checkpoint:_filed", "store.checkpoint:_view", begins)
-    opened = ("store.checkpoint:_opened",)
     return [
         Target(
             "manifest",
@@ -227,8 +226,8 @@ def _checkpoints(folder: Path) -> list[Target]:
             mend=_manifest_mended,
             cost=10,
         ),
-        Target("state", opened, (honest,), trusted, cost=10),
-        Target("state-digested", opened, (honest,), digested, signed=True, cost=5),
+        Target("state", views, (honest,), trusted, cost=10),
+        Target("state-digested", views, (honest,), digested, signed=True, cost=5),
         Target("state-mapped", views, (honest,), mapped, cost=10),
     ]
 

@@ -78,8 +78,8 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "store.act_lines:read_acts",
         "store.backup:folder_number",
         "run.api:RunResult.read",
-        "run.study.study:_claim",
-        "run.study.study:_read",
+        "run.study:_claim",
+        "run.study:_read",
         "run.up.folder:Origin.read",
         "run.up.watch:read_so_far",
         "run.up.runs:_summary",
@@ -89,7 +89,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     "digits that the same function has looked at": ("flower.post:unpacked",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:_made",
-        "run.script.channel:unpacked",
+        "run.script.channel:unpack",
         "run.simulate.ray_cluster:called",
     ),
     PIPE: (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from secureps.policy.explain import explanation
 from secureps.policy.explain.explanation import Explanation
-from secureps.policy.explain.memory import Service
+from secureps.policy.memory import Service
 from secureps.policy.plan import Plan
 
 SERVICE = Service(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.messages.submission import Member, SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, Member, SubmissionId
 from secureps.policy.rules.rule import Admit, Arrival, Close, Drop, PassOver, Rule, RuleState, Wait
 from secureps.roles.coordinator.group import Members
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from secureps.errors import Refused, Unreachable
-from secureps.messages.following import TakeOver
+from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.standby import Standby
 from secureps.run.simulate.simulation import Conditions, Simulation

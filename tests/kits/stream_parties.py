@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from secureps.errors import SecurepsError
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.submission import Cohort, Receipt, SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, Cohort, Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError
+from secureps.policy.memory import room_to_make, version_bytes
 from secureps.policy.plan import Plan
-from secureps.policy.tiers import room_to_make, version_bytes
 from tests.kits.roles_kit import make_plan
 
 RULE = {"quorum": 3, "minimum": 2, "most": 4}

@@ -23,17 +23,15 @@ from secureps.privacy.accountant import (
     FRACTIONAL,
     SKELLAM_ORDERS,
     WHOLE,
-    AccountantName,
     client_epsilon,
     epsilon,
     fractional_rdp,
     skellam_rdp,
 )
 from secureps.privacy.client_level import ClientMechanism
-from tests.kits.skellam_kit import law
+from tests.kits.skellam_kit import law, tight_epsilon
 
 DELTA = 1e-5
-BOTH: list[AccountantName] = ["rdp", "pld"]
 ONE = Charge("alice", "rest", 0, 1.0, 0.01, 500)
 
 
@@ -58,9 +56,9 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 def test_without_sampling_it_is_a_gaussian(sigma: float, steps: int) -> None:
     exact = gaussian_epsilon(sigma / math.sqrt(steps), DELTA)
     charge = Charge("alice", "g", 0, sigma, 1.0, steps)
-    tight = epsilon([charge], DELTA, "pld")
+    tight = tight_epsilon([charge], DELTA)
     assert tight == pytest.approx(exact, abs=1e-3)
-    assert exact - 1e-9 <= tight <= epsilon([charge], DELTA, "rdp") <= 1.5 * exact
+    assert exact - 1e-9 <= tight <= epsilon([charge], DELTA) <= 1.5 * exact
 
 
 def opacus_rdp() -> Any:
@@ -85,7 +83,7 @@ def test_rdp_agrees_with_opacus_and_pld_is_tighter(sigma: float, rate: float, st
     charge = Charge("alice", "g", 0, sigma, rate, steps)
     ours = epsilon([charge], DELTA)
     assert ours == pytest.approx(theirs, rel=5e-3)
-    assert 0.5 * ours < epsilon([charge], DELTA, "pld") < ours
+    assert 0.5 * ours < tight_epsilon([charge], DELTA) < ours
 
 
 @pytest.mark.slow
@@ -102,18 +100,16 @@ def test_different_mechanisms_compose_as_in_opacus() -> None:
     assert epsilon(reversed(charges), DELTA) == epsilon(charges, DELTA)
 
 
-@pytest.mark.parametrize("accountant", BOTH)
-def test_only_the_facts_count_and_not_how_they_are_split(accountant: AccountantName) -> None:
-    whole = epsilon([ONE], DELTA, accountant)
+def test_only_the_facts_count_and_not_how_they_are_split() -> None:
+    whole = epsilon([ONE], DELTA)
     parts = [replace(ONE, version=v, steps=100) for v in range(5)]
-    assert epsilon(parts, DELTA, accountant) == whole
-    assert epsilon([ONE, replace(ONE, version=1)], DELTA, accountant) > whole > 0
+    assert epsilon(parts, DELTA) == whole
+    assert epsilon([ONE, replace(ONE, version=1)], DELTA) > whole > 0
 
 
-@pytest.mark.parametrize("accountant", BOTH)
-def test_how_often_each_is_as_good_as_all_of_them(accountant: AccountantName) -> None:
+def test_how_often_each_is_as_good_as_all_of_them() -> None:
     facts = [replace(ONE, version=version) for version in range(5)]
-    assert epsilon(Counter({ONE: 5}), DELTA, accountant) == epsilon(facts, DELTA, accountant)
+    assert epsilon(Counter({ONE: 5}), DELTA) == epsilon(facts, DELTA)
 
 
 def test_a_step_is_worked_out_once_and_no_bit_is_another() -> None:
@@ -149,7 +145,7 @@ def test_at_high_rates_orders_are_fractional_too(
     charge = Charge("alice", "g", 0, sigma, rate, steps)
     found = epsilon([charge], DELTA)
     assert found == pytest.approx(known, abs=0.01)
-    assert epsilon([charge], DELTA, "pld") < found
+    assert tight_epsilon([charge], DELTA) < found
     gaussian = dp_accounting.GaussianDpEvent(sigma)
     whole = rdp.RdpAccountant(WHOLE, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     whole.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), steps)
@@ -161,23 +157,20 @@ def test_with_next_to_no_noise_whole_orders_are_left() -> None:
     assert 4000 < epsilon([charge], DELTA) < math.inf
 
 
-@pytest.mark.parametrize("accountant", BOTH)
-def test_the_ends_of_the_scale(accountant: AccountantName) -> None:
+def test_the_ends_of_the_scale() -> None:
     def of(**change: Any) -> float:
-        return epsilon([replace(ONE, **change)], DELTA, accountant)
+        return epsilon([replace(ONE, **change)], DELTA)
 
-    assert epsilon([], DELTA, accountant) == 0.0
+    assert epsilon([], DELTA) == 0.0
     assert of(steps=0) == of(sample_rate=0.0) == of(steps=0, noise_multiplier=0.0) == 0.0
     assert of(noise_multiplier=0.0) == math.inf
-    assert epsilon([ONE, replace(ONE, noise_multiplier=0.0)], DELTA, accountant) == math.inf
+    assert epsilon([ONE, replace(ONE, noise_multiplier=0.0)], DELTA) == math.inf
 
 
 def test_what_is_unsound_is_refused() -> None:
     for delta in (0.0, 1.0, -1e-5, math.nan):
         with pytest.raises(PlanRefused, match="delta"):
             epsilon([ONE], delta)
-    with pytest.raises(PlanRefused, match="unknown accountant 'moments': known are rdp, pld"):
-        epsilon([ONE], DELTA, "moments")  # type: ignore[arg-type]
     with pytest.raises(Malformed, match="sample rate"):
         epsilon([replace(ONE, sample_rate=2.0)], DELTA)
     with pytest.raises(Malformed, match="noise multiplier"):

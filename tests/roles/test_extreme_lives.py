@@ -20,7 +20,7 @@ import pytest
 
 from secureps.crypto.identity import Identity, Role
 from secureps.errors import SecurepsError
-from secureps.messages import following, orders, requests
+from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
@@ -58,7 +58,7 @@ PARTS = frozenset(
     {orders.GroupVersion, orders.KeyCommittee, orders.MemberBlocks}
     | {requests.Figure, requests.CohortSteps}
     | {requests.MemberStatus, requests.GroupStatus, requests.ServerStatus}
-    | {requests.Holding, requests.Move, following.JournalRow, following.CopyPart}
+    | {requests.Holding, requests.Move, requests.JournalRow, requests.CopyPart}
 )
 """Records that are parts of messages."""
 LATER = 4
@@ -199,7 +199,7 @@ def test_what_nobody_said_in_a_run(plan: str) -> None:
 def test_nothing_is_left_out() -> None:
     """A new message is tried by whoever may hear it, and a new answer by who asks."""
     assert {kind.__name__ for kind in MESSAGES | ANSWERS} == set(msgpack.SENT)
-    kinds = frozenset().union(*map(_dataclasses, (orders, requests, following)))
+    kinds = frozenset().union(*map(_dataclasses, (orders, requests)))
     assert kinds - MESSAGES - ANSWERS == PARTS
 
 

@@ -14,8 +14,7 @@ from secureps.messages import orders, requests, submission
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.following import Follow, TakeOver
-from secureps.messages.requests import PutBlock
+from secureps.messages.requests import Follow, PutBlock, TakeOver
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.roles import permissions
 from secureps.roles.shard.shard import Shard

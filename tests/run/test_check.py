@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from secureps.errors import ConfigError, PlanRefused, ScriptFailed
 from secureps.policy.explain.explanation import Explanation
-from secureps.policy.explain.memory import MemoryUse
+from secureps.policy.memory import MemoryUse
 from secureps.policy.plan import load_plan
 from secureps.run.check import Permit, check, record, service, tables
 from secureps.run.cli import app

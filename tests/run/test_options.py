@@ -36,7 +36,6 @@ OWN = {
     "run/deploy/slurm.py": ("deploy slurm", "status"),  # in batch files
     "policy/explain/privacy_choice.py": ("check",),
     "run/check.py": ("check",),
-    "run/site_check.py": ("check",),
     "run/initial_schema.py": ("check",),
     "run/run_lock.py": ("up",),
     "run/export.py": ("export",),
@@ -45,7 +44,7 @@ OWN = {
     "run/serve.py": ("serve",),
     "run/simulate/simulate.py": ("simulate",),
     "run/status.py": ("status",),
-    "run/study/study.py": ("study",),
+    "run/study.py": ("study",),
     "run/up/folder.py": ("status",),
     "run/up/up.py": ("up",),
     "store/backup.py": ("backup", "restore", "join"),

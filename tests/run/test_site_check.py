@@ -10,7 +10,7 @@ import pytest
 from secureps.client.site_policy import script_digest
 from secureps.messages.charge import Charge, Release
 from secureps.policy.plan import load_plan
-from secureps.run.site_check import accepted, held_against
+from secureps.run.check import accepted, check_site
 from secureps.store.budget import BudgetLedger
 from tests.kits.command import run
 from tests.kits.ledgers import charge, expose
@@ -34,7 +34,7 @@ updates_per_hour = 1
 def verdicts(tmp_path: Path, text: str) -> dict[str, str]:
     """The objections, by key."""
     (tmp_path / "site.toml").write_text(text)
-    found = held_against(PLAN, tmp_path / "site.toml")
+    found = check_site(PLAN, tmp_path / "site.toml")
     assert accepted(found) == (not any(each.objection for each in found))
     return {each.key: each.objection for each in found}
 
@@ -75,7 +75,7 @@ def test_a_ledger_that_is_spent_refuses_it(tmp_path: Path) -> None:
 def test_updates_without_privacy_are_said_and_refuse_nothing(tmp_path: Path) -> None:
     expose(BudgetLedger(tmp_path / "own.db"), bytes(32), range(3))
     (tmp_path / "site.toml").write_text(KEPT)
-    (found,) = [v for v in held_against(PLAN, tmp_path / "site.toml") if v.key == "ledger"]
+    (found,) = [v for v in check_site(PLAN, tmp_path / "site.toml") if v.key == "ledger"]
     assert found.own == "0.000 of 8 is spent, and at most 3 updates with no privacy"
     assert found.objection == ""
 

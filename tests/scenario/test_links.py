@@ -5,7 +5,7 @@ import pytest
 from secureps.errors import ConfigError
 from secureps.messages.requests import GetBlock, Payload, Submit
 from secureps.messages.submission import Receipt, SubmissionId
-from secureps.scenario.delays import Constant, Delays, LogNormal
+from secureps.scenario.delays import Delays, Distribution
 from secureps.scenario.links import Links
 
 LATENCY = 0.5
@@ -13,8 +13,8 @@ SMALL = GetBlock(b"run", "all", 0, 0)
 
 
 def links(bytes_per_second: float | None = 100.0) -> Links:
-    law = None if bytes_per_second is None else Constant(bytes_per_second)
-    return Links(Delays(network=Constant(LATENCY), bandwidth=law), seed=1)
+    law = None if bytes_per_second is None else Distribution("constant", (bytes_per_second,))
+    return Links(Delays(network=Distribution("constant", (LATENCY,)), bandwidth=law), seed=1)
 
 
 def block(size: int) -> Payload:
@@ -71,7 +71,7 @@ def test_a_receipt_takes_the_time_of_what_it_carries() -> None:
 
 
 def test_a_link_is_as_slow_every_time_and_others_are_not() -> None:
-    delays = Delays(bandwidth=LogNormal(100.0, 0.5))
+    delays = Delays(bandwidth=Distribution("lognormal", (100.0, 0.5)))
     speeds = [delays.bytes_per_second(3, name) for name in ("client-0", "client-0", "client-1")]
     assert speeds[0] == speeds[1] != speeds[2]
     alone = Links(delays, 3).seconds("client-1", True, block(100), 0.0)

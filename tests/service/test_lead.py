@@ -10,9 +10,8 @@ import pytest
 from secureps.errors import Busy, Conflict, Refused, SecurepsError
 from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
-from secureps.messages.following import CopyPart, Follow, JournalRow, Rows
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import Heartbeat, Noted, Reply
+from secureps.messages.requests import CopyPart, Follow, Heartbeat, JournalRow, Noted, Reply, Rows
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import Answer, Fold, Halt, Step
 from secureps.service import lead as module

@@ -14,8 +14,8 @@ import pytest
 from secureps.crypto.identity import Identity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Refused
 from secureps.messages.encoding import payload_digest
-from secureps.messages.following import CopyPart
 from secureps.messages.records import Dated, Incarnated, RunPinned
+from secureps.messages.requests import CopyPart
 from secureps.roles.machine import Fold
 from secureps.run.cli import app
 from secureps.store import journal_rows

@@ -494,11 +494,16 @@ def tensor(**changes: object) -> dict[str, object]:
         framed(tensor(data_offsets=[-8, 0])),
         framed(tensor(data_offsets=[0])),
         framed({"a": 5}),
+        framed(tensor() | {"__metadata__": {"b": 5}}),
+        framed(tensor() | {"__metadata__": 5}),
     ],
 )
 def test_what_is_no_state_file_is_damaged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
+    for read in (read_state, read_metadata):
+        with pytest.raises(DamagedStore):
+            read(path)
     for digest in (None, bytes(32)):
         with pytest.raises(DamagedStore):
             filed_tensors(path, digest)

@@ -20,8 +20,8 @@ from secureps.crypto.identity import Identity, Role
 from secureps.errors import ConfigError, DamagedStore
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import payload_digest
-from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.requests import CopyPart
 from secureps.store.act_lines import ActLines
 from secureps.store.backup import (
     CopyParts,

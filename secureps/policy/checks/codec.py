@@ -14,7 +14,7 @@ from secureps.policy.checks.privacy import Privacy
 
 
 def refuse_codec(section: GroupSection, rounds: bool, versions: int, privacy: Privacy) -> None:
-    """PlanRefused for a chain that does not add up, or for clients that cannot keep the rest.
+    """Refuses a chain that does not add up, or clients that cannot keep the rest (PlanRefused).
 
     Args:
         rounds: whether the group's rule has rounds; versions: how many are made of it.

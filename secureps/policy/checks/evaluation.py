@@ -32,7 +32,7 @@ from secureps.config.plan import (
 from secureps.errors import Malformed, NotFinite, PlanRefused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import EVALUATION, Metric
-from secureps.policy.base import Base
+from secureps.messages.submission import Base
 from secureps.wording import meant
 
 

@@ -60,7 +60,6 @@ def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.in
 
 
 def refuse_unsound_work(section: PlanSection) -> None:
-    """PlanRefused if a plan cannot have its `[work]`."""
     if section.work is None:
         return
     if math.frexp(section.work.least)[0] != 0.5:

@@ -30,7 +30,7 @@ of 1e-5 (Balle and Wang 2018, theorem 8): it is 22,000 times as likely where the
 
 
 def weak_privacy(privacy: Privacy) -> tuple[str, ...]:
-    """Warnings of a delta or a noise that protects next to nothing: a plan may have them."""
+    """Warns of a delta or a noise that a plan may have, and that protects next to nothing."""
     if privacy is None:
         return ()
     found = []
@@ -52,7 +52,7 @@ def weak_privacy(privacy: Privacy) -> tuple[str, ...]:
 
 
 def refuse_steps(section: PlanSection) -> None:
-    """PlanRefused for record-level privacy of unknown cost."""
+    """Refuses record-level privacy whose cost nobody knows (PlanRefused)."""
     steps = section.training.get("local_steps")
     record = isinstance(section.privacy, RecordPrivacySection)
     if record and (type(steps) is not int or steps < 1):
@@ -63,7 +63,7 @@ def refuse_steps(section: PlanSection) -> None:
 
 
 def refuse_adaptive(section: GroupSection, privacy: Privacy) -> None:
-    """PlanRefused for a clip that moves where nothing counts short updates under noise."""
+    """Refuses a clip that moves where no noise covers the count of short updates (PlanRefused)."""
     if section.adaptive is None:
         return
     if not isinstance(privacy, ClientPrivacySection):
@@ -79,7 +79,7 @@ def refuse_adaptive(section: GroupSection, privacy: Privacy) -> None:
 
 
 def refuse_rows(section: GroupSection, privacy: Privacy) -> None:
-    """PlanRefused for row-blocks under privacy: that one is sent is told without noise.
+    """Refuses row-blocks under privacy: no noise hides which of them are sent (PlanRefused).
 
     A record decides alone that its row is touched, and a client that its rows are; DP-SGD and
     Skellam noise are on values. Hiding it takes updates of every row-block from everybody.
@@ -94,7 +94,7 @@ def refuse_rows(section: GroupSection, privacy: Privacy) -> None:
 
 
 def refuse_placement(privacy: Privacy, cipher: str, sealed: bool) -> None:
-    """PlanRefused for noise that is made to protect a sum where no update is hidden.
+    """Refuses noise that protects a sum where the cipher hides no update (PlanRefused).
 
     Args:
         cipher: its name; sealed: whether it hides anything.
@@ -115,7 +115,7 @@ def refuse_placement(privacy: Privacy, cipher: str, sealed: bool) -> None:
 def refuse_client_privacy(
     section: GroupSection, privacy: ClientPrivacySection, own: Bounds, honest: int
 ) -> None:
-    """PlanRefused for a group whose sums the noise of `privacy` would not cover.
+    """Refuses a group whose sums the noise of `privacy` would not cover (PlanRefused).
 
     Args:
         own: of its cohorts; honest: members of each that are trusted to add noise.

@@ -40,12 +40,12 @@ Accused = Mapping[str, Set[str]]
 
 
 def missable(left: int, holders: int, threshold: int) -> int:
-    """How many holders are taken to be corrupt, of so many that are left of the plan's."""
+    """Counts the holders that are taken to be corrupt, of so many that are left of the plan's."""
     return max(left - threshold, min(1, holders - threshold))
 
 
 def unsupported(accused: Accused, spare: int) -> Counter[str]:
-    """How many clients each holder accuses whom no more than `spare` accuse in all.
+    """Counts for each holder the clients that it accuses, and that at most `spare` accuse in all.
 
     Args:
         spare: n - t, the holders that can be missed (`missable`).
@@ -55,12 +55,12 @@ def unsupported(accused: Accused, spare: int) -> Counter[str]:
 
 
 def told(clients: int) -> str:
-    """What is said of a holder that accuses so many clients without support."""
+    """Says that a holder accuses so many clients without support."""
     return f"finds flaws in what {clients} client{'s' * (clients > 1)} sent, and too few others do"
 
 
 def doubted(accused: Accused, spare: int, most: int) -> frozenset[str]:
-    """Holders that accuse more than `most` clients without support.
+    """Finds the holders that accuse more than `most` clients without support.
 
     `most` is `BELIEVED`, or 0 where no client can be left out.
     """
@@ -68,5 +68,5 @@ def doubted(accused: Accused, spare: int, most: int) -> frozenset[str]:
 
 
 def believed(accused: Accused, client: str, holder: str, spare: int, most: int) -> bool:
-    """Whether a client is left out that this holder accuses (see `doubted`)."""
+    """Tells whether a client is left out because this holder accuses it (see `doubted`)."""
     return len(accused[client]) > spare or holder not in doubted(accused, spare, most)

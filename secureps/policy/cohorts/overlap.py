@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import Refused
-from secureps.messages.submission import Cohort, Member
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, Cohort
 from secureps.policy.cohorts.suspicion import leaves, within
 
 Place = tuple[int, Base, bytes]
@@ -76,14 +75,9 @@ def check_weights(weights: Sequence[int], least: int) -> None:
         raise Refused("one member outweighs all the others")
 
 
-def base_of(member: Member) -> Base:
-    """Returns what a client's update was trained from."""
-    return Base(member.version, member.step)
-
-
 def places(cohort: Cohort) -> dict[str, Place]:
-    """Returns what each client adds to the sum, by its name."""
-    return {m.id.client: (m.weight, base_of(m), m.update) for m in cohort.members}
+    """Returns what each client adds to the sum, by name."""
+    return {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
 
 
 def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:

@@ -111,33 +111,33 @@ class Suspicion:
 
     @property
     def chooses(self) -> bool:
-        """Whether it says who makes the next cohort; else a rule does."""
+        """Whether suspicion decides who makes the next cohort, instead of a rule."""
         return bool(self.suspect_sets or self.burnt)
 
     @property
     def exact(self) -> bool:
-        """Whether the open round is for these clients and no fewer: some were in a burnt cohort."""
+        """Whether the open round needs all its clients, because some were in a burnt cohort."""
         return not self.chosen.isdisjoint(_union(self.burnt))
 
     @property
     def alone(self) -> Clients:
-        """Offenders: each the only suspect of a burnt cohort."""
+        """The offenders: each is the only suspect of a burnt cohort."""
         return _union(suspects for suspects in self.suspect_sets if len(suspects) == 1)
 
     def weight(self, client: str) -> int:
-        """What a client weighs in this version: what it weighed in a burnt cohort."""
+        """A client's weight in this version: the same as in a burnt cohort."""
         return dict(self.weights).get(client, 1)
 
     def opened_for(self, clients: Clients) -> Suspicion:
         return dataclasses.replace(self, chosen=clients)
 
     def given_up(self) -> Suspicion:
-        """The open round ended without a cohort."""
+        """Notes that the open round ended without a cohort."""
         passed = (*self.passed, self.chosen) if self.burnt else ()
         return dataclasses.replace(self, passed=passed, chosen=frozenset())
 
     def burns(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
-        """A cohort of these clients came to nothing; `spoilt`: for what some of them sent."""
+        """Notes that a cohort of these clients failed; `spoilt`: for what one of them sent."""
         clients = frozenset(weights)
         suspect_sets, cleared = self.suspect_sets, self.cleared
         if spoilt:
@@ -153,25 +153,25 @@ class Suspicion:
         )
 
     def opens(self, clients: Clients) -> Suspicion:
-        """A version was made of these clients' updates."""
+        """Notes that a version was made of these clients' updates."""
         suspect_sets = _smallest(suspects - clients for suspects in self.suspect_sets)
         cleared = self.cleared | clients if suspect_sets else frozenset()
         return Suspicion(suspect_sets, cleared, self.flawed)
 
     def without(self, client: str) -> Suspicion:
-        """A client is left out of the run: what it is to blame for says nothing of others."""
+        """Drops a client that left the run: what it is to blame for says nothing of others."""
         suspect_sets = frozenset(each for each in self.suspect_sets if client not in each)
         cleared = self.cleared - {client} if suspect_sets else frozenset()
         return dataclasses.replace(self, suspect_sets=suspect_sets, cleared=cleared)
 
     def doubt(self, client: str) -> Suspicion:
-        """A holder found a flaw in what a client sent, too late."""
+        """Notes that a holder found a flaw in what a client sent, too late to leave it out."""
         return dataclasses.replace(self, flawed=self.flawed | {client})
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whom to invite; nobody: `over` if nothing is left to try, else they are waited for."""
+    """Which clients to invite; with none, wait for members, or stop if the search is `over`."""
 
     clients: Clients
     reason: str
@@ -187,12 +187,14 @@ def choose(
     most: int,
     allowed: Allowed = lambda whole, part: True,
 ) -> Choice:
-    """Whom the next round is for, while there is suspicion: what may follow burnt cohorts first.
+    """Chooses the clients of the next round while there is suspicion.
+
+    What may follow burnt cohorts comes first.
 
     Args:
         able: clients that may take part in this run; live: those of them that are here.
         minimum, most: clients of a cohort.
-        allowed: of sets that follow a burnt one.
+        allowed: whether a set may follow a burnt one.
     """
     live &= able
     if not state.burnt:
@@ -221,8 +223,10 @@ def choose(
 
 
 def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) -> Choice:
-    """A cohort that can be followed by another if it burns: it has room for a half without fault,
-    or leaves as many clients outside."""
+    """Chooses a cohort that another can follow if it burns.
+
+    It has room for a half without the offender, or leaves as many clients outside.
+    """
     if len(live) < minimum:
         return Choice(frozenset(), f"waits for members: {len(live)} of {minimum} are live")
     trusted = sorted(live & state.cleared)
@@ -250,10 +254,10 @@ def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) 
 def closing(
     state: Suspicion, here: Clients, minimum: int, deadline: bool, last: bool
 ) -> Clients | None:
-    """Who makes the cohort of the open round, now that these are here; None: not yet, or nobody.
+    """Chooses the clients of the open round's cohort now that these are here; None: none yet.
 
     Args:
-        deadline, last: whether the round's deadline is over, and the last one.
+        deadline, last: whether the round's deadline has passed, and whether it was the last one.
     """
     if here >= state.chosen:
         return state.chosen
@@ -269,19 +273,19 @@ def closing(
 
 
 def _parts(whole: Clients, cut: Cut, least: int) -> Iterator[Clients]:
-    """All sets that a set is cut into, without itself."""
+    """Yields all sets that a set is cut into, without the set itself."""
     for half in cut(whole, least):
         yield half
         yield from _parts(half, cut, least)
 
 
 def _spoils(state: Suspicion, clients: Clients) -> bool:
-    """Whether there is somebody among them who spoils cohorts, beyond doubt."""
+    """Tells whether one of these clients certainly spoils cohorts."""
     return any(suspects <= clients for suspects in state.suspect_sets)
 
 
 def _smallest(sets: Iterable[Clients]) -> frozenset[Clients]:
-    """Those that are not empty, and have no other within."""
+    """Keeps the sets that are not empty and contain no other."""
     known = {each for each in sets if each}
     return frozenset(each for each in known if not any(other < each for other in known))
 

@@ -71,7 +71,7 @@ class CommitteeCost:
 
     @property
     def weakest(self) -> str:
-        """What whoever records everything, and has a quantum computer later, breaks first."""
+        """What breaks first for an attacker who records all and has a quantum computer later."""
         links = {"the ring": self.core_svp, "ML-KEM-768 in envelopes and TLS": self.envelope}
         first, then = sorted(links, key=lambda name: links[name][1])
         return (
@@ -81,7 +81,7 @@ class CommitteeCost:
 
 
 def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost | None:
-    """What the plan's committee costs for groups of these layouts; None without a committee."""
+    """Computes what a plan's committee costs; None without a committee."""
     if plan.opening is not Opening.COMMITTEE:
         return None
     committee = plan.unnamed_committee
@@ -112,7 +112,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
 
 
 def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
-    """Bits or capacity that cost bytes, and what would cost fewer."""
+    """Says which bits, or which capacity, cost bytes that the plan could save."""
     if plan.opening is not Opening.COMMITTEE:
         return
     own, part = plan.fitted(group), group.sent / group.size
@@ -139,7 +139,7 @@ def _bits(levels: int) -> int:
 
 
 def _fits(parameters: CipherParameters, capacity: int, most: int) -> bool:
-    """Whether other parameters take no byte more."""
+    """Tells whether these parameters take no more bytes than the others."""
     try:
         other = replace(parameters, capacity=capacity, levels=most)
         return value_bytes(other) <= value_bytes(parameters)
@@ -155,7 +155,7 @@ def _most_bits(own: CipherParameters) -> int:
 
 
 def _most_capacity(own: CipherParameters) -> int:
-    """Of those that a plan may have, by bisection: a larger one never takes fewer bytes."""
+    """The largest capacity a plan may have, by bisection: a larger one never takes fewer bytes."""
     fits, not_fits = own.capacity, MOST_CAPACITY + 1
     while not_fits - fits > 1:
         middle = (fits + not_fits) // 2

@@ -38,7 +38,6 @@ from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
 from secureps.policy.envelope_size import bytes_up, one_envelope
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
-from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.privacy_choice import Choice
 from secureps.policy.explain.visibility import (
     Sight,
@@ -50,6 +49,7 @@ from secureps.policy.explain.visibility import (
     sights,
     withstood,
 )
+from secureps.policy.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.rules.rule import Bounds
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
@@ -79,7 +79,7 @@ class RuleText:
 
 
 def rule_words(plan: Plan) -> tuple[RuleText, ...]:
-    """Of every group of the plan's file, in its order."""
+    """Describes the rule of every group of the plan's file, in its order."""
     return tuple(_words(plan, section) for section in plan.section.group)
 
 
@@ -147,7 +147,7 @@ def _weights(plan: Plan, own: Bounds) -> str:
 
 
 def _counted(plan: Plan, section: GroupSection) -> str:
-    """What a member's update counts by, besides the rule's weight: a number in its receipt."""
+    """Says by which number in its receipt a member's update counts, besides the rule's weight."""
     if section.weighting == "uniform":
         return ""
     if by_public_number(plan.section):
@@ -189,11 +189,7 @@ LOUD = 0.5
 
 
 def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
-    """What to know of a group's codec and feedback; nothing where it has neither.
-
-    Args:
-        head: what each begins with.
-    """
+    """Says what to know of a group's codec and feedback; each line begins with `head`."""
     section = plan.group(group.name)
     if section.codec:
         grid = plan.grid(group.name, group.sent)
@@ -231,7 +227,7 @@ def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
 
 
 def _rounding(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
-    """How much noise rounding adds to an update as long as a clip that the plan states.
+    """Says how much noise rounding adds to an update as long as the plan's clip.
 
     Of a normal value of deviation s, on a grid of step t s, the variance is s^2 t^2 / 6 on average
     where t is small, and s t E|x| = 0.8 s^2 t where most values lie within a step of zero.
@@ -400,11 +396,10 @@ def explain(
     """Explains a plan for a model with `sizes` values in each group (see `Layout`).
 
     Args:
-        sizes: None if nothing says them: blocks of all groups are cut to one length, so that a
-            group that nothing is known of leaves the others unknown too.
+        sizes: None if unknown: one unknown group leaves all unknown, for blocks are cut alike.
         examples: how many each client has; empty if it is not known.
         lengths: of an update that was made to try it, without noise, by group.
-        notes: what is to be said of the model, beside what follows from the plan.
+        notes: what else to say of the model.
         link: of a client.
     Raises:
         PlanRefused: its budget allows no version.
@@ -452,7 +447,7 @@ def explain(
 
 
 def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
-    """The same of several groups is said once, under the names of all of them."""
+    """Says a remark about several groups once, with the names of all of them."""
     found: dict[str, list[str]] = {}
     for remark in remarks:
         head, colon, text = remark.partition(": ")
@@ -468,7 +463,7 @@ def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
 
 
 def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
-    """By which number each client counts, ascending; empty if it is not known."""
+    """The numbers by which clients count, ascending; empty if they are not known."""
     privacy, federation = plan.section.privacy, plan.section.federation
     if isinstance(privacy, RecordPrivacySection) and by_public_number(plan.section):
         if federation is not None and federation.records:
@@ -479,7 +474,7 @@ def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
 
 
 def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
-    """Bits that are left in the mean of a group's smallest cohort, of the smallest clients."""
+    """The bits that are left in the mean of a group's smallest cohort of its smallest clients."""
     section, members = plan.group(name), plan.bounds(name).minimum
     if section.weighting == "uniform":
         return min(section.bits, bits_left(section.bits, members, members))
@@ -490,7 +485,7 @@ def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
 
 
 def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
-    """What small clients should know before they are beside large ones."""
+    """Says what small clients lose beside large ones."""
     for name in _one_of_each(plan):
         left, section, most = _left(plan, name, numbers), plan.group(name), bound(plan.group(name))
         if section.weighting == "uniform" and plan.section.privacy is None:
@@ -512,7 +507,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
 
 
 def _spread(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
-    """How much the noise of a mean depends on whose updates are in it."""
+    """Says how much the noise of a mean depends on whose updates are in it."""
     privacy = plan.section.privacy
     if not isinstance(privacy, RecordPrivacySection) or _rate(plan) is None:
         return
@@ -566,7 +561,7 @@ def _price(
     numbers: Sequence[int],
     lengths: Mapping[str, float],
 ) -> Price | None:
-    """What privacy spends, and does to groups of these layouts; {}: nothing is known of them."""
+    """Computes what privacy spends, and what its noise does to groups of these layouts."""
     privacy = plan.section.privacy
     if privacy is None:
         return None
@@ -585,6 +580,10 @@ def _price(
         name: plan.deviation(name, sent[name]) if client else _record_noise(plan, name, numbers)
         for name in (plan.groups if laid and (client or (_rate(plan) and numbers)) else ())
     }
+    noise = {
+        name: sigma * math.sqrt(laid[name].size) / updates[name][0]
+        for name, sigma in deviation.items()
+    }
     return Price(
         unit=_unit(plan),
         against=_against(plan),
@@ -596,46 +595,34 @@ def _price(
         if told
         else None,
         deviation=deviation,
-        noise=(
-            noise := {
-                name: sigma * math.sqrt(laid[name].size) / updates[name].length
-                for name, sigma in deviation.items()
-            }
-        ),
+        noise=noise,
         # noise of versions is independent, and their updates may all go one way
         noise_run={name: each / math.sqrt(plan.versions(name)) for name, each in noise.items()},
-        update={name: updates[name].words for name in deviation},
+        update={name: updates[name][1] for name in deviation},
         metrics=_metrics(plan),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """What noise is as long as, or longer: an update, or a bound of all of them."""
+def _update(plan: Plan, name: str, tried: float) -> tuple[float, str]:
+    """The length that noise is measured against, and of what it is, in words.
 
-    length: float
-    words: str
-
-
-def _update(plan: Plan, name: str, tried: float) -> _Update:
-    """The length of an update: of one that was tried, if any; else no update is longer."""
+    It is that of an update that was tried, if there is one, or else of the longest update.
+    """
     clip, privacy = plan.group(name).clip, plan.section.privacy
     if tried > 0:
         length = min(tried, clip)
         note = "of real records and without noise: keep it here"
-        return _Update(length, f"an update that was tried ({length:.3g}, {note})")
+        return length, f"an update that was tried ({length:.3g}, {note})"
     bound, rate = clip, _rate(plan)
     if isinstance(privacy, RecordPrivacySection) and rate is not None:
         # a step is the sum of clipped gradients over the expected batch (`RecordPrivacy`)
         bound = rate * int(plan.section.training["local_steps"]) * privacy.max_grad_norm
     if bound < clip and not plan.section.training.get("momentum"):
-        words = f"the longest update (lr x local_steps x max_grad_norm = {bound:.3g})"
-        return _Update(bound, words)
-    return _Update(clip, f"an update of the whole clip ({clip:g})")
+        return bound, f"the longest update (lr x local_steps x max_grad_norm = {bound:.3g})"
+    return clip, f"an update of the whole clip ({clip:g})"
 
 
 def _last(plan: Plan) -> int:
-    """The last version of the group of which most are made."""
     return max(plan.versions(name) for name in plan.groups)
 
 
@@ -671,7 +658,7 @@ def _against(plan: Plan) -> str:
 
 
 def _following(plan: Plan, name: str, values: int) -> str:
-    """What an adaptive clip does and costs."""
+    """Says what an adaptive clip does and costs."""
     section, adaptive = plan.group(name), plan.adaptive(name)
     assert adaptive is not None
     error = plan.deviation(name, values) / (2 * adaptive.indicator)
@@ -696,10 +683,7 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
 
     Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), of a
     client that counts by n records. Steps and clients are independent. Without momentum, which
-    would add to it.
-
-    Args:
-        numbers: by which clients count, at least one: the cohort is of the first of them.
+    would add to it. The cohort is of the first clients in `numbers`, which has one at least.
     """
     section, privacy = plan.group(name), plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
@@ -715,7 +699,6 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
 
 
 def _short(plan: Plan, price: Price | None) -> Iterator[str]:
-    """What is odd about budget and delta."""
     if price is None:
         return
     if price.versions is not None and price.versions < _last(plan):
@@ -756,7 +739,7 @@ def _unprotected(plan: Plan) -> Iterator[str]:
 
 
 def _stuck(plan: Plan) -> Iterator[str]:
-    """What would have a run wait."""
+    """Says what would make a run wait."""
     for name in _one_of_each(plan):
         minimum = plan.bounds(name).minimum
         if plan.holders and minimum < OPENED:
@@ -767,7 +750,7 @@ def _stuck(plan: Plan) -> Iterator[str]:
 
 
 def _trusted(plan: Plan) -> Iterator[str]:
-    """What is not covered, and on whom the rest depends."""
+    """Says what no noise covers, and whom the rest depends on."""
     yield from across_versions(plan)
     yield from evaluation_words(plan)
     for name in _one_of_each(plan):
@@ -809,7 +792,7 @@ def _of_holders(plan: Plan) -> Iterator[str]:
 
 
 def _of_noise(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int]) -> Iterator[str]:
-    """What the numbers of the noise rest on."""
+    """Says what the numbers of the noise depend on."""
     record = isinstance(plan.section.privacy, RecordPrivacySection)
     if record and _rate(plan) is None:
         yield (
@@ -826,7 +809,7 @@ def _of_noise(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int
 
 
 def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
-    """What would cost less, or be lost less easily."""
+    """Says what would cost less, and what could be lost."""
     section, full = plan.section, False
     blocks = sum(laid[name].blocks for name in plan.groups) if laid else None
     if section.checkpoint_every > 1 and section.replicas == 1:
@@ -851,11 +834,7 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
 
 
 def _scaling_words(section: PlanSection, blocks: int | None) -> list[str]:
-    """What may follow the load under `[scaling]`, and why it may not.
-
-    Args:
-        blocks: of the model; None if its size is not known.
-    """
+    """Says what may follow the load under `[scaling]`; `blocks` of the model, None if unknown."""
     own = section.scaling
     if own is None:
         return []
@@ -878,7 +857,6 @@ def _scaling_words(section: PlanSection, blocks: int | None) -> list[str]:
 
 
 def _of_envelopes(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
-    """Says where envelopes are more than half of what clients send."""
     cost = committee_cost(plan, tuple(laid.values())) if laid else None
     if cost is None:
         return
@@ -893,7 +871,7 @@ def _of_envelopes(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
 
 
 def _one_of_each(plan: Plan) -> Iterator[str]:
-    """Of the row-blocks of a table the first: what is to be said of them is the same."""
+    """Yields the groups, and of a table's row-blocks the first: all have the same remarks."""
     known: set[str] = set()
     for name in plan.all_groups:
         own = plan.group(name).name
@@ -907,7 +885,6 @@ OPENED = ServeSection.model_fields["minimum"].default
 
 
 def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
-    """Says where ciphertexts are sent that are far from full."""
     up = bytes_up(plan.fitted(group), group)
     possible = replace(plan.fitted(group), slots=LARGE_BLOCK)
     larger = bytes_up(possible, replace(group, block_values=LARGE_BLOCK))
@@ -926,7 +903,7 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
 
 
 def touched_by_few(plan: Plan, touching: Mapping[str, int]) -> frozenset[str]:
-    """The row-blocks that fewer clients touch than a version waits for.
+    """Finds the row-blocks that fewer clients touch than a version waits for.
 
     Args:
         touching: how many clients touch each; those that none touches may be left out.
@@ -936,7 +913,7 @@ def touched_by_few(plan: Plan, touching: Mapping[str, int]) -> frozenset[str]:
 
 
 def row_block_words(plan: Plan, few: Collection[str]) -> Iterator[str]:
-    """Says of each table how many of its row-blocks are among these, if any is."""
+    """Says for each table how many of its row-blocks are among `few`."""
     for table, blocks in plan.section.tables.items():
         if number := len(set(few).intersection(blocks)):
             yield (

@@ -41,7 +41,7 @@ class Choice:
 
 
 def refuse_epsilon(epsilon: float, section: PlanSection) -> None:
-    """Refuses what no noise could be chosen for (ConfigError)."""
+    """Refuses an epsilon for which no noise can be chosen (ConfigError)."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"--epsilon: {epsilon:g} is no number above 0")
     if section.privacy is None:
@@ -70,7 +70,7 @@ def choose(
         return planned(made, sizes, made.section.versions)
 
     def with_noise(hundredths: int) -> Plan:
-        return _changed(plan, epsilon, hundredths / HUNDREDTHS, asked)
+        return _change_plan(plan, epsilon, hundredths / HUNDREDTHS, asked)
 
     def enough(hundredths: int) -> bool:
         nonlocal refused
@@ -90,41 +90,41 @@ def choose(
         made = with_noise(found)
         noise = found / HUNDREDTHS
         chosen = ("[privacy]", f"noise_multiplier = {noise:g}", f"budget = {epsilon:g}")
-        return made, _told(made, epsilon, spends(made), chosen, "")
+        return made, _make_choice(made, epsilon, spends(made), chosen, "")
     privacy = plan.section.privacy
     assert privacy is not None
     noise = privacy.noise_multiplier
 
     def too_many(versions: int) -> bool:
         try:
-            return spends(_changed(plan, epsilon, noise, versions)) > epsilon
+            return spends(_change_plan(plan, epsilon, noise, versions)) > epsilon
         except PlanRefused:  # noise that is cut off has used up delta
             return True
 
     first = _least(too_many, MOST_VERSIONS)
     versions = MOST_VERSIONS if first is None else first - 1
-    louder = "" if versions >= asked else _for_all(_least(enough, MOST_NOISE * HUNDREDTHS))
+    louder = "" if versions >= asked else _say_noise(_least(enough, MOST_NOISE * HUNDREDTHS))
     if versions == 0:
-        one = spends(_changed(plan, epsilon, noise, 1))
+        one = spends(_change_plan(plan, epsilon, noise, 1))
         raise PlanRefused(
             f"--epsilon: with noise_multiplier = {noise:g} one version spends {one:.3g} of "
             f"{epsilon:g}, of {adjacency(plan)}{louder and f'; {louder}'}"
         )
-    made = _changed(plan, epsilon, noise, versions)
+    made = _change_plan(plan, epsilon, noise, versions)
     lines: tuple[str, ...] = (f"versions = {versions}", "[privacy]", f"budget = {epsilon:g}")
     evaluation = plan.section.evaluation
     if evaluation is not None and evaluation.every > versions:
         lines += ("[evaluation]", f"every = {versions}")
-    return made, _told(made, epsilon, spends(made), lines, louder)
+    return made, _make_choice(made, epsilon, spends(made), lines, louder)
 
 
-def _for_all(hundredths: int | None) -> str:
+def _say_noise(hundredths: int | None) -> str:
     if hundredths is None:
         return ""
     return f"noise_multiplier = {hundredths / HUNDREDTHS:g} lasts for all versions of the plan"
 
 
-def _told(
+def _make_choice(
     made: Plan, epsilon: float, spends: float, lines: tuple[str, ...], otherwise: str
 ) -> Choice:
     privacy = made.section.privacy
@@ -133,8 +133,7 @@ def _told(
     return Choice(noise, versions, epsilon, privacy.delta, spends, lines, otherwise)
 
 
-def _changed(plan: Plan, epsilon: float, noise: float, versions: int) -> Plan:
-    """The plan with another noise, budget and number of versions."""
+def _change_plan(plan: Plan, epsilon: float, noise: float, versions: int) -> Plan:
     section, evaluation = plan.section, plan.section.evaluation
     assert section.privacy is not None
     privacy = section.privacy.model_copy(update={"noise_multiplier": noise, "budget": epsilon})
@@ -146,7 +145,7 @@ def _changed(plan: Plan, epsilon: float, noise: float, versions: int) -> Plan:
 
 
 def _least(holds: Callable[[int], bool], most: int) -> int | None:
-    """The least number from 1 on for which it holds, as it does for all larger ones."""
+    """The least number from 1 on for which `holds` is true, as it is for all larger ones."""
     high = 1
     while not holds(high):
         if high == most:

@@ -23,7 +23,6 @@ class Sight:
 
 
 def sights(plan: Plan) -> tuple[Sight, ...]:
-    """Every role's."""
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
     more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
@@ -57,7 +56,7 @@ ONE_HOLDER = (
 
 
 def withstood(threshold: int, holders: int) -> int:
-    """Counts the corrupt key holders by which a malicious aggregator gains nothing: 2t - n - 1.
+    """Counts the corrupt key holders that do not help a malicious aggregator: 2t - n - 1.
 
     With one more it shows two cohorts that differ in one client to two groups of honest holders
     that share nobody: n - f of them are enough for two times t - f, and no honest one sees both.
@@ -75,7 +74,7 @@ def advised_threshold(holders: int) -> int:
 
 
 def collusion(plan: Plan) -> tuple[str, ...]:
-    """Everybody who can open a single update: one, or several who work together."""
+    """Lists everybody who can open a single update: one party, or several that work together."""
     if plan.opening is Opening.NOTHING:
         return ("any shard alone: it reads every update",)
     least = min(plan.bounds(name).minimum for name in plan.all_groups)
@@ -111,7 +110,7 @@ def _issuers(plan: Plan) -> str:
 
 
 def opened(plan: Plan) -> str:
-    """What whoever opens a single update learns from it."""
+    """Says what a party learns that opens a single update."""
     privacy = plan.section.privacy
     if privacy is None:
         return "the whole update: nothing protects it but the cipher"
@@ -126,7 +125,7 @@ def opened(plan: Plan) -> str:
 
 
 def across_versions(plan: Plan) -> list[str]:
-    """Says what almost equal models tell of one client, where no noise bounds it."""
+    """Says what two almost equal models tell of one client, where no noise bounds it."""
     private = plan.section.privacy
     bare = ["updates"] if private is None else []
     if plan.clients_evaluate and not isinstance(private, ClientPrivacySection):
@@ -157,7 +156,7 @@ def across_versions(plan: Plan) -> list[str]:
 
 
 def evaluation_words(plan: Plan) -> list[str]:
-    """Who sees what of held-out records, and what covers them."""
+    """Says who learns what of held-out records, and what protects them."""
     evaluation, privacy = plan.section.evaluation, plan.section.privacy
     if evaluation is None:
         return []

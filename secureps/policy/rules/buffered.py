@@ -7,24 +7,38 @@ staleness tau counts
 
 and not at all beyond a largest staleness: it is dropped, and its client pulls (FedBuff: Nguyen et
 al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", algorithm 1). Weights are
-integers on the ciphertexts, and kept even enough to hide everybody (`evened`). K
+integers on the ciphertexts, and kept even enough to hide everybody (`even_out`). K
 = 1 is the classical asynchronous parameter server (Dean et al. 2012, Downpour SGD), for sums that
 nothing hides.
 
 Weights that are too uneven let few members stand out, and no holder opens them
 (`policy.cohorts.overlap`): a rule makes them as even as it must.
+
+**Priority.** Of the waiting updates the K of the highest score make the next version.
+
+    key = score - arrived / ageing
+
+is fixed when an update arrives, and the K largest keys are taken once a pool of updates waits.
+`ageing` seconds of waiting count as much as 1 of score, so nothing starves: with scores that
+differ by at most R, an update that has waited R * ageing seconds comes before everything that
+arrives from then on, and is summed within 1 + P // K versions if P came before it (or dropped, if
+it grows too stale meanwhile: R is no more than the largest staleness where freshness is the
+score).
+
+Scores: "freshness" (the base version), "magnitude" (what clients declare of their updates'
+sizes, coarse: it leaks that much), or a function of the user's.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from secureps.config.plan import AsyncSection, BufferedSection, PrioritySection
 from secureps.crypto.cipher import WEIGHTS
-from secureps.errors import Refused
+from secureps.errors import PlanRefused, Refused
 from secureps.messages.submission import Member
 from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.rules.rule import (
@@ -34,6 +48,7 @@ from secureps.policy.rules.rule import (
     Bounds,
     Close,
     Decision,
+    Drop,
     RuleState,
     Wait,
     by_client,
@@ -46,7 +61,7 @@ FULL = WEIGHTS[-1]
 """The weight of an update of no staleness, in quarters: 4."""
 
 
-def faded(staleness: int, power: float) -> int:
+def fade(staleness: int, power: float) -> int:
     """The weight of an update of this staleness, in quarters: 4, 2 or 1.
 
     (1 + tau)^-p, rounded to the nearest of 1, 1/2 and 1/4 (Nguyen et al. 2022, section 5.1,
@@ -59,7 +74,7 @@ def faded(staleness: int, power: float) -> int:
     return min(reversed(WEIGHTS), key=lambda weight: abs(weight - exact))
 
 
-def evened(weights: Sequence[int], least: int) -> tuple[int, ...]:
+def even_out(weights: Sequence[int], least: int) -> tuple[int, ...]:
     """The nearest weights to these that holders open, without a common divisor.
 
     Where fewer than `least` would be lighter than the others, these are made as heavy; if that
@@ -108,14 +123,13 @@ class Buffered:
 
     @property
     def backlog(self) -> int:
-        """How many updates wait when nobody is asked for more."""
+        """The number of waiting updates at which nobody is asked for more."""
         return max(LEAST_BACKLOG, BACKLOG * self.bounds.most)
 
     def enter(self, state: RuleState) -> int:
         return 0
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        """Admits while fewer than `concurrency` live members train."""
         if lacking := lacking_members(state, self.bounds.minimum):
             return lacking
         if state.waiting >= self.backlog:
@@ -134,11 +148,11 @@ class Buffered:
         return Admit(f"trains from version {state.version}")
 
     def _over(self, now: float, since: float) -> float:
-        """When a member that was asked then takes nobody's place any more."""
+        """When a member that was asked at `since` no longer counts as training."""
         return min(since, now) + self.section.deadline
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """Closes with `buffer` updates, or at the deadline with `minimum`; drops stale ones."""
+        """Closes with `buffer` updates, or at the deadline with `minimum`; drops stale updates."""
         if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
         ready, most = list(by_client(arrivals).values()), self.bounds.most
@@ -147,7 +161,7 @@ class Buffered:
         return self.wait(now, ready, most, state)
 
     def wait(self, now: float, ready: Sequence[Arrival], wanted: int, state: RuleState) -> Decision:
-        """Fewer than are wanted: waits, or closes at the deadline with what is there."""
+        """Waits for the updates that are missing, or closes at the deadline with what is here."""
         count, least = f"{len(ready)} of {wanted} updates are here", self.bounds.minimum
         again = renewed(len(ready), wanted)
         if len(ready) < least:
@@ -160,8 +174,83 @@ class Buffered:
         return self.close(ready[: self.bounds.most], state, f"deadline: {count}")
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:
-        """These, weighted by their staleness."""
-        faint = [faded(state.version - arrival.version, self.section.power) for arrival in chosen]
-        weights = evened(faint, self.bounds.minimum)
+        """Sums these updates, each weighted by its staleness."""
+        faint = [fade(state.version - arrival.version, self.section.power) for arrival in chosen]
+        weights = even_out(faint, self.bounds.minimum)
         members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))
         return Close(tuple(sorted(members, key=lambda member: member.id)), reason)
+
+
+# --- priority ---------------------------------------------------------------------
+
+Score = Callable[[Arrival], float]
+
+LARGEST = 15
+"""What a client declares of the largest update there may be."""
+
+
+def freshness(arrival: Arrival) -> float:
+    """Scores by the base version: the newest comes first."""
+    return float(arrival.version)
+
+
+def magnitude(arrival: Arrival) -> float:
+    """Scores by what the client declared; a client that declared nothing comes last."""
+    return float(arrival.magnitude if arrival.magnitude is not None else 0)
+
+
+def declared(norm: float, most: float) -> int:
+    """Declares the size of an update of this L2 norm, 0 to 15; `most` is the largest norm.
+
+    Half-octaves below the largest: 15 - 2 log2(most / norm), rounded and at least 0.
+    """
+    if norm <= 0 or most <= 0:
+        return 0
+    return max(0, min(LARGEST, round(LARGEST - 2 * math.log2(most / norm))))
+
+
+SCORES: dict[str, Score] = {"freshness": freshness, "magnitude": magnitude}
+
+
+@dataclass(frozen=True, slots=True)
+class Priority(Buffered):
+    """The best K of a pool.
+
+    Args:
+        score: of an update; finite, and the same whenever it is asked.
+    """
+
+    section: PrioritySection
+    score: Score
+
+    @property
+    def backlog(self) -> int:
+        return max(LEAST_BACKLOG, BACKLOG * max(self.bounds.most, self.section.waiting))
+
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        """Closes with the best of a full pool, or at the deadline; drops stale and old ones."""
+        if stale := too_stale(arrivals, state.version, self.bounds.stale):
+            return stale
+        if older := superseded(arrivals):
+            return older
+        most, ready = self.bounds.most, sorted(arrivals, key=self.key, reverse=True)
+        if len(ready) >= self.section.waiting:
+            return self.close(ready[:most], state, f"the best {most} of {len(ready)} updates")
+        decision = self.wait(now, ready, self.section.waiting, state)
+        if isinstance(decision, Wait):
+            return replace(decision, arrivals=0)  # the next may end an older one of its client's
+        return decision
+
+    def key(self, arrival: Arrival) -> tuple[float, str]:
+        """What an update is ordered by; PlanRefused if the user's score is no number."""
+        score = self.score(arrival)
+        if not math.isfinite(score):
+            raise PlanRefused(f"rule.score: the score of {arrival.id} is {score}, not finite")
+        return score - arrival.at / self.section.ageing, arrival.id.client
+
+
+def superseded(arrivals: tuple[Arrival, ...]) -> Drop | None:
+    """Drops older updates of clients that have sent newer ones."""
+    newest = {arrival.id.client: arrival for arrival in arrivals}
+    ids = tuple(a.id for a in arrivals if newest[a.id.client] is not a)
+    return Drop(ids, "a newer update of the same client is here") if ids else None

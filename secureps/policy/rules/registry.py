@@ -22,8 +22,7 @@ from secureps.config.plan import (
 from secureps.errors import PlanRefused, Refused
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.cohorts.overlap import check_weights
-from secureps.policy.rules.buffered import FULL, Buffered
-from secureps.policy.rules.priority import SCORES, Priority, Score
+from secureps.policy.rules.buffered import FULL, SCORES, Buffered, Priority, Score
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.policy.rules.ssp import Ssp
 from secureps.policy.rules.sync import Sync
@@ -31,7 +30,7 @@ from secureps.policy.rules.user_rule import Guarded, imported, own_rule
 
 
 def bounds(section: RuleSection, room: int) -> Bounds:
-    """Of a rule whose cohorts have room for this total weight."""
+    """Computes what no cohort of a rule exceeds, if cohorts have room for this total weight."""
     match section:
         case SyncSection():
             start = section.start if section.start is not None else section.quorum
@@ -54,7 +53,7 @@ def bounds(section: RuleSection, room: int) -> Bounds:
 
 
 def in_force(section: RuleSection, deadline: float, buffer: float) -> RuleSection:
-    """A rule's section with these factors; a user's own rule as it is.
+    """Applies these factors to a rule's section; a user's own rule stays as it is.
 
     A buffer is never above the plan's, by which all parties bound a cohort, nor below the minimum.
     """
@@ -73,7 +72,7 @@ def staleness_power(section: RuleSection) -> float:
 
 
 def build_rule(section: RuleSection, room: int) -> Rule:
-    """The rule that a section names.
+    """Makes the rule that a section names.
 
     Raises:
         PlanRefused: a rule or score of the user's cannot be imported, or made.
@@ -167,9 +166,9 @@ def refuse_close(
     own: Bounds,
     sealed: bool,
 ) -> str:
-    """Why these may not be a cohort, whatever rule says so; empty if they may.
+    """Says why these may not be a cohort, whatever rule says so; empty if they may.
 
-    What a client sent before an update that is summed is over for ever: no holder opens it.
+    What a client sent before an update that is summed is dropped for ever: no holder opens it.
 
     Args:
         here: what has arrived; version: the newest; sealed: whether the cipher hides anything.

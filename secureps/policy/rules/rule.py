@@ -21,9 +21,9 @@ from functools import cached_property
 from typing import Protocol
 
 from secureps.messages.encoding import digest
+from secureps.messages.submission import Base as Base
 from secureps.messages.submission import Member as Member
 from secureps.messages.submission import SubmissionId
-from secureps.policy.base import Base as Base
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class RuleState:
 
     @cached_property
     def busy_since(self) -> Sequence[float]:
-        """Since when each live member trains that does, ascending; infinite for who has no clock.
+        """Since when each live member trains, ascending; infinite for a member without a clock.
 
-        Its length is how many do, and it may be a view.
+        Its length is how many train, and it may be a view.
         """
         if self.training is not None:
             return self.training
@@ -108,13 +108,13 @@ class RuleState:
 
     @cached_property
     def least(self) -> int:
-        """The least clock of the live members that take part; the cohorts settled if none does."""
+        """The least clock of the live members that take part; the settled cohorts if none does."""
         clocks = [clock for member, clock in self.clocks.items() if member in self.live]
         return min(clocks, default=self.closed)
 
     @cached_property
     def slowest(self) -> tuple[str, ...]:
-        """The live members at the least clock, or that have none yet and were not passed over."""
+        """The live members at the least clock, or without a clock and not passed over."""
         least, counted = self.least, self.live - self.passed
         return tuple(sorted(m for m in counted if self.clocks.get(m, least) <= least))
 
@@ -211,7 +211,7 @@ rule looks at all that are here."""
 
 
 def renewed(here: int, wanted: int) -> int:
-    """At how many arrivals the words of a cohort are renewed (`Wait.arrivals`); 0: at the next."""
+    """The number of arrivals at which the words of a cohort are renewed; 0: at the next."""
     return min(wanted, here + wanted // TOLD) if wanted >= LARGE else 0
 
 
@@ -220,7 +220,7 @@ Decision = Close | Wait | Extend | Drop | PassOver
 
 
 def lacking_members(state: RuleState, minimum: int) -> Wait | None:
-    """Why nobody may start: fewer are live than a cohort needs; None if enough are."""
+    """Says why nobody may start: fewer members are live than a cohort needs. None if enough are."""
     if len(state.live) >= minimum:
         return None
     live = len(state.live)
@@ -229,7 +229,6 @@ def lacking_members(state: RuleState, minimum: int) -> Wait | None:
 
 
 def holds_everybody(admission: Admission) -> bool:
-    """Whether nobody else need ask now."""
     return isinstance(admission, Wait) and admission.everybody
 
 
@@ -247,7 +246,7 @@ class Rule(Protocol):
 
 
 def by_client(arrivals: Iterable[Arrival]) -> dict[str, Arrival]:
-    """The first of each client's arrivals, in their order: nobody is summed twice in a cohort."""
+    """The first arrival of each client, in their order: nobody is summed twice in a cohort."""
     first: dict[str, Arrival] = {}
     for arrival in arrivals:
         first.setdefault(arrival.id.client, arrival)
@@ -255,7 +254,7 @@ def by_client(arrivals: Iterable[Arrival]) -> dict[str, Arrival]:
 
 
 def too_stale(arrivals: Sequence[Arrival], version: int, most: int) -> Drop | None:
-    """Those that are older than any sum may take, given up."""
+    """Drops the arrivals that are older than any sum may take."""
     ids = tuple(a.id for a in arrivals if version - a.version > most)
     if not ids:
         return None

@@ -56,11 +56,10 @@ class Ssp:
     bounds: Bounds
 
     def enter(self, state: RuleState) -> int:
-        """At the clock that nobody may run ahead of: it holds nobody back, and may start."""
+        """Begins at the clock that nobody may run ahead of, so that a joiner delays nobody."""
         return min(state.least, state.closed)
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        """Admits a member that is at most `slack` updates ahead of the slowest."""
         if lacking := lacking_members(state, self.section.minimum):
             return lacking
         if member in state.invited:
@@ -77,7 +76,7 @@ class Ssp:
         return Wait(None, f"{member} is at clock {clock}, slack {slack}: waits for {text}")
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """Closes when all that count have sent the next update; passes over who is late."""
+        """Closes when all that count have sent the next update; passes over late members."""
         if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
         least, minimum = state.least, self.section.minimum
@@ -93,9 +92,9 @@ class Ssp:
         return Close(tuple(members), waited if state.slowest else "nobody is waited for")
 
     def _wait(self, now: float, waits: str, state: RuleState) -> Decision:
-        """For the slowest, or no longer for those of them whom others have waited for too long.
+        """Waits for the slowest, or passes over those that others have waited for too long.
 
-        Only who was asked for an update is late with it.
+        Only a member that was asked for an update is late with it.
         """
         least, clocks, moved = state.least, state.clocks, state.moved
         ahead = [each for each in state.live & moved.keys() if clocks.get(each, least) > least]

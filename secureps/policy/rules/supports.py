@@ -50,8 +50,7 @@ def not_for_ever(
     pending: Mapping[SubmissionId, int],
     version: int,
 ) -> Decision:
-    """The decision of a rule that has seen these; what is left of an older period does not wait
-    for more without an end, for nobody is asked for more."""
+    """Ends the wait of an older period: nobody is asked for more updates of it."""
     if period is None or not seen or not isinstance(decision, Wait) or decision.until is not None:
         return decision
     own = period(seen[0].version)
@@ -61,7 +60,7 @@ def not_for_ever(
 
 
 def common_version(every: int | None, cohort: Cohort) -> int:
-    """A version from which the values follow that all members have sent.
+    """A version that determines which values all members have sent.
 
     Raises:
         Malformed: they have sent different ones.

@@ -39,7 +39,6 @@ class Sync:
         return 0
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        """Admits who is invited to the open round; others wait for the next."""
         if state.opened_at is not None:
             if member in state.invited:
                 return Admit(f"invited to version {state.version + 1}")
@@ -54,7 +53,6 @@ class Sync:
         return Admit(f"invited to version {state.version + 1}")
 
     def invited(self, live: int) -> int:
-        """How many of the live members are invited."""
         own = self.section
         share = max(int(live * own.fraction), own.quorum, own.minimum)
         return min(live, share, self.bounds.most)

@@ -39,7 +39,7 @@ log = logging.getLogger("secureps")
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """Another rule, every answer of which is looked at.
+    """Wraps another rule, and checks each of its answers.
 
     Args:
         name: of the user's class or function; rule: what it made.
@@ -51,14 +51,12 @@ class Guarded:
     stale: int
 
     def enter(self, state: RuleState) -> int:
-        """The class's answer; RuleFailed if it is no clock."""
         clock = self._asked("enter", _frozen(state))
         if type(clock) is not int or clock < 0:
             raise self._wrong("enter", clock, "a clock is a whole number from 0 on")
         return clock
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        """The class's answer; RuleFailed if it is none that a rule may give."""
         answer = self._asked("admit", now, member, _frozen(state))
         if not isinstance(answer, Admit | Wait | Refuse):
             raise self._wrong("admit", answer, "Admit, Wait or Refuse is wanted")
@@ -66,7 +64,7 @@ class Guarded:
         return answer
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """The class's answer once stale updates are dropped; RuleFailed if no rule may give it."""
+        """Drops stale updates, then asks the class; RuleFailed if no rule may answer so."""
         if stale := too_stale(arrivals, state.version, self.stale):
             return stale
         answer = self._asked("decide", now, arrivals, _frozen(state))
@@ -88,7 +86,6 @@ class Guarded:
         return answer
 
     def _checked(self, members: object, arrivals: tuple[Arrival, ...]) -> tuple[Member, ...]:
-        """The members of a cohort, in order; their number and weights are the plan's to judge."""
         here = {arrival.id: (arrival.version, arrival.step) for arrival in arrivals}
         if not isinstance(members, tuple):
             raise self._wrong("decide", members, "the members of Close are a tuple")
@@ -121,7 +118,7 @@ class Guarded:
 
 
 def own_rule(section: OwnRuleSection) -> Guarded:
-    """The rule that a user's class makes.
+    """Makes the rule of a user's class.
 
     Raises:
         PlanRefused: it cannot be imported or made, or it is no rule without rounds.
@@ -148,7 +145,7 @@ def own_rule(section: OwnRuleSection) -> Guarded:
 
 
 def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
-    """What "package.module:name" is; PlanRefused if there is no such thing."""
+    """Imports "package.module:name"; PlanRefused if there is no such thing."""
     module, colon, attribute = name.partition(":")
     if not colon:
         hint = f'{meant(name, known)}, or your own as "package.module:name"'
@@ -166,7 +163,7 @@ def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., An
 
 
 def _frozen(state: RuleState) -> RuleState:
-    """The same, which nobody can write into."""
+    """Makes a copy of the state that nobody can write into."""
     return replace(
         state,
         live=frozenset(state.live),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from secureps.messages.scaling import BlockAssigned
 from secureps.wording import counted, named
@@ -26,31 +25,12 @@ MOST = 8
 """Blocks that move at once: a move holds cohorts up, and the load may be another one by then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Blocks that are to move, and the busiest shard's time before and after, even is 1."""
-
-    blocks: tuple[BlockAssigned, ...]
-    before: float
-    after: float
-
-    @property
-    def reason(self) -> str:
-        """In words."""
-        givers = sorted({each.giver for each in self.blocks})
-        blocks = counted(len(self.blocks), "block")
-        return (
-            f"{named(givers)} had {self.before:.2f} times the work of an even spread: {blocks} to "
-            f"others, which leaves {self.after:.2f}"
-        )
-
-
 def balance(
     held: Mapping[str, Sequence[tuple[str, ...]]],
     loads: Mapping[str, float],
     costs: Mapping[str, float],
-) -> Balance | None:
-    """The blocks that are to move now; None if the spread is even enough, or no move helps.
+) -> tuple[tuple[BlockAssigned, ...], str] | None:
+    """Chooses the blocks that move now, and says why; None where the spread is even enough.
 
     Args:
         held: by group, of every block its shards.
@@ -86,7 +66,11 @@ def balance(
     after = max(busy.values())
     if not moved or after > GAIN * before:
         return None
-    return Balance(tuple(moved), before / even, after / even)
+    givers, blocks = sorted({each.giver for each in moved}), counted(len(moved), "block")
+    return tuple(moved), (
+        f"{named(givers)} had {before / even:.2f} times the work of an even spread: {blocks} to "
+        f"others, which leaves {after / even:.2f}"
+    )
 
 
 def _best(
@@ -95,7 +79,7 @@ def _best(
     busy: Mapping[str, float],
     costs: Mapping[str, float],
 ) -> BlockAssigned | None:
-    """The move that leaves the busiest shard, and whoever takes from it, with the least to do."""
+    """Finds the move that leaves the giver and its taker with the least to do."""
     giver = max(busy, key=lambda shard: (busy[shard], shard))
     best: tuple[float, str, int, str] | None = None
     own = {key: shards for key, shards in at.items() if giver in shards}

@@ -57,34 +57,30 @@ IDLE = 0.99
 """A shard is given back if the model promises at least this part of the reward without it."""
 
 
-class Fitted:
-    """Chooses by the model."""
-
-    def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-        """The action that promises most, if it promises enough."""
-        model, shards = Model(seen, limits), len(seen.shards)
-        now = model.reward(shards, seen.deadline, seen.buffer)
-        if now <= 0:
-            return stay(seen, "nothing was measured that could be foretold from")
-        came = any(each.what == ShardDeed.ADD for each in before[-STAYS:])
-        best, most = stay(seen, f"nothing else promises {GAIN - 1:.0%} more"), 1.0
-        for each, goal in _candidates(seen, limits):
-            if goal < shards and came:
-                continue
-            promised = model.reward(goal, each.deadline, each.buffer) / now
-            asked = IDLE if goal < shards else GAIN + MOVE * (goal - shards)
-            if promised / asked > most:
-                words = f"{each.reason}: {promised:.2f} times the updates a second that count"
-                best, most = replace(each, reason=words), promised / asked
-        return best
+def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
+    """Chooses the action that promises most by the model, if it promises enough."""
+    model, shards = Model(seen, limits), len(seen.shards)
+    now = model.reward(shards, seen.deadline, seen.buffer)
+    if now <= 0:
+        return stay(seen, "nothing was measured that could be foretold from")
+    came = any(each.what == ShardDeed.ADD for each in before[-STAYS:])
+    best, most = stay(seen, f"nothing else promises {GAIN - 1:.0%} more"), 1.0
+    for each, goal in _candidates(seen, limits):
+        if goal < shards and came:
+            continue
+        promised = model.reward(goal, each.deadline, each.buffer) / now
+        asked = IDLE if goal < shards else GAIN + MOVE * (goal - shards)
+        if promised / asked > most:
+            words = f"{each.reason}: {promised:.2f} times the updates a second that count"
+            best, most = replace(each, reason=words), promised / asked
+    return best
 
 
 def _candidates(seen: Observation, limits: Limits) -> Iterator[tuple[Action, int]]:
-    """All within the limits: one shard more or less, or another deadline or buffer; one thing at a
-    time, for what comes of it to be known of it.
+    """Yields one change at a time within the limits, so that what comes of it can be told.
 
-    With each the shards that it leads to: a few row-blocks are spread no better over one shard
-    more, and over two.
+    A change is one shard more or less, or another deadline or buffer. With each go the shards that
+    it leads to: a few row-blocks are spread no better over one shard more, and over two.
     """
     shards, found = len(seen.shards), set[tuple[int, float, float]]()
     factors = [2.0 ** (k / STEPS) for k in range(-3 * STEPS, 3 * STEPS + 1)]
@@ -122,14 +118,14 @@ def _factor(what: str, value: str, factor: float, limits: Limits) -> str:
 
 
 class Model:
-    """What other settings would have made of what was seen."""
+    """Foretells what other settings would have made of what was observed."""
 
     def __init__(self, seen: Observation, limits: Limits) -> None:
         self._seen, self._limits = seen, limits
         self._rounds = _whole(seen.rounds)
 
     def reward(self, shards: int, deadline: float, buffer: float) -> float:
-        """As `policy.scaling.policies` has it, up to a factor; 0 where no version is made."""
+        """The reward up to a factor (see `policy.scaling.policies`); 0 where no version is made."""
         share, waits = self.share(shards), self._seen.waits
         servers = waits.shards * share + waits.holders
         if self._rounds:
@@ -137,7 +133,7 @@ class Model:
         return self._of_streams(buffer_of(self._limits, buffer), share, servers)
 
     def share(self, shards: int) -> float:
-        """What the busiest of so many shards has to do, to what the busiest has now."""
+        """The work of the busiest of so many shards, as a part of the busiest one's work now."""
         now = len(self._seen.shards)
         blocks = self._seen.blocks or now * shards
         return math.ceil(blocks / shards) / math.ceil(blocks / now)
@@ -163,7 +159,7 @@ class Model:
         return fmean(counts) / (fmean(seconds) + servers + 1e-9) * fmean(shares)
 
     def _sooner(self, arrivals: Sequence[float], share: float) -> list[float]:
-        """When they come if the busiest shard has this share of its work: ascending."""
+        """When updates arrive if the busiest shard has this share of its work: ascending."""
         ways = self._seen.ways or (self._seen.waits.transfer,)
         moved = list[float]()
         for k, at in enumerate(arrivals):
@@ -185,9 +181,9 @@ class Model:
 
 
 def _whole(rounds: Sequence[Round]) -> list[tuple[int, tuple[float, ...]]]:
-    """Every round with the times of all that were asked.
+    """The times of all that were asked, round by round.
 
-    Of clients that did not come until it closed, by the line through all arrivals on a normal
+    Those of clients that did not come in time lie on the line through all arrivals on a normal
     probability plot of their logarithms.
     """
     came = [

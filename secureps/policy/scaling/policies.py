@@ -115,7 +115,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is to be done: how many shards, and the factors of deadline and buffer."""
+    """The number of shards, and the factors of deadline and buffer, that shall be in force."""
 
     shards: int
     deadline: float
@@ -124,10 +124,12 @@ class Action:
 
 
 class ScalingPolicy(Protocol):
-    """Decides what is done about the load. A pure function of what it is given."""
+    """Decides what is done about the load: a pure function of what it is given."""
 
-    def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-        """What is to be in force from now on, within the limits and with a reason.
+    def __call__(
+        self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits
+    ) -> Action:
+        """Returns what is to be in force from now on, within the limits and with a reason.
 
         Args:
             before: the newest KEPT decisions, oldest first.
@@ -135,12 +137,11 @@ class ScalingPolicy(Protocol):
 
 
 def stay(seen: Observation, reason: str) -> Action:
-    """Nothing changes."""
     return Action(len(seen.shards), seen.deadline, seen.buffer, reason)
 
 
 def within(action: Action, seen: Observation, limits: Limits) -> Action:
-    """The same within the limits, one shard at a time, and none that is not there.
+    """Clips an action to the limits: one shard at a time, and none that is not there.
 
     Where an operator has made them more or fewer than the limits, no limit makes one come or go.
     """
@@ -161,7 +162,7 @@ def buffer_of(limits: Limits, factor: float) -> int:
 def deed(action: Action, seen: Observation) -> tuple[str, str]:
     """The `ShardDeed` that an action asks for, and the shard: ("", "") for none.
 
-    The first spare one comes, and the last that came goes.
+    The first spare shard comes, and the last that came goes.
     """
     if action.shards > len(seen.shards) and seen.spares:
         return ShardDeed.ADD.value, seen.spares[0]
@@ -170,11 +171,9 @@ def deed(action: Action, seen: Observation) -> tuple[str, str]:
     return "", ""
 
 
-class Fixed:
-    """Nothing changes; row-blocks alone may move."""
-
-    def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-        return stay(seen, "fixed")
+def decide_nothing(seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
+    """Changes nothing; row-blocks alone may move."""
+    return stay(seen, "fixed")
 
 
 BUSY, IDLE = 0.4, 0.1
@@ -187,34 +186,35 @@ EARLY = 0.5
 STEP = 1.25
 
 
-class Rule:
-    """Thresholds, and a step at a time, as autoscalers have them."""
+def decide_by_thresholds(
+    seen: Observation, before: Sequence[ScalingDecided], limits: Limits
+) -> Action:
+    """Goes a step at a time where a threshold is crossed, as autoscalers do.
 
-    def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-        """Shards by how much of a version's time is theirs, deadlines by who is late."""
-        waits = seen.waits
-        part = min(1.0, (waits.shards + waits.transfer) / max(waits.version, 1e-9))
-        shards, deadline, buffer, why = len(seen.shards), seen.deadline, seen.buffer, list[str]()
-        if part > BUSY:
-            shards += 1
-            why.append(f"{part:.0%} of a version is spent on shards, above {BUSY:.0%}")
-        elif part < IDLE:
-            shards -= 1
-            why.append(f"{part:.0%} of a version is spent on shards, below {IDLE:.0%}")
-        if seen.lost > LATE:
-            deadline, buffer = deadline * STEP, buffer * STEP
-            why.append(f"{seen.lost:.0%} of the work is lost, above {LATE:.0%}")
-        elif seen.rounds and self._last(seen) < EARLY * limits.deadline * deadline:
-            deadline /= STEP
-            why.append(f"all are here within {EARLY:.0%} of the deadline")
-        elif (
-            not seen.rounds and limits.buffer and waits.clients > BUSY * limits.deadline * deadline
-        ):
-            buffer /= STEP
-            why.append("versions wait long for a full buffer")
-        reason = "; ".join(why) or f"{part:.0%} of a version is spent on shards"
-        return within(Action(shards, deadline, buffer, reason), seen, limits)
+    Shards follow their part of a version's time, deadlines and buffers what is lost.
+    """
+    waits = seen.waits
+    part = min(1.0, (waits.shards + waits.transfer) / max(waits.version, 1e-9))
+    shards, deadline, buffer, why = len(seen.shards), seen.deadline, seen.buffer, list[str]()
+    if part > BUSY:
+        shards += 1
+        why.append(f"{part:.0%} of a version is spent on shards, above {BUSY:.0%}")
+    elif part < IDLE:
+        shards -= 1
+        why.append(f"{part:.0%} of a version is spent on shards, below {IDLE:.0%}")
+    if seen.lost > LATE:
+        deadline, buffer = deadline * STEP, buffer * STEP
+        why.append(f"{seen.lost:.0%} of the work is lost, above {LATE:.0%}")
+    elif seen.rounds and _last_arrival(seen) < EARLY * limits.deadline * deadline:
+        deadline /= STEP
+        why.append(f"all are here within {EARLY:.0%} of the deadline")
+    elif not seen.rounds and limits.buffer and waits.clients > BUSY * limits.deadline * deadline:
+        buffer /= STEP
+        why.append("versions wait long for a full buffer")
+    reason = "; ".join(why) or f"{part:.0%} of a version is spent on shards"
+    return within(Action(shards, deadline, buffer, reason), seen, limits)
 
-    def _last(self, seen: Observation) -> float:
-        """When the last of a round was here, on average."""
-        return sum(each.closed for each in seen.rounds) / len(seen.rounds)
+
+def _last_arrival(seen: Observation) -> float:
+    """The mean time at which the last update of a round was here."""
+    return sum(each.closed for each in seen.rounds) / len(seen.rounds)

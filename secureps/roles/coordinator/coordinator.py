@@ -11,8 +11,8 @@ from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.following import TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed
+from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.messages.submission import Held
 from secureps.model.layout import Layout

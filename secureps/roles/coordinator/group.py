@@ -32,9 +32,15 @@ from secureps.messages.requests import (
     Submit,
     Withdraw,
 )
-from secureps.messages.submission import Cohort, Held, Member, Receipt, SubmissionId, model_digest
-from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import base_of
+from secureps.messages.submission import (
+    Base,
+    Cohort,
+    Held,
+    Member,
+    Receipt,
+    SubmissionId,
+    model_digest,
+)
 from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.rules.rule import RuleState
 
@@ -665,7 +671,7 @@ class GroupState:
         if self.rounds:
             self.members.training = dict.fromkeys(clients, Base(self.version, 0))
         else:
-            bases = {client: base_of(self.places[client]) for client in clients}
+            bases = {client: self.places[client].base for client in clients}
             self.members.training |= bases
             self.members.sent |= bases
         self.ask_again(clients)

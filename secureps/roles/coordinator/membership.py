@@ -18,8 +18,7 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.orders import RosterChanged
 from secureps.messages.requests import FAILED, Decline, Join, Proposal, Retire, Subscribe, Withdraw
-from secureps.messages.submission import SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, SubmissionId
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.roles.coordinator import (
     commit,

@@ -16,9 +16,8 @@ from secureps.errors import Refused
 from secureps.messages.coordinator_records import ClientIsolated
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
-from secureps.messages.submission import Member, Receipt
-from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import base_of, check_weights
+from secureps.messages.submission import Base, Member, Receipt
+from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.cohorts.suspicion import (
     Choice,
     Clients,
@@ -58,9 +57,9 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
 
 def _as_it_was(group: GroupState, whole: Clients, part: Clients) -> bool:
     """Whether these clients of a burnt cohort have been in no other with a later update."""
-    now = {client: (m.weight, base_of(m), m.update) for client, m in group.places.items()}
+    now = {client: (m.weight, m.base, m.update) for client, m in group.places.items()}
     for cohort in group.spoilt:
-        was = {m.id.client: (m.weight, base_of(m), m.update) for m in cohort.members}
+        was = {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
         if was.keys() == whole and all(now[client] == was[client] for client in part):
             return True
     return False
@@ -138,7 +137,7 @@ def objection(group: GroupState, receipt: Receipt) -> str:
     the difference of the two sums is of few clients; holders refuse it then.
     """
     place = group.places[receipt.id.client]
-    if Base(receipt.version, receipt.step) != base_of(place):
+    if Base(receipt.version, receipt.step) != place.base:
         return (
             f"asked was update {place.step} of version {place.version} once more, and this is "
             f"update {receipt.step} of version {receipt.version}"
@@ -169,7 +168,7 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
         again, evaluates = sends_again(tx, group, client), evaluation.asked(tx, group, client)
         base = round_base(tx, group)
     elif again := client in group.invited:
-        evaluates, base, seconds = 0, base_of(group.places[client]), 0.0
+        evaluates, base, seconds = 0, group.places[client].base, 0.0
     else:
         evaluates, base = 0, group.members.training[client]
     round = (number, group.name, group.round, base.version)

@@ -32,22 +32,22 @@ from secureps.messages.scaling import (
     ShardLoad,
 )
 from secureps.messages.submission import UPDATE, Cohort, Held
+from secureps.policy.memory import room_to_make
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.balance import balance
-from secureps.policy.scaling.fitted import Fitted
+from secureps.policy.scaling.fitted import decide_by_model
 from secureps.policy.scaling.policies import (
     Action,
-    Fixed,
     Limits,
     Observation,
     Round,
-    Rule,
     ScalingPolicy,
     Waits,
+    decide_by_thresholds,
+    decide_nothing,
     deed,
     stay,
 )
-from secureps.policy.tiers import room_to_make
 from secureps.roles.coordinator import resharding, termination
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import BY_ITSELF
@@ -310,7 +310,11 @@ class Load:
 LEAST_VERSIONS = 3
 """Versions of each group that clients send to, on average, between two decisions of a policy."""
 
-POLICIES: dict[str, ScalingPolicy] = {"fixed": Fixed(), "rule": Rule(), "fitted": Fitted()}
+POLICIES: dict[str, ScalingPolicy] = {
+    "fixed": decide_nothing,
+    "rule": decide_by_thresholds,
+    "fitted": decide_by_model,
+}
 """By the name that a plan gives them."""
 
 
@@ -393,16 +397,17 @@ def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> N
 def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
     held = tx.federation.placement.held
     found = balance(held, load.at_once(tx), load.costs(tx))
-    if found is None or _too_little(tx, load.memory, resharding.balanced(held, found.blocks)):
+    if found is None or _too_little(tx, load.memory, resharding.balanced(held, found[0])):
         return None
-    return _decide(tx, load, seen, stay(seen, found.reason), blocks=found.blocks)
+    blocks, reason = found
+    return _decide(tx, load, seen, stay(seen, reason), blocks=blocks)
 
 
 def _by_policy(
     tx: Transaction, load: Load, seen: Observation, section: ScalingSection
 ) -> ScalingDecided:
     before = [record for _, record in tx.federation.scaled.decided]
-    action = POLICIES[section.policy].decide(seen, before, _limits(tx, section))
+    action = POLICIES[section.policy](seen, before, _limits(tx, section))
     what, shard = deed(action, seen)
     if what == ShardDeed.DRAIN:
         left = [name for name in seen.shards if name != shard]

@@ -34,9 +34,7 @@ from secureps.errors import RuleFailed
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Withdraw
-from secureps.messages.submission import Receipt, SubmissionId
-from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import base_of
+from secureps.messages.submission import Base, Receipt, SubmissionId
 from secureps.policy.cohorts.suspicion import Choice
 from secureps.policy.rules import supports
 from secureps.policy.rules.registry import refuse_close
@@ -638,7 +636,7 @@ def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str
     id, base = message.id, Base(message.version, message.step)
     if id.client in group.invited:
         place = group.places[id.client]
-        same = base == base_of(place) and id.sequence > place.id.sequence
+        same = base == place.base and id.sequence > place.id.sequence
         if same and group.awaits(id.client):
             tx.write(replace(message, reason=reason))
             termination.give_up_round(

@@ -18,9 +18,8 @@ from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, Malformed, Refused, Unreachable
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain
-from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import Noted, Register, Request, Subscribe
+from secureps.messages.requests import Follow, Noted, Register, Request, Rows, Subscribe, TakeOver
 from secureps.messages.run import COORDINATOR
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan

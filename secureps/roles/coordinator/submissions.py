@@ -21,17 +21,17 @@ from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
     UPDATE_BYTES,
+    Base,
     Receipt,
     ciphertext_root,
     receipt_digest,
     signing_bytes,
 )
 from secureps.model.layout import GroupLayout
-from secureps.policy.base import Base
 from secureps.policy.counting import check_counted
 from secureps.policy.groups import together
 from secureps.policy.plan import Plan
-from secureps.policy.rules.priority import LARGEST
+from secureps.policy.rules.buffered import LARGEST
 from secureps.policy.spending import fact
 from secureps.roles.coordinator import commit, envelopes, opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase

@@ -38,6 +38,7 @@ from secureps.messages.requests import OpenRefused, Register
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.messages.submission import (
     UPDATE,
+    Base,
     Cohort,
     Held,
     Member,
@@ -47,8 +48,7 @@ from secureps.messages.submission import (
     receipt_digest,
     signing_bytes,
 )
-from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import base_of, check_members, may_both_open, places
+from secureps.policy.cohorts.overlap import check_members, may_both_open, places
 from secureps.roles.machine import Call, Fold, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, founded
 from secureps.roles.roster_follower import RosterFollower
@@ -274,7 +274,7 @@ class HolderLedger:
             del known[next(iter(known))]
         again = any(places(other) == places(cohort) for other in self._met(cohort).values())
         for member in cohort.members:
-            id, base = member.id, base_of(member)
+            id, base = member.id, member.base
             standing = self.known.standings.setdefault((id.client, id.group), Standing(id, -1))
             standing.bound, standing.cohort = id, cohort.number
             if base > standing.base:
@@ -290,7 +290,7 @@ class HolderLedger:
         found: dict[bytes, Cohort] = {}
         for member in cohort.members:
             standing = self.known.standings.get((member.id.client, cohort.group))
-            if standing is not None and standing.base == base_of(member):
+            if standing is not None and standing.base == member.base:
                 found |= standing.released
         return found
 
@@ -414,7 +414,7 @@ class HolderLedger:
         """Refuses a sum that can be subtracted from an opened one (`policy.cohorts.overlap`)."""
         for member in cohort.members:
             standing = self.known.standings.get((member.id.client, cohort.group))
-            if standing is not None and base_of(member) < standing.base:
+            if standing is not None and member.base < standing.base:
                 raise Refused(
                     f"{member.id} was trained from version {member.version}, and another of "
                     f"{member.id.client} from version {standing.base.version} was opened before"
@@ -422,8 +422,8 @@ class HolderLedger:
         run, least = self.pinned.run.id, self.least(cohort.group)
         for other in self._met(cohort).values():
             if not may_both_open(run, cohort, other, least):
-                both = {m.id.client: base_of(m) for m in other.members}
-                met = next(m for m in cohort.members if both.get(m.id.client) == base_of(m))
+                both = {m.id.client: m.base for m in other.members}
+                met = next(m for m in cohort.members if both.get(m.id.client) == m.base)
                 raise Refused(
                     f"{met.id.client} stands in cohort {other.number}, which was opened with "
                     f"its update from the same version {met.version}"
@@ -504,7 +504,7 @@ class HolderLedger:
     def _check_receipt(self, cohort: Cohort, member: Member, receipt: Receipt) -> None:
         group, newest = cohort.group, cohort.version - 1
         own = self.pinned.plan.bounds(group)
-        if receipt.id.group != group or Base(receipt.version, receipt.step) != base_of(member):
+        if receipt.id.group != group or Base(receipt.version, receipt.step) != member.base:
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
         if receipt.update != member.update:
             raise Refused(f"{receipt.id}: its receipt is for another update")

@@ -14,8 +14,7 @@ from secureps.errors import PlanRefused
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Decline
-from secureps.messages.submission import model_digest
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, model_digest
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt, Say, Step
 from secureps.roles.member.pulled_model import PulledModel

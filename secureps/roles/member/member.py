@@ -44,12 +44,12 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
+    Base,
     BlockHeader,
     Outcome,
     Receipt,
     SubmissionId,
 )
-from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger

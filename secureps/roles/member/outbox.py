@@ -15,8 +15,7 @@ from secureps.errors import Conflict, Malformed, SecurepsError
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion, SealAgain
 from secureps.messages.requests import Decline, Figure, Missing, Telemetry, Withdraw
-from secureps.messages.submission import FOUNDING, BlockHeader, Outcome, Receipt, SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import FOUNDING, Base, BlockHeader, Outcome, Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Step
 from secureps.roles.member.schedule import Desk

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Invite, Published
-from secureps.messages.submission import Receipt, SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, Receipt, SubmissionId
 from secureps.policy.checks.local_work import Pace
 from secureps.policy.groups import joins_others, together
 from secureps.policy.plan import Plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from secureps.errors import ConfigError
 from secureps.messages.records import RunPinned
-from secureps.policy.tiers import room_to_make
+from secureps.policy.memory import room_to_make
 from secureps.roles.machine import Halt
 from secureps.roles.pinned_run import Pinned
 

@@ -13,7 +13,7 @@ from secureps.config.sections import read_toml
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.explanation import Explanation
-from secureps.policy.explain.memory import FILED, MemoryUse
+from secureps.policy.memory import FILED, MemoryUse
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests

@@ -51,7 +51,7 @@ def _end(groups: set[int], grace: float) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Sends a signal to a group; whether it still had a process."""
+    """Signals a group, and tells whether it still had a process."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

@@ -114,7 +114,6 @@ class Subprocess:
         self.pid = self._process.pid
 
     def begin(self) -> None:
-        """Writes the line for which the shell waits, unless that has ended."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             os.write(self._process.stdin.fileno(), b"known\n")
@@ -197,7 +196,6 @@ class ForkServers:
                     pass
 
     def ready(self, program: Program) -> bool:
-        """Whether all is imported that the program waits for."""
         return _readable(self._line(program))
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
@@ -235,12 +233,11 @@ class Fork:
             failing.pop_all()
 
     def begin(self) -> None:
-        """Sends the order for which it waits, unless it has ended."""
         with suppress(ConnectionError):
             self._line.sendall(self._order)
 
     def poll(self) -> int | None:
-        """As `Process.poll`; if its server is lost, a fork counts as killed once it ended."""
+        """Polls as `Process.poll`; a fork without its server counts as killed once it ended."""
         if self._code is None and _readable(self._line):
             try:
                 self._code = self._said()
@@ -304,7 +301,7 @@ def _preload(names: str) -> None:
 
 
 def _serve(line: socket.socket) -> tuple[socket.socket, list[int]]:
-    """Forks when it is asked; returns in a fork alone, with its files. Ends with whoever asks."""
+    """Forks when asked; returns only in a fork, with its files, and ends with its asker."""
     forks: dict[int, tuple[int, socket.socket]] = {}
     line.send(b"\n")
     while True:

@@ -130,7 +130,6 @@ class Supervisor:
             self._signals.remove()
 
     def start(self, program: Program) -> None:
-        """Starts a process; OperatorError if it cannot be started."""
         running = _Running(program, None)
         self._running[program.name] = running
         self._launch(running)
@@ -288,7 +287,7 @@ class Supervisor:
             raise OperatorError(f"{program.name} cannot be started: {error}") from None
 
     def _tell(self, line: str) -> None:
-        """Tells the reaper, if it is there; the run goes on without it."""
+        """Tells the reaper, if there is one; the run goes on without it."""
         if self._reaper is not None:
             assert self._reaper.stdin is not None
             with suppress(BrokenPipeError):

@@ -40,13 +40,12 @@ class Row:
 
 
 def rows(groups: Iterable[GroupStatus]) -> tuple[Row, ...]:
-    """The rows of groups, in their order."""
     known = {group.name: group for group in groups}
     return tuple(_row([known[name] for name in run]) for run in runs(known))
 
 
 def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The heads and cells; with names if there are several rows, and clips if one adapts."""
+    """Heads and cells: with names if there are several rows, with clips if one adapts."""
     heads: tuple[str, ...] = ("version", "step", "why", "waits for")
     shown = rows(groups)
     cells: list[tuple[str, ...]] = [(r.version, r.step, r.reason, r.late) for r in shown]
@@ -58,7 +57,7 @@ def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[st
 
 
 def line(groups: Iterable[GroupStatus]) -> str:
-    """Why each group waits, in one line: of several what is not done, and not for whom it waits."""
+    """Says in one line why each group waits; of several groups, those that are not done."""
     shown = rows(groups)
     if not any(row.founded for row in shown):
         return BESIDE.join(dict.fromkeys(row.reason for row in shown))

@@ -80,7 +80,6 @@ def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
 
 
 def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
-    """Draws held-out scores and bytes over time, and epsilon over versions."""
     lines = sorted(lines, key=lambda line: line.elapsed)  # groups' versions come side by side
     measure = _measure(lines)
     above = [measure, "loss"] if measure != "loss" else ["loss", "loss"]

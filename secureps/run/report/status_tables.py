@@ -58,13 +58,11 @@ STATES = (
 
 
 def show(status: Status, console: Console) -> None:
-    """Prints the tables."""
     for part in tables(status):
         console.print(part)
 
 
 def show_json(status: Status, console: Console) -> None:
-    """Prints one line of JSON."""
     text = json.dumps(record(status))
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
@@ -87,7 +85,6 @@ def _rows(part: Table | Text, console: Console) -> Iterable[Text]:
 
 
 def record(status: Status) -> dict[str, Any]:
-    """The status as plain values for JSON; an epsilon that protects nobody is None."""
     known = {h.shard: h for h in status.holdings}
     used = memory_used(status.telemetry)
     return {
@@ -118,7 +115,7 @@ def record(status: Status) -> dict[str, Any]:
 
 
 def _printable(value: Any) -> Any:
-    """All words in a value of a status as lines that move no cursor, whoever wrote them."""
+    """Escapes all texts in a value: whoever wrote them, they move no cursor."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple):
@@ -129,7 +126,7 @@ def _printable(value: Any) -> Any:
 
 
 def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
-    """Tables of groups, at most so many `clients`, and servers; of servers alone before a run."""
+    """Makes tables of groups, of at most so many `clients`, and of servers."""
     used = memory_used(status.telemetry)
     status = _printable(replace(status, telemetry=()))  # a hostile coordinator's, perhaps
     if not status.run:
@@ -159,7 +156,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
 
 
 def scaling(own: ScalingStatus) -> Iterator[str]:
-    """What follows the load, and the newest decisions about it with their reasons."""
+    """Says what follows the load, and the newest decisions with their reasons."""
     yield f"scaling by {own.policy}: {own.off or 'on'}"
     if own.loads:
         came = (f"{each.shard} {size(each.bytes_per_second)}/s" for each in own.loads)
@@ -248,7 +245,7 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
 
 
 def skips(own: EvaluationStatus) -> Iterator[str]:
-    """Which versions were not evaluated, and why, in a line for each reason."""
+    """Says which versions were not evaluated, in a line for each reason."""
     alike = groupby(own.skipped, lambda each: _NAMES.sub("", each.reason))
     reasons = [list(run) for _, run in alike]
     if earlier := sum(map(len, reasons[:-SKIPS])):
@@ -283,7 +280,6 @@ def _groups(groups: tuple[GroupStatus, ...]) -> Table:
 
 
 def spent(member: MemberStatus) -> str:
-    """A client's epsilon, or that its seed protects nobody, or the plan nothing."""
     if member.unsafe:
         return NO_PRIVACY
     return "no privacy" if math.isinf(member.epsilon) else f"{member.epsilon:.3f}"

@@ -62,14 +62,12 @@ class Summary:
     failure: str = ""
 
     def record(self) -> dict[str, Any]:
-        """The summary as plain values for JSON; an infinite epsilon is None."""
         members = [asdict(m) | {"epsilon": finite(m.epsilon)} for m in self.members]
         note = {"privacy": NO_PRIVACY} if self.unsafe else {}
         return asdict(self) | {"members": members} | note
 
 
 def tables(summary: Summary) -> Iterable[Table | Text]:
-    """The tables and texts that are printed at the end."""
     if summary.unsafe:
         yield Text(NO_PRIVACY, "bold red")
     yield _models(summary)

@@ -70,7 +70,6 @@ def _text(cell: RenderableType, console: Console) -> Text:
 
 
 def filled(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Makes a table under a title, of plain texts."""
     table = WholeTable(title)
     for column in columns:
         table.add_column(column)

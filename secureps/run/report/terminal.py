@@ -118,7 +118,6 @@ class Progress:
 
 
 def plain(view: View) -> str:
-    """Renders a view in one line."""
     facts = "; ".join(f"{label} {value}" for label, value in _facts(view))
     return f"{facts}; {line(view.groups)}" if view.groups else facts
 
@@ -148,7 +147,7 @@ QUIET_MOVE = 10.0
 
 
 def move_text(move: Move) -> str:
-    """How far a move is, in a line: "drain-shard shard-1: 3 of 12 blocks, 0.9 MB of 3.1 MB"."""
+    """Says how far a move is: "drain-shard shard-1: 3 of 12 blocks, 0.9 MB of 3.1 MB"."""
     what = f"{move.what} {move.shard}".strip() or "copies that were lost"
     blocks = f"{move.moved} of {move.blocks} blocks"
     text = f"{what}: {blocks}, {size(move.moved_bytes)} of {size(move.bytes)}"
@@ -157,7 +156,7 @@ def move_text(move: Move) -> str:
 
 @contextmanager
 def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
-    """Shows each move that it is given, in a `with`: in a bar, or in lines where nothing can go."""
+    """Shows moves in a bar on a terminal, and in lines elsewhere."""
     if not console.is_terminal:
         yield _MoveLines(console).show
         return
@@ -173,7 +172,7 @@ def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
 
 
 class _MoveLines:
-    """Says how far a move is whenever it has come further, and now and then."""
+    """Prints a move when it has come further, and at least every QUIET_MOVE seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -40,7 +40,6 @@ class Extras:
         return tuple(word for name, at in given if at is not None for word in (name, str(at)))
 
     def absolute(self) -> Extras:
-        """The same places for a process that works elsewhere."""
         tensorboard, mlflow = self.tensorboard, self.mlflow
         if mlflow is not None and _is_folder(mlflow):
             mlflow = str(Path(mlflow).resolve())
@@ -80,18 +79,17 @@ class Heading:
 
 
 def open_sinks(heading: Heading, metrics: Path, extras: Extras) -> tuple[Sink, ...]:
-    """Opens the sink of JSON lines in `metrics`, and those of `extras`; raises ConfigError."""
     extras.require(heading)
     sinks: list[Sink] = [JsonLines(metrics)]
     folder, where = extras.tensorboard, extras.mlflow
     if folder is not None:
-        sinks.append(_opened("tensorboard", lambda: TensorBoard(heading, folder)))
+        sinks.append(_open_sink("tensorboard", lambda: TensorBoard(heading, folder)))
     if where is not None:
-        sinks.append(_opened("mlflow", lambda: MLflow(heading, where)))
+        sinks.append(_open_sink("mlflow", lambda: MLflow(heading, where)))
     return tuple(sinks)
 
 
-def _opened(extra: str, make: Callable[[], Sink]) -> Sink:
+def _open_sink(extra: str, make: Callable[[], Sink]) -> Sink:
     try:
         return make()
     except Exception as error:  # every package and every store has its own
@@ -165,7 +163,7 @@ class MLflow:
         self._began = time.time()
         tags = {"privacy": NO_PRIVACY} if heading.unsafe else {}
         run = f"{heading.run} ({NO_PRIVACY})" if heading.unsafe else heading.run
-        uri, artifacts = _places(where)
+        uri, artifacts = _find_places(where)
         self._client = MlflowClient(tracking_uri=uri)
         known = self._client.get_experiment_by_name(heading.name)
         id = known.experiment_id if known else self._new(heading.name, artifacts)
@@ -231,7 +229,7 @@ def _numbers(summary: Record) -> dict[str, float]:
     }
 
 
-def _places(where: str) -> tuple[str, str | None]:
+def _find_places(where: str) -> tuple[str, str | None]:
     """Tracking URI, and where artifacts would go if that is ours to say.
 
     A folder gets a database: MLflow's plain folders are in maintenance mode, and refused.

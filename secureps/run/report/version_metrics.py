@@ -182,7 +182,6 @@ class Line:
         return max(self.waits, key=lambda client: self.waits[client].seconds, default=None)
 
     def record(self) -> dict[str, Any]:
-        """The line as plain values for JSON; an infinite epsilon is None."""
         record: dict[str, Any] = {"group": self.group, "version": self.version}
         spent = None if self.epsilon is None else finite(self.epsilon)
         record |= {"elapsed": round(self.elapsed, 3), "epsilon": spent}

@@ -93,9 +93,12 @@ def train_alone(
         yield with_ties(model, ties)
 
 
-@dataclass(frozen=True)
 class Race:
-    """The common start of the baselines.
+    """Trains every holder alone, in steps of one local training, from a common start.
+
+    Steps may be taken while the federation is still at work: what they come to is the same. A
+    holder at which the script fails has no score. The others are trained all the same: what is
+    wrong may lie in that holder's records.
 
     Args:
         versions: how many the federation made.
@@ -104,30 +107,29 @@ class Race:
         start: version 0; empty if it is not known.
     """
 
-    plan: Plan
-    script: Script
-    versions: int
-    holders: Mapping[str, Mapping[str, Setting]]
-    pooled: Mapping[str, Setting]
-    records: Mapping[str, int]
-    start: Tensors
-    seed: Seed
-
-
-class HoldersAlone:
-    """Trains every holder alone, in steps of one local training.
-
-    Steps may be taken while the federation is still at work: what they come to is the same. A
-    holder at which the script fails has no score. The others are trained all the same: what is
-    wrong may lie in that holder's records.
-    """
-
-    def __init__(self, race: Race, judge: Judge) -> None:
-        self.race = race
+    def __init__(
+        self,
+        plan: Plan,
+        script: Script,
+        versions: int,
+        holders: Mapping[str, Mapping[str, Setting]],
+        pooled: Mapping[str, Setting],
+        records: Mapping[str, int],
+        start: Tensors,
+        seed: Seed,
+        judge: Judge,
+    ) -> None:
+        self.plan, self.script, self.versions = plan, script, versions
+        self.pooled, self.start, self.judge = pooled, start, judge
+        self.holders, self._records, self._seed = holders, records, seed
         self.scores: dict[str, Score] = {}
         self.failed: dict[str, str] = {}
-        self._judge = judge
         self._steps = self._trained()
+
+    @property
+    def noiseless(self) -> bool:
+        """Whether holders alone train without the noise that the plan adds to updates."""
+        return isinstance(self.plan.section.privacy, ClientPrivacySection)
 
     def step(self) -> bool:
         """Trains one step; returns whether there was one left."""
@@ -135,7 +137,7 @@ class HoldersAlone:
 
     def finish(self, say: Say) -> None:
         """Takes all steps that are left; `say` is told which holders they are of."""
-        how = ", without noise" if _noiseless(self.race) else ""
+        how = ", without noise" if self.noiseless else ""
         told = None
         for name in self._steps:
             if name != told:
@@ -144,55 +146,49 @@ class HoldersAlone:
 
     def _trained(self) -> Iterator[str]:
         """The name of the holder that is trained next, before each step."""
-        race = self.race
-        for name, settings in race.holders.items():
+        for name, settings in self.holders.items():
             yield name
             try:
-                trainer, start = race.script.make(settings), dict(race.start)
-                if race.plan.section.local or race.plan.section.frozen:
+                trainer, start = self.script.make(settings), dict(self.start)
+                if self.plan.section.local or self.plan.section.frozen:
                     with blamed("parameters"):
-                        fresh = trainer.parameters(race.seed.derive("alone", name).integer(63))
+                        fresh = trainer.parameters(self._seed.derive("alone", name).integer(63))
                     start = {**fresh, **start}
-                own = (race.seed, race.records.get(name))
-                models = train_alone(trainer, name, start, race.versions, race.plan, *own)
+                own = (self._seed, self._records.get(name))
+                models = train_alone(trainer, name, start, self.versions, self.plan, *own)
                 for model in models:  # noqa: B007  the last one is judged
                     yield name
-                self.scores[name] = self._judge.alone(trainer, model)
+                self.scores[name] = self.judge.alone(trainer, model)
             except SecurepsError as error:
                 self.failed[name] = f"{name} failed alone, and is not compared: {error}"
 
 
-def run_baselines(
-    race: Race, judge: Judge, say: Say, begun: HoldersAlone | None = None
-) -> Baselines:
-    """Trains all baselines, one after another; `say` is told which. None where nothing was made.
+def run_baselines(race: Race, say: Say) -> Baselines:
+    """Trains all baselines that are left of a race, one after another; `say` is told which.
 
     A baseline at which the script fails is left out, with a note.
-
-    Args:
-        begun: trainings alone of the same race, which are finished.
     """
+    judge = race.judge
     if not race.versions:
         return Baselines({}, None, ("nothing is compared: no version was made",))
     notes = list(judge.notes)
     if not judge.note and not race.start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")
-    alone = begun or HoldersAlone(race, judge)
     if race.script.own_code:
         notes.append(f"holders alone: left out, {race.script.own_code}")
     elif not judge.note and race.start:
-        alone.finish(say)
-        notes += together(alone.failed)
+        race.finish(say)
+        notes += together(race.failed)
     central, why = _central(race, say)
     notes += [f"central training: left out{why}"] if why else []
-    measure = next((score.measure for score in alone.scores.values()), "")
+    measure = next((score.measure for score in race.scores.values()), "")
     known = goal(measure, race.plan)
     if measure and known is None:
         notes.append(
             f"nothing says whether more or less {measure} is better: best in the plan's "
             "[evaluation] does"
         )
-    return Baselines(alone.scores, central, tuple(notes), _noiseless(race), known)
+    return Baselines(race.scores, central, tuple(notes), race.noiseless, known)
 
 
 def _central(race: Race, say: Say) -> tuple[Score | None, str]:
@@ -206,7 +202,3 @@ def _central(race: Race, say: Say) -> tuple[Score | None, str]:
         return Score.of(checked("central(settings)", found, race.plan), race.plan), ""
     except SecurepsError as error:
         return None, f": {error}"
-
-
-def _noiseless(race: Race) -> bool:
-    return isinstance(race.plan.section.privacy, ClientPrivacySection)

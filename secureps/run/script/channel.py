@@ -30,7 +30,6 @@ _PIECE = 1 << 20
 
 
 def failure(error: Exception) -> Record:
-    """The record that says an error: the script's, ours, or one of `errors`."""
     if isinstance(error, SecurepsError):
         return {"failed": [type(error).__name__, str(error)]}
     kind = ScriptFailed if is_foreign(error) else InternalError
@@ -38,33 +37,28 @@ def failure(error: Exception) -> Record:
 
 
 def refuse_failure(record: Record) -> None:
-    """Raises the error that a record says, if it says one."""
     match record:
         case {"failed": [str(kind), str(text)]}:
             raise from_wire(kind, text, None)
 
 
-def packed(record: Record, tensors: Tensors) -> bytes:
-    """A record and its tensors as bytes, in a form without pickles."""
-    text, data = json.dumps(record).encode(), saved(tensors)
+def pack(record: Record, tensors: Tensors) -> bytes:
+    text, data = json.dumps(record).encode(), save_tensors(tensors)
     return _HEAD.pack(len(text), len(data)) + text + data
 
 
-def unpacked(data: bytes) -> tuple[Record, dict[str, NDArray[Any]]]:
-    """The record and the tensors that `packed` has written."""
+def unpack(data: bytes) -> tuple[Record, dict[str, NDArray[Any]]]:
     end = _HEAD.size + _HEAD.unpack_from(data)[0]
-    return json.loads(data[_HEAD.size : end]), loaded(data[end:])
+    return json.loads(data[_HEAD.size : end]), load_tensors(data[end:])
 
 
-def saved(tensors: Tensors) -> bytes:
-    """Tensors as a safetensors file; no bytes for none."""
+def save_tensors(tensors: Tensors) -> bytes:
     if not tensors:
         return b""
     return save({name: np.array(each, order="C") for name, each in tensors.items()})
 
 
-def loaded(data: bytes) -> dict[str, NDArray[Any]]:
-    """The tensors that `saved` has written."""
+def load_tensors(data: bytes) -> dict[str, NDArray[Any]]:
     return {name: np.array(each) for name, each in load(data).items()} if data else {}
 
 
@@ -76,8 +70,7 @@ class Channel:
         self._file = connection.makefile("rwb")
 
     def send(self, record: Record, tensors: Tensors | None = None) -> None:
-        """Sends a record; OSError if the other end is gone."""
-        self._file.write(packed(record, tensors or {}))
+        self._file.write(pack(record, tensors or {}))
         self._file.flush()
 
     def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
@@ -87,20 +80,20 @@ class Channel:
             if len(head) < _HEAD.size:
                 return None
             lengths = _HEAD.unpack(head)
-            text, data = (self._taken(length) for length in lengths)
+            text, data = (self._read_bytes(length) for length in lengths)
         except ConnectionError:
             return None
         if (len(text), len(data)) != lengths:
             return None
         try:
-            record, tensors = json.loads(text), loaded(data)
+            record, tensors = json.loads(text), load_tensors(data)
         except (ValueError, RecursionError, KeyError, TypeError, SafetensorError) as error:
             raise ScriptFailed(f"the script's process sent what is no record: {error}") from None
         if not isinstance(record, dict):
             raise ScriptFailed("the script's process sent what is no record")
         return record, tensors
 
-    def _taken(self, length: int) -> bytes:
+    def _read_bytes(self, length: int) -> bytes:
         """So many bytes, or fewer at the end; what is announced takes no memory before it comes."""
         pieces, missing = [], length
         while missing and (piece := self._file.read(min(missing, _PIECE))):

@@ -163,7 +163,6 @@ class CutOffTrainer:
 
 
 def fit_call(config: FitConfig) -> Record:
-    """The record that asks for a training."""
     told = {
         "versions": dict(config.versions),
         "seed": config.seed,
@@ -176,12 +175,11 @@ def fit_call(config: FitConfig) -> Record:
 
 
 def evaluate_call(versions: Mapping[str, int] | None) -> Record:
-    """The record that asks for the evaluation of a published version."""
     return {"do": "evaluate_at", "versions": None if versions is None else dict(versions)}
 
 
 def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:
-    """What a trainer answers to a call: the other end of `CutOffTrainer`."""
+    """Answers a call by a trainer: the other end of `CutOffTrainer`."""
     given, name = ordered(record, tensors), record["do"]
     method: Callable[..., Any] = getattr(trainer, name)
     match name:
@@ -216,7 +214,7 @@ def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, T
 
 
 def ordered(record: Record, tensors: Arrays) -> Arrays:
-    """Tensors in the order of whoever sent them: a file of them has another one."""
+    """Restores the order of the sender's tensors: a file of them has another one."""
     order = record.get("order")
     if not isinstance(order, list) or sorted(map(str, order)) != sorted(tensors):
         return tensors
@@ -234,7 +232,6 @@ def _judged(name: str, returned: object) -> Record:
 
 
 def _of(record: Record, *names: str) -> list[Any]:
-    """Fields of an answer; ScriptFailed if one is missing."""
     if missing := [name for name in names if name not in record]:
         raise ScriptFailed(f"the script's process answers without {missing[0]}")
     return [record[name] for name in names]

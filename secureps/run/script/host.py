@@ -28,9 +28,9 @@ from secureps.client.trainer import RecordPrivacy, Setting, Trainer, record_priv
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import InternalError, SecurepsError
 from secureps.policy.plan import Plan
-from secureps.run.script.baselines import HoldersAlone, Race, run_baselines
+from secureps.run.script.baselines import Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors, failure
-from secureps.run.script.rehearsal import Rehearsal, rehearse
+from secureps.run.script.rehearsal import rehearse
 from secureps.run.script.scoring import Judge, Look
 from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import dump_crashes
@@ -56,7 +56,7 @@ class ScriptHost:
         self._unsafe_seed: int | None = assignment["unsafe_seed"]
         self._records: Mapping[str, int] = assignment["records"]
         self._say = say
-        self._begun: HoldersAlone | None = None
+        self._begun: Race | None = None
         self._ahead = ThreadPoolExecutor(1, initializer=_yield_to_others)
         self._long_steps = 0
         self.may_step = False
@@ -69,7 +69,7 @@ class ScriptHost:
             case "count":
                 return self._count(), {}
             case "rehearse":
-                return asdict(self._rehearse(tensors)), {}
+                return self._rehearse(tensors), {}
             case "judge":
                 return {"note": self._judge.note}, {}
             case "score":
@@ -77,7 +77,7 @@ class ScriptHost:
                 found = None if score is None else asdict(score)
                 return {"score": found, "failed": self._judge.failed}, {}
             case "ahead":
-                self._begun = HoldersAlone(self._race(record["versions"], tensors), self._judge)
+                self._begun = self._race(record["versions"], tensors)
                 self.may_step = not self._judge.note and not self._script.own_code
                 return {}, {}
             case "baselines":
@@ -128,12 +128,14 @@ class ScriptHost:
                 touching.update(self._look.touched(self._plan, trainer))
         return {"examples": examples, "touching": touching}
 
-    def _rehearse(self, start: Tensors) -> Rehearsal:
+    def _rehearse(self, start: Tensors) -> Record:
         def evaluator() -> Trainer:
             own = self._holders.get(self._plan.evaluator)
             return self._first if own is None else self._script.make(own)
 
-        return rehearse(self._plan, self._look, self._first, self._privacy, evaluator, start)
+        own = (self._plan, self._look, self._first, self._privacy)
+        lengths, notes = rehearse(*own, evaluator, start)
+        return {"lengths": lengths, "notes": notes}
 
     def step(self) -> None:
         """Trains a holder alone for one version, ahead, until steps are too long for that.
@@ -153,16 +155,15 @@ class ScriptHost:
     def _baselines(self, versions: int, start: Tensors) -> Record:
         self.may_step = False
         begun = self._begun
-        if begun is None or begun.race.versions != versions:
-            known = start if begun is None else begun.race.start
-            begun = HoldersAlone(self._race(versions, known), self._judge)
-        return asdict(run_baselines(begun.race, self._judge, self._say, begun))
+        if begun is None or begun.versions != versions:
+            begun = self._race(versions, start if begun is None else begun.start)
+        return asdict(run_baselines(begun, self._say))
 
     def _race(self, versions: int, start: Tensors) -> Race:
         unsafe = self._unsafe_seed
         seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
         who = (self._holders, self._pooled, self._records)
-        return Race(self._plan, self._script, versions, *who, start, seed)
+        return Race(self._plan, self._script, versions, *who, start, seed, self._judge)
 
 
 def _yield_to_others() -> None:
@@ -171,7 +172,6 @@ def _yield_to_others() -> None:
 
 
 def host(channel: Channel) -> None:
-    """Answers records until the other end is gone."""
     first = channel.receive()
     if first is None:
         return

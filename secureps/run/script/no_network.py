@@ -41,7 +41,6 @@ def leave_network() -> None:
 
 
 def serve(channel: Channel) -> None:
-    """Makes the trainer, and answers until the other end is gone."""
     from secureps.client.script import Script
     from secureps.client.script_errors import blamed
     from secureps.run.script.channel import failure
@@ -66,7 +65,6 @@ def serve(channel: Channel) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Leaves the network, says whether it could, and serves."""
     connection = socket.socket(fileno=int(arguments[0]))
     connection.set_inheritable(False)  # a program that the script starts does not speak for it
     failed = ""

@@ -23,7 +23,6 @@ from secureps.run.processes.spawning import Program, Spawner
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.channel import Channel, Record, refuse_failure
-from secureps.run.script.rehearsal import Rehearsal
 from secureps.run.script.scoring import Score, Tensors
 from secureps.tracebacks import crashed
 
@@ -127,20 +126,16 @@ class ScriptProcess:
         found = answer["examples"]
         return () if None in found else tuple(found), answer["touching"]
 
-    def rehearse(self, start: Tensors) -> Rehearsal:
+    def rehearse(self, start: Tensors) -> tuple[dict[str, float], tuple[str, ...]]:
         """Has the first holder train and evaluate once, as far as the plan has numbers for it.
 
-        Args:
-            start: the plan's file of version 0, if it has one.
-
-        Raises:
-            ScriptFailed, PlanRefused: as `rehearsal.rehearse`.
+        Arguments, results and errors are those of `rehearsal.rehearse`.
         """
         answer = self._ask({"do": "rehearse"}, start)
-        return Rehearsal(answer["lengths"], tuple(answer["notes"]))
+        return answer["lengths"], tuple(answer["notes"])
 
     def prepare(self) -> None:
-        """Has the script make its evaluator; a failure is noted."""
+        """Makes the script's evaluator; a failure is noted."""
         try:
             self.note = self._ask({"do": "judge"})["note"]
         except SecurepsError as error:
@@ -165,7 +160,7 @@ class ScriptProcess:
             self._ask({"do": "ahead", "versions": versions}, start)
 
     def baselines(self, versions: int, start: Tensors, say: Say) -> Baselines:
-        """Has the baselines trained; one that fails is left out, with a note."""
+        """Trains the baselines; one that fails is left out, with a note."""
         try:
             answer = self._ask({"do": "baselines", "versions": versions}, start, say)
         except SecurepsError as error:

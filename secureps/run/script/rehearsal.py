@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,20 +40,6 @@ COARSE = 0.02
 """The step of a metric, in parts of its value, above which a mean is told too coarsely."""
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """What a script's `fit` and `evaluate` come to on version 0.
-
-    Args:
-        lengths: of an update without noise (L2, before the clip), by group; empty where nothing is
-            private, and nobody was trained.
-        notes: what is to be said of the metrics.
-    """
-
-    lengths: Mapping[str, float]
-    notes: tuple[str, ...]
-
-
 def rehearse(
     plan: Plan,
     look: Look,
@@ -61,7 +47,7 @@ def rehearse(
     privacy: RecordPrivacy | None,
     evaluator: Callable[[], Trainer],
     start: Tensors,
-) -> Rehearsal:
+) -> tuple[dict[str, float], tuple[str, ...]]:
     """Calls `evaluate` if the plan evaluates, and `fit` without noise if it is private.
 
     Args:
@@ -69,16 +55,20 @@ def rehearse(
             trainer of the one who evaluates.
         start: the plan's file of version 0; empty: the trainer's fresh model.
 
+    Returns:
+        The length of an update without noise (L2, before the clip) by group, empty where nothing
+        is private; and what is to be said of the metrics.
+
     Raises:
         ScriptFailed: the script fails.
         PlanRefused: `evaluate` has no such metrics as the plan names.
     """
     model = {name: start.get(name, array) for name, array in look.initial.items()}
     notes = () if plan.section.evaluation is None else tuple(_evaluated(plan, evaluator(), model))
-    lengths = {}
+    lengths = dict[str, float]()
     if plan.section.privacy is not None:
         lengths = _lengths(plan, look, trainer, privacy, model)
-    return Rehearsal(lengths, notes)
+    return lengths, notes
 
 
 def _lengths(

@@ -161,7 +161,6 @@ class Look:
                         raise NotFinite(f"tensor {spec.name!r} has values that are NaN or infinite")
 
     def touched(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
-        """The groups that a client with this trainer contributes to (ScriptFailed)."""
         with blamed("touches"):
             return plan.touched(touched_rows(trainer, self.schema))
 
@@ -271,7 +270,6 @@ class _WithItsOwn:
 
 
 def checked(what: str, result: object, plan: Plan) -> EvaluateResult:
-    """Takes what a function of the script returned; ScriptFailed if that cannot be scored."""
     with blamed(f"what {what} returned"):
         taken = taken_evaluation(result)
         score = Score.of(taken, plan)

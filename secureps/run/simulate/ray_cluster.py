@@ -27,11 +27,11 @@ from secureps.run.script.channel import (
     Record,
     Tensors,
     failure,
-    loaded,
-    packed,
+    load_tensors,
+    pack,
     refuse_failure,
-    saved,
-    unpacked,
+    save_tensors,
+    unpack,
 )
 from secureps.run.script.cut_off import (
     OPTIONAL,
@@ -136,7 +136,7 @@ class RayCalls:
         """Begins a call, if the same has not begun; returns the name by which it is known here."""
         given = tensors or {}
         order = json.dumps({**self._trainer, "call": {**record, "order": list(given)}}).encode()
-        data = saved(given)
+        data = save_tensors(given)
         name = payload_digest(order) + payload_digest(data)
         if name not in self._begun:
             while len(self._begun) >= KEPT:
@@ -147,7 +147,7 @@ class RayCalls:
     def ask(self, record: Record, tensors: Tensors | None = None) -> tuple[Record, Arrays]:
         """What a call answers, which may have begun long ago; the error that it says."""
         name = self.begin(record, tensors)
-        replied, made = unpacked(self._cluster.end(self._begun.pop(name)))
+        replied, made = unpack(self._cluster.end(self._begun.pop(name)))
         refuse_failure(replied)
         return replied, ordered(replied, made)
 
@@ -177,7 +177,7 @@ class SpreadTrainer(CutOffTrainer):
 
 
 def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
-    """Makes a call of a trainer: its answer, packed, and what says that it is over."""
+    """Makes a call of a trainer: its answer, pack, and what says that it is over."""
     told_of = json.loads(order)
     for name, value in told_of["environment"].items():
         os.environ[name] = value  # before the script imports torch
@@ -185,10 +185,10 @@ def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
         settings = json.dumps(told_of["settings"])
         trainer = _made(told_of["script"], settings, told_of["state"])
         with blamed(told_of["call"]["do"]):
-            record, made = answer(trainer, told_of["call"], loaded(tensors))
+            record, made = answer(trainer, told_of["call"], load_tensors(tensors))
     except Exception as error:
         record, made = failure(error), {}
-    return packed(record, made), b""
+    return pack(record, made), b""
 
 
 @lru_cache(TRAINERS)
@@ -206,12 +206,10 @@ Spread = Callable[[Trainer, Mapping[str, Setting], Path], Trainer]
 
 
 def here(own: Trainer, settings: Mapping[str, Setting], state: Path) -> Trainer:
-    """Leaves a trainer in this process."""
     return own
 
 
 def spread_over(cluster: Cluster, script: Path) -> Spread:
-    """Spreads the trainers of a script."""
     return lambda own, settings, state: SpreadTrainer(
         own, RayCalls(cluster, script, settings, state)
     )

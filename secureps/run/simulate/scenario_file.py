@@ -47,7 +47,6 @@ class Scenario:
 
     @property
     def records(self) -> dict[str, int]:
-        """The public number that each client counts by, where the plan states them."""
         return dict(zip(self.clients, _records(self.plan), strict=False))
 
     def settings(self, partition: int) -> dict[str, Setting]:

@@ -215,7 +215,6 @@ class Simulation:
             raise Refused(self.parties[name].halted.result().reason)
 
     def refuse_failed(self) -> None:
-        """Raises the error that ended the run, unless the plan foresees such an end."""
         federation = self.coordinator.federation
         if federation.finished and federation.failure:
             raise from_wire(federation.failure, federation.finished, None)

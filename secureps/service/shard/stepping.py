@@ -25,9 +25,9 @@ from secureps.model.optimizer import (
 )
 from secureps.policy.block_deltas import Codes, block_code, block_delta
 from secureps.policy.counting import shares_in
+from secureps.policy.groups import moved
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
-from secureps.policy.scales import moved
 from secureps.service.shard.group_values import Allocate, GroupValues, in_memory, laid_out
 
 PIECE = 1 << 15

@@ -40,11 +40,11 @@ from secureps.errors import (
     Unreachable,
     from_wire,
 )
-from secureps.messages.following import Follow
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.requests import (
     AskRun,
     AskStatus,
+    Follow,
     GetBlock,
     GetSum,
     Join,

@@ -13,7 +13,7 @@ from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
 from secureps.policy.checks.privacy import LEAST_NOISE, weak_privacy
 from secureps.policy.plan import Plan
-from secureps.privacy.accountant import epsilon
+from tests.kits.skellam_kit import tight_epsilon
 
 RECORD = {
     "noise_multiplier": 1.0,
@@ -128,6 +128,6 @@ def test_of_a_plan_that_protects_next_to_nothing_there_is_a_warning(
 
 def test_the_least_noise_is_that_of_an_epsilon_of_ten_a_step() -> None:
     def alone(noise: float) -> float:
-        return epsilon([Charge("me", "all", 0, noise, 1.0, 1)], 1e-5, "pld")
+        return tight_epsilon([Charge("me", "all", 0, noise, 1.0, 1)], 1e-5)
 
     assert math.isclose(alone(LEAST_NOISE), 10.0, abs_tol=0.01)

@@ -9,8 +9,7 @@ import pytest
 from secureps.errors import Refused
 from secureps.messages.submission import SubmissionId
 from secureps.policy.cohorts.overlap import check_weights
-from secureps.policy.rules.buffered import evened, faded
-from secureps.policy.rules.priority import LARGEST, declared, superseded
+from secureps.policy.rules.buffered import LARGEST, declared, even_out, fade, superseded
 from secureps.policy.rules.rule import Arrival
 
 
@@ -28,13 +27,13 @@ from secureps.policy.rules.rule import Arrival
 def test_the_few_that_are_light_are_made_as_heavy(
     given: tuple[int, ...], made: tuple[int, ...]
 ) -> None:
-    assert evened(given, 2) == made
+    assert even_out(given, 2) == made
 
 
 @pytest.mark.parametrize("least", [2, 3])
 def test_what_is_made_is_opened_and_keeps_its_order(least: int) -> None:
     for given in itertools.combinations_with_replacement((1, 2, 4), 6):
-        made = evened(given, least)
+        made = even_out(given, least)
         check_weights(made, least)
         assert list(made) == sorted(made)
         try:
@@ -45,9 +44,9 @@ def test_what_is_made_is_opened_and_keeps_its_order(least: int) -> None:
 
 
 def test_an_older_update_counts_for_no_more() -> None:
-    assert [faded(staleness, 0.5) for staleness in range(12)] == [4] + [2] * 6 + [1] * 5
-    assert {faded(staleness, 0.0) for staleness in range(9)} == {4}
-    assert faded(10**6, 3.0) == 1
+    assert [fade(staleness, 0.5) for staleness in range(12)] == [4] + [2] * 6 + [1] * 5
+    assert {fade(staleness, 0.0) for staleness in range(9)} == {4}
+    assert fade(10**6, 3.0) == 1
 
 
 def test_what_is_declared_is_within_its_bounds() -> None:

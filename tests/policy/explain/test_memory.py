@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint
+from secureps.policy.memory import MemoryUse, Service, fewest, footprint
 from secureps.policy.plan import Plan
 from tests.kits import explained
 from tests.kits.roles_kit import make_plan

@@ -17,7 +17,7 @@ from secureps.config.sections import parse
 from secureps.errors import PlanRefused, RuleFailed
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.policy.rules.buffered import evened, faded
+from secureps.policy.rules.buffered import even_out, fade
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
     Admit,
@@ -103,11 +103,11 @@ def test_the_documented_weights_are_the_codes() -> None:
     for tau, half, of_half, whole, of_whole in rows:
         for power, exact, weight in ((0.5, half, of_half), (1.0, whole, of_whole)):
             assert f"{(1 + int(tau)) ** -power:.2f}" == exact
-            assert faded(int(tau), power) == int(weight)
+            assert fade(int(tau), power) == int(weight)
     cohorts = re.findall(r"^\| [a-z0-9, ]+ \| ([124 ]+) \| ([124 ]+) \|$", PAGE, re.MULTILINE)
     assert len(cohorts) == 4
     for before, after in cohorts:
-        assert evened([int(w) for w in before.split()], 5) == tuple(map(int, after.split()))
+        assert even_out([int(w) for w in before.split()], 5) == tuple(map(int, after.split()))
 
 
 # --- classes that are wrong -------------------------------------------------------

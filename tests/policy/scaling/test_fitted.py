@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from secureps.policy.scaling.fitted import STAYS, Fitted, Model
+from secureps.policy.scaling.fitted import STAYS, Model, decide_by_model
 from secureps.policy.scaling.policies import Round, Waits
 from tests.kits.loads import LIMITS, decided, observed
 
@@ -33,34 +33,34 @@ def test_a_transfer_that_nobody_can_have_measured_holds_nothing_up(said: float) 
     """Clients say it: giving a shard back would make of it a round of so many deadlines."""
     seen = observed(waits=Waits(clients=10.0, transfer=said, shards=0.0, holders=0.0))
     assert Model(seen, LIMITS).reward(1, 1.0, 1.0) > 0
-    action = Fitted().decide(seen, (), LIMITS)
+    action = decide_by_model(seen, (), LIMITS)
     assert 1 <= action.shards <= LIMITS.most_shards
 
 
 def test_who_waits_for_two_of_ten_takes_a_shorter_deadline() -> None:
-    action = Fitted().decide(observed(rounds=STRAGGLERS), (), LIMITS)
+    action = decide_by_model(observed(rounds=STRAGGLERS), (), LIMITS)
     assert action.deadline == 0.25
     assert action.reason.startswith("a deadline of 5 s: ")
-    several = Fitted().decide(observed(rounds=STRAGGLERS), (), replace(LIMITS, group="wide"))
+    several = decide_by_model(observed(rounds=STRAGGLERS), (), replace(LIMITS, group="wide"))
     words = "deadlines of 0.25 times the plan's, of wide 5 s: "
     assert several == replace(action, reason=action.reason.replace("a deadline of 5 s: ", words))
 
 
 def test_where_updates_take_long_on_their_way_a_shard_comes() -> None:
-    action = Fitted().decide(observed(waits=CROWDED), (), LIMITS)
+    action = decide_by_model(observed(waits=CROWDED), (), LIMITS)
     assert action.shards == 3
     assert "3 shards instead of 2" in action.reason
 
 
 def test_four_row_blocks_are_no_better_spread_over_three_shards_and_over_four() -> None:
     seen = observed(spares=2, waits=CROWDED, blocks=4)
-    action = Fitted().decide(seen, (), LIMITS)
+    action = decide_by_model(seen, (), LIMITS)
     assert action.shards == 3
     assert action.reason.startswith("3 shards instead of 2, and 4 in the end: 1.43")
-    assert Fitted().decide(observed(shards=3, waits=CROWDED, blocks=4), (), LIMITS).shards == 4
-    assert Fitted().decide(observed(waits=CROWDED, blocks=4), (), LIMITS).shards != 3
+    assert decide_by_model(observed(shards=3, waits=CROWDED, blocks=4), (), LIMITS).shards == 4
+    assert decide_by_model(observed(waits=CROWDED, blocks=4), (), LIMITS).shards != 3
     few = observed(shards=3, spares=0, waits=CROWDED, blocks=4)
-    assert Fitted().decide(few, (), LIMITS).shards == 2, "it brings nothing"
+    assert decide_by_model(few, (), LIMITS).shards == 2, "it brings nothing"
 
 
 def test_the_last_of_a_queue_gains_the_most_by_another_shard() -> None:
@@ -79,14 +79,14 @@ def test_no_deadline_is_shorter_than_the_queue_at_a_shard() -> None:
 
 
 def test_a_shard_that_brings_nothing_is_given_back() -> None:
-    action = Fitted().decide(observed(), (), LIMITS)
+    action = decide_by_model(observed(), (), LIMITS)
     assert action.shards == 1
 
 
 def test_a_shard_that_has_come_stays_for_a_while() -> None:
     came = decided(what="add-shard", shard="shard-1")
     for since in range(STAYS + 1):
-        action = Fitted().decide(observed(), (came, *[decided()] * since), LIMITS)
+        action = decide_by_model(observed(), (came, *[decided()] * since), LIMITS)
         assert action.shards == (2 if since < STAYS else 1)
 
 
@@ -109,5 +109,5 @@ def test_a_smaller_buffer_is_foretold_to_make_staler_updates() -> None:
 
 def test_nothing_is_decided_on_nothing() -> None:
     seen = observed(rounds=(), updates=0, versions=0)
-    action = Fitted().decide(seen, (), LIMITS)
+    action = decide_by_model(seen, (), LIMITS)
     assert (action.shards, action.deadline, action.buffer) == (2, 1.0, 1.0)

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLIC
 @given(seen=SEEN)
 def test_no_decision_goes_beyond_the_limits(policy: ScalingPolicy, seen: Observation) -> None:
     """Whatever clients say of their transfers, and however far the run is from its plan."""
-    now, done = len(seen.shards), policy.decide(seen, (), LIMITS)
+    now, done = len(seen.shards), policy(seen, (), LIMITS)
     assert abs(done.shards - now) <= 1
     assert min(now, LIMITS.least_shards) <= done.shards <= max(now, LIMITS.most_shards)
     assert done.shards <= now + len(seen.spares)
@@ -50,8 +50,8 @@ def test_no_decision_goes_beyond_the_limits(policy: ScalingPolicy, seen: Observa
 def test_the_same_load_is_decided_on_in_the_same_way_and_says_why(
     policy: ScalingPolicy, seen: Observation
 ) -> None:
-    done = policy.decide(seen, (), LIMITS)
-    assert policy.decide(seen, (), LIMITS) == done
+    done = policy(seen, (), LIMITS)
+    assert policy(seen, (), LIMITS) == done
     assert done.reason
 
 
@@ -61,5 +61,5 @@ def test_at_its_limits_nothing_changes(policy: ScalingPolicy, waits: Waits) -> N
     factors = {"least_deadline": 1.0, "most_deadline": 1.0, "least_buffer": 1.0}
     limits: dict[str, Any] = shards | factors
     fixed = replace(LIMITS, **limits)
-    done = policy.decide(observed(waits=waits, lost=0.5), (decided(),), fixed)
+    done = policy(observed(waits=waits, lost=0.5), (decided(),), fixed)
     assert (done.shards, done.deadline, done.buffer) == (2, 1.0, 1.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from secureps.policy.scaling.policies import Fixed, Round, Rule, Waits
+from secureps.policy.scaling.policies import Round, Waits, decide_by_thresholds, decide_nothing
 from tests.kits.loads import LIMITS, observed
 
 BUSY = Waits(clients=10.0, transfer=5.0, shards=0.0, holders=0.0)
@@ -28,11 +28,11 @@ LATE = (Round(10, (1.0,) * 6, 20.0),)
 def test_what_is_above_or_below_a_threshold_has_a_step_follow(
     changes: dict[str, Any], shards: int, deadline: float, buffer: float, why: str
 ) -> None:
-    action = Rule().decide(observed(**changes), (), LIMITS)
+    action = decide_by_thresholds(observed(**changes), (), LIMITS)
     assert (action.shards, action.deadline, action.buffer) == (shards, deadline, buffer)
     assert why in action.reason
 
 
 def test_nothing_changes_by_the_fixed_policy() -> None:
     seen = observed(waits=BUSY, lost=0.9)
-    assert Fixed().decide(seen, (), LIMITS).shards == 2
+    assert decide_nothing(seen, (), LIMITS).shards == 2

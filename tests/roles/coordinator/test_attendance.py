@@ -13,8 +13,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
 from secureps.messages.requests import Withdraw
-from secureps.messages.submission import SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, SubmissionId
 from secureps.roles.coordinator import attendance
 from secureps.roles.coordinator.attendance import Attendance, Changes
 from secureps.roles.coordinator.group import GroupState, Members, Phase

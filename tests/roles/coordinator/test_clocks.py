@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from secureps.messages.submission import SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, SubmissionId
 from secureps.roles.coordinator.group import Members
 
 

@@ -15,8 +15,7 @@ from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.orders import SealFor
 from secureps.messages.records import RunPinned
-from secureps.messages.submission import UPDATE, Receipt, SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import UPDATE, Base, Receipt, SubmissionId
 from secureps.roles.coordinator import envelopes, opening
 from secureps.roles.coordinator.envelopes import AT_ONCE, BETWEEN
 from secureps.roles.coordinator.group import GroupState, Phase

@@ -10,7 +10,6 @@ import pytest
 
 from secureps.messages.scaling import BlockAssigned
 from secureps.policy.plan import Plan
-from secureps.policy.scaling.balance import Balance
 from secureps.roles.coordinator import scaling
 from tests.kits.federations import small_plan
 from tests.kits.loads import decided
@@ -25,7 +24,7 @@ def test_a_policy_waits_for_more_versions_than_row_blocks_do(
 ) -> None:
     desk = Desk(tmp_path)
     block = next(b for b, at in enumerate(desk.held["all"]) if at == ("shard-1",))
-    found = Balance((BlockAssigned("all", block, "shard-1", "shard-0"),), 2.0, 1.0)
+    found = (BlockAssigned("all", block, "shard-1", "shard-0"),), "uneven"
     monkeypatch.setattr(scaling, "balance", lambda *_: found if moves else None)
     load, tx = desk.at.play.coordinator._load, desk.tx
     monkeypatch.setattr(load, "news", lambda tx: True)

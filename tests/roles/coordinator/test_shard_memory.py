@@ -11,9 +11,8 @@ import pytest
 from secureps.errors import ConfigError
 from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.scaling import BlockAssigned
+from secureps.policy.memory import room_to_make
 from secureps.policy.plan import Plan
-from secureps.policy.scaling.balance import Balance
-from secureps.policy.tiers import room_to_make
 from secureps.roles.coordinator import resharding, scaling
 from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.scaling import _too_little as too_little
@@ -85,7 +84,7 @@ def test_blocks_do_not_move_to_a_shard_that_has_too_little(
     desk = Desk(tmp_path)
     block = next(b for b, at in enumerate(desk.held["all"]) if at == ("shard-1",))
     moves = (BlockAssigned("all", block, "shard-1", "shard-0"),)
-    made = Balance(moves, 2.0, 1.0)
+    made = moves, "uneven"
     monkeypatch.setattr(scaling, "balance", lambda *_: made)
     load = desk.at.play.coordinator._load
     seen = load.observed(desk.tx, ())

@@ -8,9 +8,8 @@ import pytest
 
 from secureps.errors import Conflict, DamagedStore, Refused
 from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.following import Follow, JournalRow, Rows, TakeOver
 from secureps.messages.records import REIGN, Incarnated
-from secureps.messages.requests import Noted
+from secureps.messages.requests import Follow, JournalRow, Noted, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.standby import AGAIN, TAKES_OVER, Keep, RowsKept, Standby
 from secureps.roles.machine import (

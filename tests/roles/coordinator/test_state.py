@@ -23,8 +23,7 @@ from secureps.messages import (
 )
 from secureps.messages.charge import Charge
 from secureps.messages.requests import Checkpointed, Withdraw
-from secureps.messages.submission import SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, SubmissionId
 from secureps.roles.coordinator import commit
 from secureps.roles.coordinator.group import (
     CheckpointState,

@@ -6,7 +6,7 @@ import pytest
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
-from secureps.policy.base import Base
+from secureps.messages.submission import Base
 from secureps.roles.member.evaluation import Readiness, readiness
 from tests.kits.evaluations import evaluated_plan
 

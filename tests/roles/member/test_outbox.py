@@ -10,8 +10,7 @@ from secureps.errors import Conflict
 from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import PutBlock
-from secureps.messages.submission import Outcome, SubmissionId
-from secureps.policy.base import Base
+from secureps.messages.submission import Base, Outcome, SubmissionId
 from secureps.roles.machine import Failed
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.tasks import Reseal, kept_key

@@ -13,33 +13,30 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import ConfigError, PlanRefused, RuleFailed
+from secureps.run import study as trial
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
-from secureps.run.study import trial
-from secureps.run.study.study import (
-    _candidates,
-    _claim,
-    _read,
-    _refuse_other_blocks,
-    _tell_founding,
-    study,
-)
-from secureps.run.study.trial import (
+from secureps.run.study import (
     CHECKPOINT_EVERY,
     ENDLESS,
     Candidate,
-    Comparison,
     Likeness,
     Outcome,
     Point,
     StudyResults,
     Trial,
+    _candidates,
+    _claim,
     _founded,
+    _read,
+    _refuse_other_blocks,
+    _tell_founding,
     altered,
     crossed,
     markdown,
     play,
     section_of,
+    study,
 )
 from tests.kits.flower_apps import SERVER, project
 from tests.kits.nursery import ROOT
@@ -128,7 +125,7 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
         return wait(*running, **how)
 
     with monkeypatch.context() as patched:
-        patched.setattr("secureps.run.study.study.wait", interrupted)
+        patched.setattr("secureps.run.study.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             study(path, out, 2, console := screen())
     assert said(console)[-1] == "stopped; the same command goes on with it"
@@ -230,7 +227,7 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
     for seed, sooner, later in ((1, 10.0, None), (2, 5.0, 40.0), (3, 20.0, 60.0)):
         results.take(Trial(alone, seed, 200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
         results.take(Trial(rounds, seed, 200.0), Outcome(later, points(0.1, 0.7), 1.0))
-    text = results.take(Comparison(rounds, 0), Likeness(False, True, 1, 1.0))
+    text = results.take(Trial(rounds, 0), Likeness(False, True, 1, 1.0))
     assert text == "1 versions under encryption: another model"
     base, sooner_row = results.rows()
     assert (base.seconds, base.median, base.times) == ((40.0, 60.0), 60.0, 1.0)
@@ -336,7 +333,7 @@ def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
         study(path, out, 1, screen())
     assert not list((out / "trials").iterdir())
     with pytest.raises(RuleFailed, match=f"^{failed}"):
-        play(path, Comparison(Candidate("alone", 0), 1))
+        play(path, Trial(Candidate("alone", 0), 1))
     plan = (tmp_path / "plan.toml").read_text()
     rule = "{ quorum = 4, minimum = 4 }"
     assert rule in plan
@@ -396,7 +393,7 @@ def test_a_worker_that_is_killed_is_told_of(
     def killed(*args: object, **kwargs: object) -> None:
         raise BrokenProcessPool
 
-    monkeypatch.setattr("secureps.run.study.study.wait", killed)
+    monkeypatch.setattr("secureps.run.study.wait", killed)
     with pytest.raises(
         ConfigError, match="was killed, or had no memory left: what has ended is kept"
     ):
@@ -430,7 +427,7 @@ def test_where_bytes_take_time_those_of_the_cipher_do_in_the_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
-    job = Comparison(Candidate("rounds", 1), 1)
+    job = Trial(Candidate("rounds", 1), 1)
     assert altered(load_scenario(path), job.candidate, 1).section.cipher.name == "plain"
     found = play(path, job)
     assert isinstance(found, Likeness)

@@ -1,34 +1,65 @@
-"""Plays trials of a study, and sums them up.
+"""`secureps study`: compares rules by the virtual time to a target, over several seeds.
+
+    OUT/study.json     the study: only the same study goes on in this folder
+    OUT/trials/        the result of each trial, written when it ends
+    OUT/table.md       a row per rule
+    OUT/study.png      scores over virtual time
 
 A trial is a scenario under one rule until its model is good enough. It is played in the clear:
-under a cipher it comes to the same models at the same virtual times, which a `Comparison` checks on
+under a cipher it comes to the same models at the same virtual times, which a comparison checks on
 the first versions. Where bytes take time, those of the plan's own cipher do; and unless versions
 are compared, that cipher is played.
+
+Tuning is the same for every rule: all its candidates under one seed, one after another, each
+given up once it is later than the best before it; then the soonest under seeds that tuning has
+not seen.
+
+Workers are processes that play the trials; none outlives the process that began it.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import signal
 import statistics
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 from rich.table import Table
 
+from secureps.compiled import keep_in
 from secureps.config.plan import AsyncSection, CipherSection, GroupSection, RuleSection
 from secureps.config.scenario import StudySection, VariantSection
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.policy.plan import Plan
+from secureps.run.processes.signals import Terminated, terminable
+from secureps.run.report.plots import draw_study, undrawable
 from secureps.run.report.tables import WholeTable
+from secureps.run.run_lock import STUDY, new_folder
+from secureps.run.script.scoring import Look
 from secureps.run.simulate.garbage import seldom_collected
 from secureps.run.simulate.play import Play
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
+from secureps.run.warm import warm_once
+from secureps.scenario.links import sealed_bytes
+from secureps.store.atomic_file import replace_text
+from secureps.wording import counted, meant
 
 PLAIN = "plain"
 
@@ -82,15 +113,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate under a seed; given up after `limit` virtual seconds without the target."""
+    """A candidate under a seed; given up after `limit` virtual seconds without the target.
+
+    Without a limit it is a comparison: the candidate's first versions are made in the clear and
+    under the plan's own cipher.
+    """
 
     candidate: Candidate
     seed: int
-    limit: float
+    limit: float | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.candidate.name}-seed-{self.seed}"
+        what = "sealed" if self.limit is None else f"seed-{self.seed}"
+        return f"{self.candidate.name}-{what}"
 
 
 @dataclass(frozen=True)
@@ -117,18 +153,6 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A check of a candidate's first versions in the clear against the plan's own cipher."""
-
-    candidate: Candidate
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.candidate.name}-sealed"
-
-
-@dataclass(frozen=True)
 class Likeness:
     """The result of a comparison: whether model (bit for bit) and virtual time are the same."""
 
@@ -136,6 +160,9 @@ class Likeness:
     seconds: bool
     versions: int
     cpu: float
+
+
+Result = Outcome | Likeness
 
 
 def crossed(points: Sequence[Point], target: float, hold: int) -> float | None:
@@ -205,10 +232,13 @@ def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) 
     return group.model_copy(update=update)
 
 
-def play(path: Path, job: Trial | Comparison) -> Outcome | Likeness:
+def play(path: Path, trial: Trial) -> Result:
     """Plays a trial or a comparison, in any process."""
     scenario, began = _loaded(path), time.process_time()
-    played = _try(scenario, job) if isinstance(job, Trial) else _compare(scenario, job)
+    if trial.limit is None:
+        played: Result = _compare(scenario, trial)
+    else:
+        played = _try(scenario, trial, trial.limit)
     return replace(played, cpu=round(time.process_time() - began, 2))
 
 
@@ -229,9 +259,9 @@ def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
     return variant_of(study, candidate).rules[candidate.rule]
 
 
-def _founded(scenario: Scenario, job: Trial | Comparison, folder: str) -> Scenario:
-    variant = job.candidate.variant
-    founding = scenario.founding(scenario.plans[variant], job.seed)
+def _founded(scenario: Scenario, trial: Trial, folder: str) -> Scenario:
+    variant = trial.candidate.variant
+    founding = scenario.founding(scenario.plans[variant], trial.seed)
     if founding is None:
         return scenario
     plan = founding.write(Path(folder))
@@ -246,18 +276,18 @@ def _cast(
     return Play(own, Path(folder), lambda line: None, charged=charged)
 
 
-def _try(scenario: Scenario, trial: Trial) -> Outcome:
+def _try(scenario: Scenario, trial: Trial, limit: float) -> Outcome:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
         founded = _founded(scenario, trial, folder)
         plan = altered(founded, trial.candidate, ENDLESS)
         charges = charged(founded, trial.candidate, ENDLESS)
         played = _cast(scenario, plan, trial.seed, folder, charges)
-        points = _judged(played, study, trial)
+        points = _judged(played, study, limit)
     return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
 
 
-def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
+def _judged(played: Play, study: StudySection, limit: float) -> list[Point]:
     """Plays until the target is held, or until it can no longer be reached before the limit."""
     simulation, own = played.simulation, played.judge
     if own.note:
@@ -279,7 +309,7 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
             points.append(Point(now, scores[study.measure], max(versions.values())))
         held = crossed(points, study.target, study.hold) is not None
         hopeful = points[-1].score >= study.target
-        over[0] = held or (now >= trial.limit and not hopeful)
+        over[0] = held or (now >= limit and not hopeful)
         loop.call_later(study.every, judge)
 
     def done() -> bool:
@@ -295,14 +325,16 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
     return points
 
 
-def _compare(scenario: Scenario, job: Comparison) -> Likeness:
+def _compare(scenario: Scenario, trial: Trial) -> Likeness:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
-        scenario = _founded(scenario, job, folder)
-        charges = charged(scenario, job.candidate, study.sealed)
-        plans = [altered(scenario, job.candidate, study.sealed, sealed) for sealed in (True, False)]
+        scenario = _founded(scenario, trial, folder)
+        charges = charged(scenario, trial.candidate, study.sealed)
+        plans = [
+            altered(scenario, trial.candidate, study.sealed, sealed) for sealed in (True, False)
+        ]
         (model, seconds), (clear, clear_seconds) = (
-            _first_versions(scenario, plan, job.seed, charge)
+            _first_versions(scenario, plan, trial.seed, charge)
             for plan, charge in zip(plans, (None, charges), strict=True)
         )
     same = all(model[name].tobytes() == clear[name].tobytes() for name in model)
@@ -350,18 +382,17 @@ class StudyResults:
         self._sealed: dict[str, Likeness] = {}
         self.cpu = 0.0
 
-    def take(self, job: Trial | Comparison, result: Outcome | Likeness) -> str:
+    def take(self, trial: Trial, result: Result) -> str:
         self.cpu += result.cpu
-        name = job.candidate.variant
+        name = trial.candidate.variant
         if isinstance(result, Likeness):
             self._sealed[name] = result
             return _likeness(result)
-        assert isinstance(job, Trial)
-        if job.seed != self.study.tuning:
-            self._judged.setdefault(name, {})[job.seed] = job.candidate, result
+        if trial.seed != self.study.tuning:
+            self._judged.setdefault(name, {})[trial.seed] = trial.candidate, result
         goal = f"{self.study.measure} {self.study.target:g}"
         if result.reached is None:
-            return f"no {goal} within {job.limit:g} s, at best {result.best:.3f}"
+            return f"no {goal} within {trial.limit:g} s, at best {result.best:.3f}"
         return f"{goal} after {result.reached:g} s, {result.versions} versions"
 
     def rows(self) -> tuple[Row, ...]:
@@ -474,3 +505,296 @@ def markdown(study: StudySection, rows: Sequence[Row]) -> str:
     heads = _heads(study)
     lines = [heads, ("---",) * len(heads), *(_cells(study, row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+# --- the study --------------------------------------------------------------------
+
+Course = Generator[Trial, Result, None]
+
+
+@terminable(Terminated)
+def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
+    """Plays the trials that are not played yet, writes table and picture, and returns the rows.
+
+    Args:
+        path: a scenario with a study.
+        out: the study's folder (default: runs/NAME-study); one of the same study goes on.
+        workers: trials that are played at once.
+
+    Raises:
+        ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
+            process was killed.
+        RuleFailed, TooFew: a trial could not be played to its end.
+        KeyboardInterrupt: after Ctrl-C and SIGTERM; the trials that had ended are kept.
+    """
+    scenario = load_scenario(path)
+    own = section_of(scenario)
+    with naming(path, ConfigError):
+        _refuse_unsound(scenario, own)
+        _refuse_other_blocks(scenario, own)
+    _tell_founding(scenario, own, console)
+    folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
+    _claim(folder, scenario)
+    results = StudyResults(own)
+    courses = {each.name: _course(own, each, compared(scenario, each)) for each in own.variant}
+    total = sum(_count_trials(scenario, own, each) for each in own.variant)
+    trials = _Workers(path, folder, results, total, console)
+    trials.run(courses, workers, warm_once(console.print))
+    rows = results.rows()
+    (folder / "table.md").write_text(markdown(own, rows))
+    draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
+    console.print(table(own, rows))
+    console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
+    if why := undrawable():
+        console.print(why, soft_wrap=True, highlight=False, markup=False)
+    return rows
+
+
+def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
+    names = [variant.name for variant in own.variant]
+    if len(set(names)) < len(names):
+        raise ConfigError("study.variant: two have the same name")
+    if own.baseline not in names:
+        raise ConfigError(
+            f"study.baseline: no variant {own.baseline!r}; {meant(own.baseline, names)}"
+        )
+    if twice := [seed for seed, count in Counter(own.seeds).items() if count > 1]:
+        raise ConfigError(f"study.seeds: {twice[0]} is there twice, and would count twice")
+    if own.tuning in own.seeds:
+        raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
+    for variant in own.variant:
+        for candidate in _candidates(variant):
+            with naming(f"study.variant {candidate.name}"):
+                sealed = compared(scenario, variant) or None
+                plan = altered(scenario, candidate, 1, sealed)
+            start = max(plan.bounds(group).start for group in plan.groups)
+            if scenario.section.clients < start:
+                raise ConfigError(
+                    f"study.variant {variant.name}: {scenario.section.clients} clients play, the "
+                    f"rule waits for {start}"
+                )
+
+
+def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
+    """Refuses (ConfigError) what would end each trial; where nothing might, no script is run."""
+    first = [next(_candidates(variant)) for variant in own.variant]
+    asked = {each: charged(scenario, each, ENDLESS) for each in first}
+    plans = {each: plan for each, plan in asked.items() if plan is not None}
+    if not plans:
+        return
+    script = scenario.script()
+    with naming("settings", ConfigError, script.path):
+        schema = Look.at(script.make(scenario.settings(0))).schema
+    for each, plan in plans.items():
+        with naming(f"study.variant {each.variant}", ConfigError):
+            clear = altered(scenario, each, ENDLESS)
+            sealed_bytes(plan, plan.layout(schema), clear.layout(schema))
+
+
+def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
+    """Prints once what the ServerApp settles (or ConfigError, PlanRefused)."""
+    told = dict[str, None]()
+    for plan in scenario.plans.values():
+        founding = scenario.founding(plan, own.tuning)
+        told |= dict.fromkeys(() if founding is None else founding.notes)
+    for note in told:
+        console.print(note, soft_wrap=True, highlight=False, markup=False)
+
+
+def _count_trials(scenario: Scenario, own: StudySection, variant: VariantSection) -> int:
+    tried = list(_candidates(variant))
+    return (len(tried) > 1) * len(tried) + len(own.seeds) + compared(scenario, variant)
+
+
+def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
+    """Yields the trials of a variant, one after another; each is sent the last one's result."""
+    limit, best = own.seconds, (math.inf, math.inf)
+    chosen, *others = candidates = tuple(_candidates(variant))
+    for candidate in candidates if others else ():
+        outcome = yield Trial(candidate, own.tuning, limit)
+        assert isinstance(outcome, Outcome)
+        reached = math.inf if outcome.reached is None else outcome.reached
+        if (reached, -outcome.best) < best:
+            chosen, best = candidate, (reached, -outcome.best)
+        limit = min(limit, reached)
+    for seed in own.seeds:
+        yield Trial(chosen, seed, own.seconds)
+    if sealed:
+        yield Trial(chosen, own.tuning)
+
+
+def _candidates(variant: VariantSection) -> Iterator[Candidate]:
+    for rule in range(len(variant.rules)) or (None,):
+        for deadline in variant.deadlines or (None,):
+            for rate in variant.rates or (None,):
+                yield Candidate(variant.name, rule, deadline, rate)
+
+
+class _Workers:
+    """Hands trials to workers, and keeps and tells their results."""
+
+    def __init__(
+        self, path: Path, folder: Path, results: StudyResults, total: int, console: Console
+    ) -> None:
+        self._path = path
+        self._trials = folder / "trials"
+        self._results = results
+        self._total = total
+        self._console = console
+        self._count = 0
+
+    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path) -> None:
+        """Runs all courses, one trial of each at a time; workers find kernels in `kernels`."""
+        context = get_context("spawn")  # a fork would copy torch's threads
+        workers = min(workers, len(courses))
+        self._say(
+            f"plays {counted(self._total, 'trial')} at most, {workers} at a time; up to "
+            f"{self._results.study.seconds:g} virtual seconds each"
+        )
+        ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
+        running = dict[Future[Result], tuple[Course, Trial]]()
+        try:
+            with (
+                ProcessPoolExecutor(workers, context, begin, (kernels,)) as pool,
+                none_left_over(),
+            ):
+                while ready or running:
+                    while ready and len(running) < workers:
+                        course, last = ready.pop(0)
+                        trial = self._next(course, last)
+                        if trial is not None:
+                            running[pool.submit(play_to_end, self._path, trial)] = course, trial
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        course, trial = running.pop(future)
+                        ready.append((course, self._keep(trial, _result(trial, future))))
+        except BrokenProcessPool as error:
+            raise ConfigError(
+                "a process that played a trial was killed, or had no memory left: what has ended "
+                "is kept, and the same command goes on; --workers 1 needs less"
+            ) from error
+        except (KeyboardInterrupt, RuleFailed, TooFew):
+            self._say("stopped; the same command goes on with it")
+            raise
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def _next(self, course: Course, last: Result | None) -> Trial | None:
+        """The next trial that no earlier play of the study has done; None at the end."""
+        try:
+            trial = next(course) if last is None else course.send(last)
+            while (known := _read(self._trials / f"{trial.name}.json", trial)) is not None:
+                self._take(trial, known, "known")
+                trial = course.send(known)
+        except StopIteration:
+            return None
+        return trial
+
+    def _keep(self, trial: Trial, result: Result) -> Result:
+        _write(self._trials / f"{trial.name}.json", asdict(result))
+        self._take(trial, result, f"{result.cpu:.0f} s of CPU")
+        return result
+
+    def _take(self, trial: Trial, result: Result, note: str) -> None:
+        self._count += 1
+        text = self._results.take(trial, result)
+        self._say(f"[{self._count}/{self._total}] {trial.name}: {text} ({note})")
+
+
+def _result(trial: Trial, future: Future[Result]) -> Result:
+    try:
+        return future.result()
+    except (RuleFailed, TooFew) as error:
+        raise type(error)(f"variant {trial.candidate.variant}: {error}") from None
+
+
+# --- the folder -------------------------------------------------------------------
+
+
+def _claim(folder: Path, scenario: Scenario) -> None:
+    settings = {
+        "scenario": scenario.section.model_dump(mode="json"),
+        "plans": {
+            name: plan.section.model_dump(mode="json", exclude={"federation"})
+            for name, plan in scenario.plans.items()
+        },
+    }
+    path = folder / STUDY
+    if not path.exists():
+        new_folder(folder)
+        _write(path, settings)
+    else:
+        with _readable(path, "remove the folder or give another --out"):
+            if json.loads(path.read_text()) != settings:
+                raise ConfigError(f"{folder} holds another study; remove it or give another --out")
+    (folder / "trials").mkdir(exist_ok=True)
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    replace_text(path, json.dumps(record, indent=1) + "\n")
+
+
+def _read(path: Path, trial: Trial) -> Result | None:
+    if not path.exists():
+        return None
+    with _readable(path, "remove it, and that trial is played again"):
+        record = json.loads(path.read_text())
+        if trial.limit is None:
+            return Likeness(**record)
+        points = tuple(Point(**point) for point in record.pop("points"))
+        return Outcome(points=points, **record)
+
+
+@contextmanager
+def _readable(path: Path, advice: str) -> Iterator[None]:
+    """Turns errors of reading a study's file into a ConfigError with advice."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; {advice}") from None
+
+
+GRACE = 5.0
+"""Seconds for a worker to remove its trial's temporary files."""
+
+
+def begin(kernels: Path) -> None:
+    """Sets a worker up to ignore Ctrl-C, after which the main process ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    keep_in(kernels)
+
+
+def play_to_end(path: Path, trial: Trial) -> Result:
+    """Plays a trial in a worker; SIGTERM ends the worker."""
+    try:
+        with terminable(Terminated):
+            return play(path, trial)
+    except Terminated as ended:  # else the pool would send it as a result, and go on
+        os._exit(128 + int(ended.args[0]))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+@contextmanager
+def none_left_over() -> Iterator[None]:
+    """Ends all workers where a signal or an error ends the block, and with them what they play."""
+    try:
+        yield
+    except BaseException:
+        workers = active_children()
+        for worker in workers:
+            worker.terminate()
+        until = time.monotonic() + GRACE
+        for worker in workers:
+            worker.join(max(0.0, until - time.monotonic()))
+            if worker.is_alive():
+                worker.kill()
+        raise

@@ -23,17 +23,21 @@ weight. `benchmarks.memory` sets it beside what is measured;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from secureps.config.sections import memory_stated, memory_text
 from secureps.errors import ConfigError
 from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_groups
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
-from secureps.policy.tiers import PINNED, room_to_make, version_bytes
 
+PINNED = 2
+"""Versions in memory of a group whose tier is resident: the newest, and the one being made."""
 VERSIONS = 3
 FILED = 3
 """Versions of a group whose state files are kept: the newest, the one before it, and what the
@@ -114,7 +118,7 @@ class MemoryUse:
 
 
 def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
-    """Predicts for the groups of a model's layout.
+    """Predicts what the shard needs that needs most, for the groups of a model's layout.
 
     Raises:
         ConfigError: a shard's limit is too little.
@@ -176,7 +180,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
 
 
 def _checkpoints(plan: Plan) -> int:
-    """How many checkpoints lie on a disk at once, at most."""
+    """The most checkpoints that lie on a disk at once."""
     section = plan.section
     most = 2 + sum(plan.versions(group) // section.checkpoint_every for group in plan.groups)
     if not section.keep:
@@ -204,7 +208,7 @@ def _resident(
 ) -> int:
     """Bytes of versions in a shard's process within its limit: resident ones, and one being made.
 
-    One that is longer than the room for it is made in a file.
+    A version that is longer than the room for it is made in a file.
     """
     assert service.memory is not None
     blocks = {group.name: own.get(group.name, []) for group in groups}
@@ -234,3 +238,48 @@ def sealing(plan: Plan, group: GroupLayout) -> int:
         return held + group.sent * (NOISED_BYTES + drawn)
     encoding = 0 if chain.plain else ENCODING_BYTES + drawn
     return held + group.slots(0) * (encoding + DECODING_BYTES * section.feedback)
+
+
+def version_bytes(plan: Plan, group: GroupLayout, blocks: Iterable[int]) -> int:
+    """Counts the bytes of these blocks in one version: values, optimizer state, differences."""
+    slots = len(plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots)
+    found = 0
+    for block in blocks:
+        start, stop = group.span(block)
+        delta = block_delta(plan, group, block)
+        found += FLOAT_BYTES * (1 + slots) * (stop - start)
+        found += 0 if delta is None else delta.length
+    return found
+
+
+def room_to_make(
+    plan: Plan,
+    groups: Sequence[GroupLayout],
+    own: Mapping[str, Sequence[int]],
+    memory: int,
+    threads: int,
+) -> int:
+    """Bytes of a shard's memory for the version that a step makes; a longer one is made in a file.
+
+    Args:
+        own: the blocks that are placed on the shard, by group.
+        memory: bytes; threads: that step blocks side by side.
+    Raises:
+        ConfigError: it is less than what resident groups and the blocks in work take; says how
+            much would do.
+    """
+    pinned = largest = 0
+    for group in groups:
+        sizes = [version_bytes(plan, group, (block,)) for block in own[group.name]]
+        largest = max(largest, *sizes, 0)
+        if plan.group(group.name).tier == "resident":
+            pinned += PINNED * sum(sizes)
+    least = pinned + threads * largest
+    if memory < least:
+        raise ConfigError(
+            f'memory = "{memory_stated(memory)}" is too little for what this shard holds: it works '
+            f'with "{memory_text(least)}" or more, {pinned:,} bytes for {PINNED} versions of '
+            f"groups whose tier is resident, and its longest block, {largest:,} bytes, for each of "
+            f"its threads, {threads}"
+        )
+    return memory - pinned

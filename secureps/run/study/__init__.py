@@ -1,1 +1,0 @@
-"""`secureps study`: compares rules over several seeds."""
