@@ -39,7 +39,7 @@ class Meter:
         """A record of before this start was read."""
 
     def journalled(self, records: Sequence[Record]) -> None:
-        """Records are durable, or wait for the next transaction (`executor.REPEATED`)."""
+        """Records are durable."""
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         """The worker is done with a task, or failed at it."""

@@ -1,10 +1,9 @@
 """The executor: runs any machine over a transport, a loop, a journal and a worker.
 
 Events are handled one at a time; the records of all events that waited together go into the journal
-in one transaction (group commit) before any of their effects is performed. Records that a party
-can learn again (`REPEATED`) wait for the next transaction, and hold up no effect. Beside the
-executor stand what it keeps: calls to servers, streams of orders, requests without an answer,
-faults of its disk.
+in one transaction (group commit) before any of their effects is performed. Beside the executor
+stand what it keeps: calls to servers, streams of orders, requests without an answer, faults of its
+disk.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import dataclasses
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
@@ -38,10 +37,9 @@ from secureps.exhaustion import exhaustion, is_disk_fault
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import AnyOrder
 from secureps.messages.records import RosterFollowed, RunPinned
-from secureps.messages.requests import KeyShare, Payload, PutBlock, Reply, Request, Subscribe
+from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.messages.shard_records import SumsMade
-from secureps.messages.submission import BlockHeader, Held
+from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -96,15 +94,6 @@ AGAIN_SECONDS = 1.0
 
 LONGEST_BACKOFF = 5.0
 """The most seconds between two tries."""
-
-REPEATED: frozenset[type] = frozenset({SumsMade, Held, KeyShare})
-"""Records that wait for the party's next transaction, because the party can learn them again.
-
-A party that is killed before that transaction asks again, or adds up the same blocks again, and
-gets the same bytes. Nobody has read the lost record in its journal. A holder opens no second cohort
-of these updates, whatever a coordinator has forgotten, and the sum of keys leaves the coordinator
-only after `CohortOpened` is durable, and all that waited with it.
-"""
 
 NOTICES = (4, 40, 400)
 """Numbers of failed tries (a few seconds, minutes, half an hour) at which the log says so.
@@ -511,7 +500,6 @@ class Executor:
         self._around, self._loop, self._meter = around, around.loop, around.meter
         self._log_lines = LogLines()
         self._journal, self.worker = journal, worker
-        self._unwritten: list[Record] = []
         self._inbox: deque[_Event] = deque()
         self._draining = False
         self._requests = OpenRequests(party)
@@ -747,11 +735,9 @@ class Executor:
 
     def _commit(self, handled: list[tuple[_Event, Step]]) -> None:
         records = [record for _, step in handled for record in step.records]
-        if records and REPEATED.issuperset(map(type, records)):
-            self._unwritten += records
-        elif records:
+        if records:
             try:
-                self._journal.append(self._loop.now(), [*self._unwritten, *records])
+                self._journal.append(self._loop.now(), records)
             except DiskFailed as error:
                 self._draining = True  # no effect before it is durable, and no later event first
                 self._full = error
@@ -760,26 +746,21 @@ class Executor:
                     self._settle(item.answer, self._waits(error))
                 self.later(partial(self._commit_again, handled), AGAIN_SECONDS)
                 return
-            self._full, self._unwritten = None, []
+            self._full = None
             self._disk("journal", None)
-        self._report(records)
+            self._meter.journalled(records)
+            for record in records:
+                self.hear(record)
+                if (line := self._log_lines.told(record)) is not None:
+                    tell(self._party, type(record).__name__, line, fields=facts(record))
         self._meter.stands(self.machine, self._loop.now())
         self._act(handled)
         self._schedule_tick()
         self._compact()
 
-    def _report(self, records: Sequence[Record]) -> None:
-        if records:
-            self._meter.journalled(records)
-        for record in records:
-            self.hear(record)
-            if (line := self._log_lines.told(record)) is not None:
-                tell(self._party, type(record).__name__, line, fields=facts(record))
-
     def _compact(self) -> None:
-        """Compacts the journal if it has grown, and all that the machine has folded is in it."""
-        if not self._unwritten:
-            compact_if_due(self._party, self.machine, self._journal)
+        """Compacts the journal if it has grown; all that the machine has folded is in it."""
+        compact_if_due(self._party, self.machine, self._journal)
 
     def _act(self, handled: list[tuple[_Event, Step]]) -> None:
         for item, step in handled:

@@ -167,7 +167,7 @@ class Stage:
         self.journal = Recording(self.log)
         self.executor = self.build(self.journal)
 
-    def build(self, journal: MemoryJournal) -> Executor:
+    def build(self, journal: Recording) -> Executor:
         around = Environment(self.line, self.loop, lambda: 1.0, self.meter)
         return Executor("me", self.machine, journal, around, self.worker)
 

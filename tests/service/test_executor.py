@@ -40,7 +40,7 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
-from secureps.messages.submission import BlockHeader, Held
+from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -677,22 +677,6 @@ def test_who_writes_many_rows_in_a_step_packs_twice_as_many(
         assert journal.due
     assert since == [30, 50, 60, 60, 60]
     assert not journal.due, "closed, it could not say what its rows are, and they are not damaged"
-
-
-def test_what_can_be_learnt_again_is_written_with_the_next_record_and_holds_up_nothing() -> None:
-    held = Held("shard-0", "g", 1, ())
-    said: dict[str, Any] = {"tells": held, "decides": Incarnated(1)}
-    stage, journal = Stage(), Compacted()
-    stage.machine = Counting(lambda sender, event: Step([said[sender]], [Answer(Noted())]))
-    executor = stage.build(journal)
-    answer = executor.request("tells", Heartbeat("tells"))
-    stage.play()
-    assert answer.result() == Noted()
-    assert (journal.rows, journal.known) == ([], None), "a fold stands for rows alone"
-    executor.request("decides", Heartbeat("decides"))
-    stage.play()
-    assert [record for _, record in journal.rows] == [held, Incarnated(1)]
-    assert journal.known is not None
 
 
 def test_a_full_disk_is_told_of_and_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:
