@@ -92,21 +92,20 @@ def pages(facts: Facts, viewer: Viewer) -> str:
     found: dict[str, object] = {}
     own = viewer.role == "client" and viewer.name == facts.owner
     if own and facts.own is not None:
-        found["holder"] = asdict(facts.own)
+        found["holder"] = facts.own
     seen, more = with_journal(facts.seen, facts.recalled), (facts.plan, facts.report)
     if facts.asks or facts.course is not None:
         shown = operator_view(seen, facts.course, facts.plan, viewer.names, facts.report)
-        found["operator"] = asdict(shown)
+        found["operator"] = shown
     if viewer.names:
         of = (seen, facts.explanation, facts.course, facts.ledgers, facts.logs)
-        found["officer"] = asdict(officer_view(*of, *more))
+        found["officer"] = officer_view(*of, *more)
     if facts.acts is not None and (own if facts.owner else viewer.names):
-        done = [asdict(each) for each in facts.acts]
         offered = ("export",) if facts.seen.over and not own else facts.offered
-        found["acts"] = {"done": done, "offered": offered, "clients": _clients(facts.seen)}
+        found["acts"] = {"done": facts.acts, "offered": offered, "clients": _clients(facts.seen)}
     # what is wrong with a file may name a client
     found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
-    return json.dumps(found, allow_nan=False, separators=(",", ":"))
+    return json.dumps(found, default=asdict, allow_nan=False, separators=(",", ":"))
 
 
 def _clients(seen: Seen) -> list[tuple[str, bool]]:

@@ -21,17 +21,15 @@ from secureps.dashboard.application import application, bound, serving
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.holder_view import HolderView
 from secureps.dashboard.sources import (
-    FILES_EVERY,
-    STATUS_EVERY,
     CourseSource,
     HolderSource,
     LedgersSource,
-    LogsSource,
-    PlanSource,
-    ReportSource,
     Source,
     StatusSource,
     fed,
+    logs_source,
+    plan_source,
+    report_source,
 )
 from secureps.errors import ConfigError, KitError
 from secureps.messages.run import LOOPBACK, on_loopback
@@ -149,11 +147,10 @@ def _acts(
     passphrases: Passphrases,
     view: Callable[[], HolderView | None],
 ) -> Acts | None:
-    """What may be done; None if nothing. ConfigError where nothing can be."""
+    """The acts that are offered, if any; ConfigError where none can be."""
     if not looking.acts:
         return None
-    target = looking.target
-    own = viewer.role == "client"
+    target, own = looking.target, viewer.role == "client"
     named = viewer.names and (looking.folder is not None or viewer.role == "coordinator")
     asks = target is not None and named
     if not (own or asks) or not on_loopback(looking.listen):
@@ -161,11 +158,10 @@ def _acts(
             "dashboard: --act is on loopback, for a client's own page, for the folder of a run of "
             "`up`, or for --server with the coordinator's own kit and --name coordinator"
         )
+    me = load_private(looking.kit, viewer.name, passphrases)
     if own or target is None:
         state, path = _own_files(looking, viewer)
-        me = load_private(looking.kit, viewer.name, passphrases)
         return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
-    me = load_private(looking.kit, viewer.name, passphrases)
     return RunActs(looking.folder, viewer.name, me, saying(target, passphrases))
 
 
@@ -183,28 +179,27 @@ def _party(kit: Path) -> Callable[[str], Viewer | None]:
 
 
 def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iterator[Source]:
-    """All that is at hand for this party."""
+    """All sources that are at hand for this party."""
     kit, folder = looking.kit, looking.folder
     if looking.target is not None:
-        yield Source("status", StatusSource(looking.target, passphrases).look, STATUS_EVERY)
+        yield StatusSource(looking.target, passphrases)
     if looking.logs:
-        yield Source("audit logs", LogsSource(looking.logs, kit).look, FILES_EVERY)
+        yield logs_source(looking.logs, kit)
     if viewer.role == "client":
-        of = HolderSource(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
-        yield Source("this client's state", of.look, FILES_EVERY)
+        yield HolderSource(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
         return
     states = () if folder is None else folder.rulers
     if looking.state is not None:
         states = (looking.state,)
     if states:
-        yield Source("the coordinator's state", CourseSource(kit, *states).look, FILES_EVERY)
+        yield CourseSource(kit, *states)
     if folder is not None:
-        yield Source("the plan", PlanSource(folder.plan).look, FILES_EVERY)
-        yield Source("report", ReportSource(folder.report / METRICS).look, FILES_EVERY)
+        yield plan_source(folder.plan)
+        yield report_source(folder.report / METRICS)
     beside_kit = default_ledger(kit, viewer.name).parent
     ledgers = looking.ledger or (None if folder is None else beside_kit)
     if ledgers is not None:
-        yield Source("ledgers", LedgersSource(ledgers).look, FILES_EVERY)
+        yield LedgersSource(ledgers)
 
 
 def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:

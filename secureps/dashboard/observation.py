@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status as status_words
 from secureps.roles.coordinator.status import SPENT, UP
 from secureps.run.report.version_metrics import DOWN, SECONDS, Totals
+
+Json = dict[str, Any]
+"""An object of a page, as its script in `site/` reads it; it may have dataclasses in it."""
 
 KEPT = 40
 """Changes, and versions of a group, that are kept: the newest."""
@@ -47,7 +51,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known at one moment.
+    """The observations up to one moment.
 
     Args:
         status: the last that came; None before the first.
@@ -83,7 +87,7 @@ class Seen:
 
 
 def with_journal(seen: Seen, recalled: Status | None) -> Seen:
-    """The journal's status where the coordinator gave none, or gave its last before the end."""
+    """Takes the journal's status if the coordinator gave none, or gave its last before the end."""
     if recalled is None or (seen.status is not None and not seen.over):
         return seen
     return replace(seen, status=recalled, recalled=True)
@@ -101,7 +105,7 @@ def presence(status: Status) -> dict[str, tuple[str, str]]:
 
 
 class Observation:
-    """What was seen so far; one thread looks."""
+    """Collects statuses; to be used by one thread."""
 
     def __init__(self) -> None:
         self._totals = Totals()
@@ -124,7 +128,7 @@ class Observation:
         return self.seen
 
     def miss(self, why: str, now: float, over: bool = False) -> Seen:
-        """No status came; `over`: none will."""
+        """Notes that no status came; `over`: none will."""
         if self.seen.status is not None and not over:
             self._note(self._known | {COORDINATOR: (COORDINATOR, SILENT)}, now)
         since = self.seen.silent_since
@@ -133,7 +137,6 @@ class Observation:
         return self.seen
 
     def _note(self, found: dict[str, tuple[str, str]], now: float) -> None:
-        """Compares who is there with who was."""
         since, changes = dict(self.seen.since), list(self.seen.changes)
         for party, (role, state) in found.items():
             before = self._known.get(party)
@@ -148,7 +151,7 @@ class Observation:
         self.seen = replace(self.seen, since=known, changes=tuple(changes[:KEPT]))
 
     def _costs(self, status: Status) -> tuple[Cost, ...]:
-        """Of versions that somebody reported of: what others cost is not known, and not 0."""
+        """The costs of versions of which some party reported; those of others are unknown."""
         found = (
             self._cost(group.name, version)
             for group in status.groups
