@@ -35,11 +35,13 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.service.malloc import keep_whole
-from secureps.service.one_wave import Answer, OneWave, asked
+from secureps.service.one_wave import asked, play_wave
+from secureps.service.process import Party
 from secureps.store import durability
 from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import demand_host, load_private, load_public, own_seed
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.waves.batch import MOST_BYTES
 
 log = logging.getLogger("secureps")
@@ -124,9 +126,8 @@ def _seal(
     tells = policy_of(settings.site).terms.evaluation
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)
     with durability.simulated(settings.simulated):
-        told = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
-    said = {"ended": told.ended} if told.ended else {"wave": 1}
-    return post.Parcel(said, told.batch)
+        batch, ended = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
+    return post.Parcel({"ended": ended} if ended else {"wave": 1}, batch)
 
 
 class Node:
@@ -143,13 +144,17 @@ class Node:
         self._kit = load_public(settings.kit)
         demand_host(self._kit.roster, settings.kit)
         identity = load_private(settings.kit, settings.name, roster=self._kit.roster)
-        self._party = OneWave(settings.name, identity, self._kit, settings.kit, settings.state)
+        folders = settings.state, settings.kit
+        # It opens no connection: Flower carries its messages.
+        self._party = Party(settings.name, identity, PLAINTEXT, self._kit.roster, *folders)
         self._policy = policy_of(settings.site)
         own(settings.state)
         self._seed = self._own_seed()
 
-    def wave(self, data: bytes, payloads: Mapping[bytes, bytes], trainer: AppTrainer) -> Answer:
-        """Takes one batch of the servers' messages, and answers it; raises as `OneWave.play`."""
+    def wave(
+        self, data: bytes, payloads: Mapping[bytes, bytes], trainer: AppTrainer
+    ) -> tuple[bytes, str]:
+        """Takes one batch of the servers' messages, and answers it as `play_wave` does."""
         settings, policy = self._settings, self._policy
         ledger = policy.ledger_of(None) or default_ledger(settings.kit, settings.name)
         site = Site(
@@ -171,7 +176,7 @@ class Node:
         def make(stores: Stores, around: Environment) -> Executor:
             return put_together(member, site, stores, around)
 
-        return self._party.play(data, payloads, make)
+        return play_wave(self._party, data, payloads, make)
 
     def _own_seed(self) -> Seed:
         if self._settings.unsafe_seed is None:

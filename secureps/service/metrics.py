@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import IO, TYPE_CHECKING, Any
@@ -56,25 +56,7 @@ from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wording import named
 
-
-@dataclass(frozen=True, slots=True)
-class Spending:
-    """The privacy spent: how often each fact by member (`Ledger.tally`) under a plan.
-
-    An `unsafe` seed protects nobody.
-    """
-
-    plan: Plan
-    facts: Mapping[str, Mapping[Fact, int]]
-    unsafe: bool
-
-    def largest_epsilon(self) -> float | None:
-        """The largest epsilon of a member; infinite under an unsafe seed, None without privacy."""
-        if self.plan.section.privacy is None:
-            return None
-        if self.unsafe:
-            return math.inf
-        return max((spent(self.plan, facts) for facts in self.facts.values()), default=0.0)
+Facts = Mapping[str, Mapping[Fact, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +71,8 @@ class Snapshot:
         joined, live: how many clients ever joined, and how many have a lease that runs.
         away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
         follows: whether the coordinator's standby has everything; None if it never had one.
+        facts: by member, how often each spent (`Ledger.tally`), under the `plan`.
+        unsafe: a seed was unsafe, which protects nobody.
     """
 
     ready: bool
@@ -100,17 +84,28 @@ class Snapshot:
     away: Mapping[str, int] = field(default_factory=dict)
     follows: bool | None = None
     finished: bool = False
-    spending: Spending | None = None
+    plan: Plan | None = None
+    facts: Facts | None = None
+    unsafe: bool = False
+
+    @property
+    def largest_epsilon(self) -> float | None:
+        """The largest epsilon of a member; infinite under an unsafe seed, None without privacy."""
+        if self.plan is None or self.plan.section.privacy is None or self.facts is None:
+            return None
+        if self.unsafe:
+            return math.inf
+        return max((spent(self.plan, facts) for facts in self.facts.values()), default=0.0)
 
     @classmethod
-    def of(cls, machine: Machine, now: float, spending: Spending | None) -> Snapshot:
+    def of(cls, machine: Machine, now: float, facts: Facts | None) -> Snapshot:
         """Takes a snapshot, on the machine's own thread.
 
-        With the `spending` of the last one, if it still holds, the ledger is not read again.
+        With the `facts` of the last one, if they still hold, the ledger is not read again.
         """
         match machine:
             case Coordinator():
-                return cls._coordinator(machine, now, spending)
+                return cls._coordinator(machine, now, facts)
             case Shard():
                 return cls(ready=machine.state.founded)
             case Holder():
@@ -118,11 +113,10 @@ class Snapshot:
         return cls(ready=True)
 
     @classmethod
-    def _coordinator(cls, machine: Coordinator, now: float, spending: Spending | None) -> Snapshot:
+    def _coordinator(cls, machine: Coordinator, now: float, facts: Facts | None) -> Snapshot:
         federation = machine.federation
-        if spending is None:
+        if facts is None:
             facts = {name: federation.ledger.tally(name) for name in federation.members}
-            spending = Spending(machine.plan, facts, False)
         live, servers, groups = machine.live(now), machine.servers, federation.groups.values()
         return cls(
             ready=True,
@@ -137,7 +131,9 @@ class Snapshot:
             },
             follows=next((s.live for s in servers if s.name == STANDBY), None),
             finished=bool(federation.finished),
-            spending=replace(spending, unsafe=bool(federation.unsafe)),
+            plan=machine.plan,
+            facts=facts,
+            unsafe=bool(federation.unsafe),
         )
 
 
@@ -276,7 +272,7 @@ class Metrics(Meter, Collector):
         self._works.labels(type(task).__name__).observe(seconds)
 
     def stands(self, machine: Machine, now: float) -> None:
-        known, was_ready = self._snapshot.spending, self.ready
+        known, was_ready = self._snapshot.facts, self.ready
         self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
         self._spent_more = False
         if self.ready != was_ready:
@@ -342,13 +338,11 @@ class Metrics(Meter, Collector):
                 now.follows,
             )
         yield _gauge("secureps_finished", "1 if the run is over.", now.finished)
-        if now.spending is None:
-            return
-        epsilon, of = now.spending.largest_epsilon(), adjacency(now.spending.plan)
-        if epsilon is not None:
+        if now.plan is not None and (epsilon := now.largest_epsilon) is not None:
             yield _gauge(
                 "secureps_largest_epsilon",
-                f"The most that any client has spent, at the plan's delta, of {of}.",
+                "The most that any client has spent, at the plan's delta, of "
+                f"{adjacency(now.plan)}.",
                 epsilon,
             )
 

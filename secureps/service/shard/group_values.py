@@ -63,18 +63,19 @@ def digest_of(values: Values) -> bytes:
     return payload_digest(published(values))
 
 
-def together(first: GroupValues, others: GroupValues) -> GroupValues:
-    """The blocks of both; of one that both have, the first's."""
+def together(version: int, parts: Iterable[GroupValues]) -> GroupValues:
+    """Joins blocks of a version; of a block that is in several parts the last one counts."""
+    every = tuple(parts)
     return GroupValues(
-        first.version,
-        {**others.values, **first.values},
-        {**others.optimizer, **first.optimizer},
-        {**others.codes, **first.codes},
+        version,
+        {block: each for part in every for block, each in part.values.items()},
+        {block: each for part in every for block, each in part.optimizer.items()},
+        {block: each for part in every for block, each in part.codes.items()},
     )
 
 
 def only(made: GroupValues, own: Iterable[int]) -> GroupValues:
-    """These blocks of it, in their order."""
+    """Takes these blocks, in their order."""
     blocks = tuple(own)
     return GroupValues(
         made.version,

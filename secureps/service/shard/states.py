@@ -213,7 +213,7 @@ class States:
             given = {name: each for part in parts for name, each in load(part).items()}
             found = from_tensors(version, given)
             if task.epoch and version in self._state.group(group).states:
-                found = together(found, self.values(group, version))
+                found = together(version, (self.values(group, version), found))
             made = only(found, own)
         except (SafetensorError, ValueError, KeyError, IndexError):
             what = "what other shards gave of it is damaged"

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -60,10 +61,11 @@ from secureps.service.shard.group_values import (
     in_memory,
     laid_out,
     published,
+    together,
 )
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import States
-from secureps.service.shard.stepping import Stepped, Stepping
+from secureps.service.shard.stepping import Stepping
 from secureps.service.shard.tiers import ShardFolders
 from secureps.store.checkpoint import digest_of_file, map_state
 from secureps.store.spool import Spool
@@ -414,18 +416,13 @@ class ShardWorker(Worker):
         allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
         stepping = Stepping(plan, layout, cohort, before, allocate)
 
-        def stepped(at: tuple[int, int]) -> Stepped:
+        def stepped(at: tuple[int, int]) -> GroupValues:
             place, block = at
             return stepping.step(block, partial(self._opened, task, place, block, opener))
 
-        made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
-        return GroupValues(
-            cohort.version,
-            {block: each.values for block, each in made.items()},
-            {block: each.state for block, each in made.items()},
-            {block: each.codes for block, each in made.items() if each.codes is not None},
-            mapped=allocate is not in_memory,
-        )
+        parts = in_order(self._threads, stepped, enumerate(own))
+        made = together(cohort.version, parts)
+        return replace(made, mapped=allocate is not in_memory)
 
     def _has_scale(self, group: str, block: int) -> bool:
         return bool(self._layout(group).apart(block))
