@@ -19,7 +19,7 @@ from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts, OwnActs, RunActs, saying
 from secureps.dashboard.application import application, bound, serving
 from secureps.dashboard.board import Board, Facts
-from secureps.dashboard.holder_view import HolderView
+from secureps.dashboard.observation import Json
 from secureps.dashboard.sources import (
     CourseSource,
     HolderSource,
@@ -145,7 +145,7 @@ def _acts(
     looking: Looking,
     viewer: Viewer,
     passphrases: Passphrases,
-    view: Callable[[], HolderView | None],
+    view: Callable[[], Json | None],
 ) -> Acts | None:
     """The acts that are offered, if any; ConfigError where none can be."""
     if not looking.acts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from secureps.audit.page import words
 from secureps.dashboard.course import Course
@@ -16,21 +15,12 @@ from secureps.policy.spending import adjacency
 from secureps.run.report.status_tables import spent
 
 
-@dataclass(frozen=True, slots=True)
-class LogCheck:
-    """What `secureps audit-log verify` says of a file: whose it is, or what is wrong."""
-
-    file: str
-    sound: bool
-    text: str
-
-
 def officer_view(
     seen: Seen,
     explanation: Mapping[str, object] | None,
     course: Course | None,
     ledgers: Mapping[str, OwnLedger],
-    logs: tuple[LogCheck, ...] | None,
+    logs: tuple[Json, ...] | None,
     plan: Plan | None = None,
     report: Report | None = None,
 ) -> Json:

@@ -16,9 +16,8 @@ from typing import Generic, Protocol, TypeVar
 
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.course import CourseFold
-from secureps.dashboard.holder_view import HolderView, OwnLedger, OwnRows
-from secureps.dashboard.observation import Observation
-from secureps.dashboard.officer_view import LogCheck
+from secureps.dashboard.holder_view import OwnLedger, OwnRows
+from secureps.dashboard.observation import Json, Observation
 from secureps.dashboard.scores import Report, read_report
 from secureps.errors import Conflict, NotReady, Refused, SecurepsError
 from secureps.messages.run import RunInfo
@@ -232,7 +231,7 @@ def report_source(path: Path) -> Source:
 def logs_source(files: Sequence[Path], kit: Path) -> Source:
     """Audit logs, verified against a kit."""
 
-    def read() -> tuple[LogCheck, ...]:
+    def read() -> tuple[Json, ...]:
         return tuple(checked(files, kit))
 
     return FileSource("audit logs", files, read, lambda facts, logs: replace(facts, logs=logs))
@@ -344,7 +343,7 @@ class HolderSource(Source):
         if self._rows.journal.is_file() and (view := self._files.read(self._view)) is not None:
             board.put(lambda facts: replace(facts, own=view))
 
-    def _view(self) -> HolderView | None:
+    def _view(self) -> Json | None:
         rows = self._rows.read()
         holders = [each.name for each in load_public(self._kit).roster.holders()]
         # after the journal: what that says was spent, the ledger had before
@@ -403,7 +402,7 @@ class LedgersSource(Source):
         board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
 
 
-def checked(files: Sequence[Path], kit: Path) -> Iterator[LogCheck]:
+def checked(files: Sequence[Path], kit: Path) -> Iterator[Json]:
     """Verifies each file, and all together if each is sound."""
     sound = True
     for path in files:
@@ -411,17 +410,21 @@ def checked(files: Sequence[Path], kit: Path) -> Iterator[LogCheck]:
             (log,) = verify([path], kit)
         except SecurepsError as error:
             sound = False
-            yield LogCheck(path.name, False, str(error))
+            yield _check(path.name, False, str(error))
         else:
             text = (
                 f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}: "
                 f"{log.end.entries} entries up to row {log.end.row}, signed"
             )
-            yield LogCheck(path.name, True, text)
+            yield _check(path.name, True, text)
     if sound and len(files) > 1:
         try:
             verify(files, kit)
         except SecurepsError as error:
-            yield LogCheck("together", False, str(error))
+            yield _check("together", False, str(error))
         else:
-            yield LogCheck("together", True, "none contradicts another")
+            yield _check("together", True, "none contradicts another")
+
+
+def _check(file: str, sound: bool, text: str) -> Json:
+    return {"file": file, "sound": sound, "text": text}

@@ -24,10 +24,10 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore.run import Run
 
 from secureps.client.flower.records import FlowerModel
-from secureps.client.flower.server import flowers_name, optimizer_of
+from secureps.client.flower.server import flowers_name
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.flower.aggregator import Aggregator, Holders
-from secureps.flower.federation import Founder, find_plan, simulated_kit
+from secureps.flower.federation import find_plan, found_run, simulated_kit
 from secureps.flower.node_settings import TOLD_KIT, TOLD_SEED
 from secureps.flower.post import Said, log
 from secureps.flower.trainer import FORM, ModelForm
@@ -257,17 +257,13 @@ class _Rounds(Grid):
     @contextmanager
     def begun(self, rounds: int) -> Iterator[None]:
         """Starts servers and key holders, and ends them."""
-        owner, strategy = self._owner, self._owner.strategy
-        clients = self._nodes()
-        fraction = float(getattr(strategy, "fraction_train", 1.0))
-        least = int(getattr(strategy, "min_train_nodes", 1))
-        optimizer = optimizer_of(strategy)
-        metrics = owner.train_metrics
-        founder = Founder(owner.plan, rounds, optimizer, fraction, least, clients, metrics)
-        name = time.strftime(f"{founder.name}-%Y%m%d-%H%M%S")
+        owner, clients = self._owner, self._nodes()
+        own = load_plan(owner.plan).section
+        name = time.strftime(f"{own.name}-%Y%m%d-%H%M%S")
         root = (owner.run or Path("runs") / name).resolve()
         log.info("secureps: the run's folder is %s", root)
-        plan = founder.found(root, self._model.tensors)
+        settings = (owner.strategy, rounds, clients, owner.train_metrics)
+        plan = found_run(root, own, self._model.tensors, *settings)
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
         listen = owner.listen if owner.holders == "service" else ""
         simulated = owner.kit is None

@@ -17,12 +17,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from secureps.client.flower.records import FlowerModel
 from secureps.client.flower.trainer import (
-    STATISTICS,
     bound_seed,
     example_count,
     lighter,
     made,
     seeded,
+    statistics_in,
 )
 from secureps.client.initial_model import schema_of
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
@@ -207,6 +207,5 @@ class AppTrainer:
         raise InternalError("inside Flower's engine its own messages evaluate")
 
     def kinds(self) -> dict[str, Kind]:
-        """Running statistics, by PyTorch's names for them."""
-        names = self._form.model.tensors
-        return {name: "statistics" for name in names if name.endswith(STATISTICS)}
+        """The kinds of running statistics, by name."""
+        return statistics_in(self._form.model)

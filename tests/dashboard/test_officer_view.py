@@ -7,7 +7,7 @@ from dataclasses import replace
 from secureps.dashboard.course import Course, HolderRecord
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import Observation, Seen
-from secureps.dashboard.officer_view import LogCheck, officer_view
+from secureps.dashboard.officer_view import officer_view
 from secureps.store.budget import RunSpent
 from tests.kits.dashboards import STATUS
 from tests.kits.federations import OF_RECORDS, small_plan
@@ -62,6 +62,6 @@ def test_what_nobody_told_is_not_known_and_not_none() -> None:
 
 def test_openings_and_logs_are_told_as_they_are() -> None:
     holders = (HolderRecord("holder-0", 3, 1, 0, "its ledger says no"),)
-    logs = (LogCheck("a.jsonl", False, "entry 3 was changed"),)
+    logs = ({"file": "a.jsonl", "sound": False, "text": "entry 3 was changed"},)
     view = officer_view(seen(), {"name": "x"}, Course(None, 7, (), (), 0, holders, (), 1), {}, logs)
     assert (view["holders"], view["rows"], view["logs"], view["refused"]) == (holders, 7, logs, [])

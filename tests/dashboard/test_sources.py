@@ -252,11 +252,11 @@ def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> N
     source = HolderSource("client-00", run / "kit", state, ledger, 8.0)
     source.look(board)
     assert board.facts.own is not None
-    assert (board.facts.own.own_budget, board.facts.own.runs) == (8.0, {})
+    assert (board.facts.own["own_budget"], board.facts.own["runs"]) == (8.0, {})
     charge(BudgetLedger(ledger), b"\x05" * 32, FACT)
     source.look(board)
-    assert [*board.facts.own.runs] == ["05" * 8]
-    assert board.facts.own.holders == ("holder-0", "holder-1", "holder-2")
+    assert [*board.facts.own["runs"]] == ["05" * 8]
+    assert board.facts.own["holders"] == ("holder-0", "holder-1", "holder-2")
     board = Board()
     source.look(board)
     assert board.facts.own is None, "it has not changed"
@@ -335,10 +335,10 @@ def test_logs_are_verified_and_what_is_wrong_is_named(run: Path, tmp_path: Path)
     logs_source([good, bad], run / "kit").look(board)
     assert board.facts.logs is not None
     sound, changed = board.facts.logs
-    assert sound.sound
-    assert "coordinator (coordinator), run " in sound.text
-    assert (changed.file, changed.sound) == ("changed.jsonl", False)
-    assert [each.file for each in checked([good, good], run / "kit")][-1] == "together"
+    assert sound["sound"]
+    assert "coordinator (coordinator), run " in sound["text"]
+    assert (changed["file"], changed["sound"]) == ("changed.jsonl", False)
+    assert [each["file"] for each in checked([good, good], run / "kit")][-1] == "together"
 
 
 def test_a_status_that_does_not_come_says_why(tmp_path: Path) -> None:

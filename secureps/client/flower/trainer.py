@@ -19,7 +19,6 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,9 @@ class FlowerTrainer:
         self._settings = Settings.of(app.config, settings, app.texts)
         self._states = States(state)
         self._name = name
-        self._start: tuple[int, Start] | None = None
+        self._served, self._digest, self._ties = Served(), "", dict[str, str]()
+        self._initial: tuple[int, FlowerModel] | None = None
+        """The initial model, and the seed that it was made by."""
         self._told = set[str]()
 
     # --- Trainer ------------------------------------------------------------------
@@ -109,10 +110,9 @@ class FlowerTrainer:
         """
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
-        if self._start is None or self._start[0] != seed:
-            self._start = seed, self._start_model(seed)
-        tensors = self._start[1].model.tensors
-        return {name: array.copy() for name, array in tensors.items()}
+        if self._initial is None or self._initial[0] != seed:
+            self._initial = seed, self._make_initial(seed)
+        return {name: array.copy() for name, array in self._initial[1].tensors.items()}
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Sends one train message; its config is the plan's `[training]` and server-round.
@@ -130,7 +130,7 @@ class FlowerTrainer:
         """
         if config.privacy is not None:
             raise PlanRefused(NO_RECORD_PRIVACY)
-        start, versions = self._known(), config.versions.values()
+        model, versions = self.model, config.versions.values()
         number = max(versions, default=0) + 1
         content = self._content("fitins", parameters, lighter(config), number)
         at = sum(versions)  # grows with every group's version
@@ -139,7 +139,7 @@ class FlowerTrainer:
         context = self._context(state)
         kind, seed = self._kind("train"), bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
-        result = self._read_fit(reply, start, parameters)
+        result = self._read_fit(reply, model, parameters)
         if result.metrics:
             context.state[FITTED] = MetricRecord(
                 {**result.metrics, ROUND: number, EXAMPLES: result.examples}
@@ -198,22 +198,23 @@ class FlowerTrainer:
         return EvaluateResult(None, examples, self._numbers(message, said))
 
     def kinds(self) -> dict[str, Kind]:
-        """Running statistics, by PyTorch's names for them; unknown for arrays without names."""
-        names = self._known().model.tensors
-        return {name: "statistics" for name in names if name.endswith(STATISTICS)}
+        """The kinds of running statistics, by name."""
+        return statistics_in(self.model)
 
     def tied(self) -> Mapping[str, str]:
-        """Further names of tensors in the file `initial`, with the names that they stand for."""
-        return self._known().ties
+        """Further names of tensors in the file `initial`."""
+        self._load()
+        return self._ties
 
     def initial_digest(self) -> str:
         """The hex digest of the file that `initial` names; empty if there is none."""
-        return self._known().digest
+        self._load()
+        return self._digest
 
     @property
     def model(self) -> FlowerModel:
         """The initial model, in the app's order."""
-        return self._known().model
+        return self._load()
 
     def evaluates(self) -> bool:
         """Whether the app can evaluate; sends it an evaluate message with its initial model."""
@@ -221,18 +222,17 @@ class FlowerTrainer:
 
     # --- the initial model --------------------------------------------------------
 
-    def _known(self) -> Start:
-        if self._start is None:
+    def _load(self) -> FlowerModel:
+        if self._initial is None:
             self.parameters(0)
-        assert self._start is not None
-        return self._start[1]
+        assert self._initial is not None
+        return self._initial[1]
 
-    def _start_model(self, seed: int) -> Start:
+    def _make_initial(self, seed: int) -> FlowerModel:
         if self._settings.initial is not None:
             path = _find_initial(self._settings.initial)
             tensors, ties, served = read_served(path)
             names = () if served is None else served.names
-            digest = file_digest(path.read_bytes()).hex()
             model = FlowerModel.of_file(tensors, names)
             if self._app.legacy and not names and not model.nameless and len(tensors) > 1:
                 raise ConfigError(
@@ -240,11 +240,12 @@ class FlowerTrainer:
                     f"{len(tensors)} tensors arr_0, arr_1, ... in that order, in place of "
                     f"{next(iter(tensors))} and so on"
                 )
-            start = Start(model, served or Served(), digest, ties)
+            self._served, self._ties = served or Served(), dict(ties)
+            self._digest = file_digest(path.read_bytes()).hex()
         else:
-            start = Start(self._own_model(seed), Served())
-        start.model.refuse_unsummable(self._app.where)
-        return start
+            model = self._own_model(seed)
+        model.refuse_unsummable(self._app.where)
+        return model
 
     def _own_model(self, seed: int) -> FlowerModel:
         if not self._app.legacy:
@@ -268,8 +269,7 @@ class FlowerTrainer:
     # --- messages -----------------------------------------------------------------
 
     def _context(self, state: RecordDict) -> Context:
-        known = self._known().served.run if self._start is not None else {}
-        node, run = dict(self._settings.node), {**self._settings.run, **known}
+        node, run = dict(self._settings.node), {**self._settings.run, **self._served.run}
         return Context(RUN, self._node_id(), node, state, run)
 
     def _node_id(self) -> int:
@@ -293,8 +293,7 @@ class FlowerTrainer:
         Raises:
             WrongShape: the tensors are not this model's.
         """
-        start = self._known()
-        served, arrays = start.served, start.model.record(parameters)
+        arrays, served = self.model.record(parameters), self._served
         said = from_plain({}, served.told(legacy == "evaluateins", at))
         before = dict(said.config_records.get(served.config, {}))
         settings = ConfigRecord({**before, **config, "server-round": at})
@@ -331,10 +330,12 @@ class FlowerTrainer:
             return dict(reply.config_records[f"{legacy}.metrics"]), number, "num-examples"
         records: list[Any] = [*reply.config_records.values(), *reply.metric_records.values()]
         said = {name: value for record in records for name, value in record.items()}
-        key = self._known().served.weighted_by
+        key = self._served.weighted_by
         return said, said.pop(key, None), key
 
-    def _read_fit(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
+    def _read_fit(
+        self, reply: RecordDict, model: FlowerModel, given: Mapping[str, Array]
+    ) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
             status = self._status(reply, "fitres")
@@ -345,7 +346,7 @@ class FlowerTrainer:
             raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
         (arrays,) = reply.array_records.values()
         said, count, key = self._read_metrics(reply, "fitres")
-        tensors = start.model.read(arrays, given)
+        tensors = model.read(arrays, given)
         examples = example_count(count, key, where)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
@@ -414,14 +415,9 @@ def made(content: RecordDict, metadata: Metadata) -> Message:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Start:
-    """The initial model, with the ServerApp's decisions, and the file's digest and tied names."""
-
-    model: FlowerModel
-    served: Served
-    digest: str = ""
-    ties: Mapping[str, str] = field(default_factory=dict)
+def statistics_in(model: FlowerModel) -> dict[str, Kind]:
+    """The kinds of running statistics, by PyTorch's names; unknown for arrays without names."""
+    return {name: "statistics" for name in model.tensors if name.endswith(STATISTICS)}
 
 
 def _find_initial(initial: str) -> Path:
