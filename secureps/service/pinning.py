@@ -1,9 +1,8 @@
 """Pins a process to the cores of one NUMA node, and its memory to that node.
 
-On a machine of several sockets memory of the other socket is slower to reach. A pinned process
-has cores of one node alone, all of its threads, those of kernels and of torch among them. Its
-memory comes from there as long as there is any, because Linux takes a page from the node of the
-thread that first touches it. Elsewhere no node is known, and nothing is pinned.
+Memory of another socket is slower to reach. A pinned process runs on one node's cores, with all of
+its threads. Its memory comes from there while there is any, because Linux takes a page from the
+node of the thread that first touches it. Without known nodes nothing is pinned.
 
 Source: sched_setaffinity(2), set_mempolicy(2) for the default policy, and
 Documentation/ABI/stable/sysfs-devices-node of Linux.
@@ -25,7 +24,6 @@ from secureps.service.logs import tell
 from secureps.wording import counted, named
 
 NODES = Path("/sys/devices/system/node")
-"""Where Linux tells a machine's nodes."""
 THREADS = Path("/proc/self/task")
 
 
@@ -46,11 +44,7 @@ class Choice:
 
 
 def read_nodes(folder: Path = NODES) -> Nodes:
-    """The nodes with CPUs that are online; none where the system tells none.
-
-    Args:
-        folder: of `nodeN/cpulist`, as in /sys/devices/system/node.
-    """
+    """Reads the nodes with CPUs that are online, from `nodeN/cpulist` in a folder."""
     found = dict[int, frozenset[int]]()
     for path in folder.glob("node*"):
         number = re.fullmatch(r"node(\d+)", path.name)
@@ -61,11 +55,7 @@ def read_nodes(folder: Path = NODES) -> Nodes:
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """The numbers in a list such as "0-3,8,10-11"; an empty one has none.
-
-    Raises:
-        ValueError: it is no such list.
-    """
+    """Parses a list such as "0-3,8,10-11"; ValueError if it is none."""
     cpus = set[int]()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

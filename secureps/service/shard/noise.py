@@ -25,10 +25,10 @@ from secureps.store.spool import Spool
 class ShardNoise:
     """The noise of cohorts on the disk of one shard, until their versions are made.
 
-    It is there before a sum, and no record has its digest. So the digest stands behind it, in its
+    It is there before a sum, and no record has its digest: so the digest stands behind it, in its
     file and on its way to another shard. It is sealed under the key that clients seal under, of the
-    kit's `holder_keys`. By the shard's own `seed` a sum that is made again gets the same noise, and
-    two cohorts never do.
+    kit's `holder_keys`. The shard's own `seed` gives a repeated sum the same noise, and two cohorts
+    never.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ShardNoise:
     holder_keys: Mapping[str, bytes]
 
     def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
-        """Draws what of a cohort's noise is not on the disk, and keeps it."""
+        """Draws and keeps the missing noise of a cohort."""
         about = cohort_digest(self.state.run, cohort)
 
         def drawn(block: int) -> None:
@@ -74,10 +74,7 @@ class ShardNoise:
         return kind.noise_sealer(key).seal(block, values)
 
     def of(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
-        """By block, the noise that is added to a cohort's sum; None where the plan has none.
-
-        It raises DamagedStore if it is gone: the block's other holders have what was drawn first.
-        """
+        """Returns a function of a block's noise, None without noise; DamagedStore if it is gone."""
         if not self.state.pinned.plan.noisy_shards:
             return lambda block: None
         return partial(self._of, cohort, cohort_digest(self.state.run, cohort))
@@ -92,8 +89,8 @@ class ShardNoise:
     def again(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
         """The noise in a sum on record, with whose digest the new sum is compared.
 
-        If it is lost, noise in the clear is drawn again, for it is the same, unless another shard
-        may have drawn it. Encrypted it would be another ciphertext: DamagedStore.
+        Lost noise in the clear is drawn again, unless another shard may have drawn it. Encrypted
+        noise would be another ciphertext: DamagedStore.
         """
         try:
             return self.of(cohort)(block)
@@ -125,7 +122,7 @@ class ShardNoise:
                 self.spool.delete(key)
 
     def _found(self, key: str) -> memoryview | None:
-        """What is kept under a key; None if there is none, or it is damaged."""
+        """Reads noise; None if there is none, or it is damaged."""
         try:
             kept = memoryview(self.spool.get(key))
         except (KeyError, OSError):

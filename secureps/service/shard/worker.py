@@ -1,8 +1,8 @@
 """The worker of a shard: stores, adds, opens and averages payloads, and steps the optimizer.
 
-Blocks are taken one at a time, or as many as there are threads, so that memory does not grow with
-the number of members. Nothing on the disk is trusted: a payload is used if it has the digest on
-record, else it is made again from others that have theirs, or asked for again.
+It takes as many blocks at a time as it has threads, so that memory does not grow with the number of
+members. It trusts nothing on the disk: a payload without the digest on record is made again from
+others, or asked for again.
 """
 
 from __future__ import annotations
@@ -76,16 +76,11 @@ BUFFERS = 64 << 20
 """Bytes of buffers that are kept for payloads and sums of the next cohort."""
 
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
-"""How the keys of blocks begin that came with a header."""
+"""The first words of the keys of blocks that came with a header."""
 
 
 class ShardWorker(Worker):
-    """The worker of one shard.
-
-    Args:
-        limit: of what is resident, and how many threads add, open and step blocks; the results
-            depend on neither.
-    """
+    """The worker of one shard; results do not depend on the `limit` of memory and threads."""
 
     def __init__(
         self,
@@ -108,17 +103,13 @@ class ShardWorker(Worker):
         self.adding: Callable[[int], float] = lambda blocks: 0.0
 
     def seconds(self, task: Task) -> float:
-        """Virtual seconds: adding up takes what `adding` says of so many blocks of updates."""
+        """Virtual seconds: `adding` says what adding so many blocks takes."""
         return self.adding(sum(map(len, task.keys))) if isinstance(task, SumCohort) else 0.0
 
     # --- payloads -----------------------------------------------------------------
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """Checks that a block that the machine wants is what its header says.
-
-        Raises:
-            Malformed: another length, another digest, or a coefficient out of range.
-        """
+        """Checks a wanted block: its header's length and digest, and coefficients in range."""
         header = request.header
         if len(payload) != header.length:
             raise Malformed(f"{len(payload)} bytes came, the header announced {header.length}")
@@ -143,9 +134,9 @@ class ShardWorker(Worker):
         self._spool.put(key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """A held sum, a published block (float32 LE), its differences, or a block for a shard.
+        """Reads a held sum, a published block (float32 LE), its differences, or a shard's block.
 
-        In place of differences that are lost the block is sent.
+        If differences are lost, the block is sent.
 
         Raises:
             KeyError: the block that came is gone, or damaged.
@@ -316,11 +307,7 @@ class ShardWorker(Worker):
         return adder.total(total)
 
     def _held(self, group: str, number: int, block: int) -> memoryview:
-        """Reads a sum on record, or makes it again from members' blocks.
-
-        Raises:
-            Refused: neither the sum nor the blocks are whole.
-        """
+        """Reads a sum on record, or makes it again; Refused if it and its blocks are bad."""
         name = f"the sum of block {block} of cohort {number} of {group}"
         made = self._state.group(group).sums.get(number)
         if made is None:
@@ -343,7 +330,7 @@ class ShardWorker(Worker):
         return again
 
     def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
-        """The members' blocks that a lost sum needs and that are not whole; none if it is whole."""
+        """The damaged members' blocks that a lost sum needs; none if the sum is whole."""
         try:
             self._held(cohort.group, cohort.number, block)
         except Refused:
@@ -440,11 +427,7 @@ class ShardWorker(Worker):
     def _opened(
         self, task: StepState, place: int, block: int, opener: Opener | None
     ) -> Iterator[NDArray[np.int64]]:
-        """The opened sums of a block, piece by piece.
-
-        Raises:
-            Refused: they are lost; as DoesNotOpen, the sum of keys belongs to other ciphertexts.
-        """
+        """Yields a block's opened sums; Refused if they are lost, DoesNotOpen if the key is bad."""
         group = task.cohort.group
         if opener is None:
             assert task.opened is not None
