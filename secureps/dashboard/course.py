@@ -30,15 +30,12 @@ class HolderRecord:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of a run.
+    """The course of a run, by the rows of its coordinator's journal, whose digests fit together.
 
     Args:
         run: None before it is founded.
-        rows: of the journal, whose digests fit together.
-        steps: of the newest cohorts, oldest first; `burnt` of those that were, newest first.
-        burnt_in_all: how many there ever were.
-        holders: by name.
-        refused: what was refused or came to nothing, newest first.
+        steps: of the newest cohorts, oldest first; `burnt` ones newest first.
+        refused: refused or failed attempts, newest first.
         checkpoint: the newest complete one.
         reign: how often a standby has taken over, and gone on.
     """
@@ -55,7 +52,7 @@ class Course:
 
 
 class CourseFold:
-    """The course that the rows of a coordinator's journal tell, which come one by one."""
+    """A fold of the rows of a coordinator's journal."""
 
     def __init__(self) -> None:
         self._run: RunInfo | None = None

@@ -1,8 +1,8 @@
 """`secureps dashboard`: shows a run in a browser, to an operator, a privacy officer or a client.
 
-Which page there is follows from whose key is used: a client sees what is its own, an observer or
-the coordinator's operator the run. On loopback it prints an address with a token; elsewhere it
-takes connections with a certificate of the kit alone.
+The pages follow from whose key is used: a client sees its own, an observer or the coordinator's
+operator the run. On loopback it prints an address with a token; elsewhere it takes only connections
+with a certificate of the kit.
 """
 
 from __future__ import annotations
@@ -58,19 +58,16 @@ SERVERS: frozenset[Role] = frozenset({"coordinator", "shard", "holder"})
 
 @dataclass(frozen=True)
 class Looking:
-    """What to show, and where.
+    """The run to show, and the place to show it.
 
     Args:
         kit: start-up kit of `name` (None: of an observer).
         target: the coordinator to ask; None: nobody is asked.
-        state: of a client its own state folder, else the coordinator's; None: where it lies by
-            itself, if anywhere.
-        ledger: of a client its own ledger, else a folder of ledgers; None likewise.
-        budget: a client's own, over all runs; None: it has none.
+        state: a client's own state folder, else the coordinator's; None: the default place.
+        ledger: a client's own ledger, else a folder of ledgers; None likewise.
+        budget: a client's own, over all runs.
         logs: audit logs to verify.
-        listen: HOST:PORT; port 0 takes a free one.
-        acts: also lets who looks act on the run.
-        passphrases: of the private keys.
+        acts: also lets viewers act on the run.
     """
 
     kit: Path
@@ -92,13 +89,7 @@ class Looking:
 
 @contextmanager
 def dashboard(looking: Looking) -> Iterator[str]:
-    """Shows a run while the `with` lasts; the address to open in a browser.
-
-    Raises:
-        ConfigError: it may not be served there.
-        KitError: nobody can look with this kit.
-        OperatorError: nothing can be bound there.
-    """
+    """Shows a run; yields its address. ConfigError, KitError or OperatorError if it cannot."""
     roster = load_public(looking.kit).roster
     name = looking.name or find_observer(looking.kit, roster)
     viewer = Viewer(name, roster.find(name).role)
@@ -123,7 +114,7 @@ def dashboard(looking: Looking) -> Iterator[str]:
 
 
 def _secured(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> ssl.SSLContext | None:
-    """How connections are secured; None on loopback. ConfigError if they cannot be."""
+    """The TLS of connections; None on loopback. ConfigError if there is none elsewhere."""
     host, _, port = looking.listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
         raise ConfigError(
@@ -166,7 +157,7 @@ def _acts(
 
 
 def _party(kit: Path) -> Callable[[str], Viewer | None]:
-    """Who a certificate's name is, by the kit's roster then: who was revoked is nobody."""
+    """Looks a certificate's name up on the kit's newest roster: a revoked party is nobody."""
 
     def party(name: str) -> Viewer | None:
         try:

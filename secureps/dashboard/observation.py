@@ -27,7 +27,7 @@ ENDED, NOT_KNOWN = status_words.ENDED, status_words.NOT_KNOWN
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A party's presence was another one from `at` on; it had been `before` for so many seconds."""
+    """A party's new presence at a time, the one before, and the seconds that it lasted."""
 
     at: float
     party: str
@@ -39,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a version cost all parties: seconds by stage, bytes, the largest epsilon after it."""
+    """The cost of a version for all parties: seconds by stage, bytes, the largest epsilon."""
 
     group: str
     version: int
@@ -54,12 +54,12 @@ class Seen:
     """The observations up to one moment.
 
     Args:
-        status: the last that came; None before the first.
+        status: the last one; None before the first.
         silent: why no answer came to the last question; empty if one did.
         silent_since: when the first question had none.
         over: no answer will come any more.
         recalled: the status is the journal's, which does not say who is there now.
-        since: by party, since when it is as it is.
+        since: by party, the time of its last change.
         changes: newest first; costs: oldest first.
         up, down: bytes of all versions.
     """

@@ -2,9 +2,9 @@
 
     app = ClientApp(mods=[secureps_mod])
 
-It comes first of an app's mods, and answers only train messages of `SecureFedAvg`: to any other
-train message the app would answer in the clear. Messages to evaluate and queries pass as they are,
-unless the node's site keeps them from the app.
+It comes first of an app's mods, and answers only train messages of `SecureFedAvg`: any other train
+message would be answered in the clear. Messages to evaluate and queries pass, unless the node's
+site keeps them from the app.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from secureps.wire.waves.batch import MOST_BYTES
 log = logging.getLogger("secureps")
 
 APP = "the app's own code failed; the node's log says where"
-"""Said in place of the app's words, which may quote records and so stay at the node."""
+"""Replaces the app's words, which may quote records and so stay at the node."""
 OURS = "the node failed (our own fault); its log says how"
 
 
@@ -131,12 +131,11 @@ def _seal(
 
 
 class Node:
-    """A client of `secureps join` in waves, by the kit that its node has.
+    """A client of `secureps join` in waves, by its node's kit.
 
-    All that outlives a wave lies in the node's state folder, nothing in Flower's context.
-
-    Raises:
-        KitError, ConfigError: its kit or its site's file cannot be used, or is for another host.
+    Everything that outlives a wave lies in the node's state folder, nothing in Flower's context.
+    Raises KitError or ConfigError if its kit or its site's file cannot be used, or is for another
+    host.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -186,5 +185,5 @@ class Node:
 
 
 def one_line(error: SecurepsError) -> str:
-    """An error as its server's operator reads it."""
+    """An error for the server's operator."""
     return " ".join(f"{error} ({error.fault} fault)".split())

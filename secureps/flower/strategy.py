@@ -309,11 +309,7 @@ class _Rounds(Grid):
     # --- rounds -------------------------------------------------------------------
 
     def made(self, number: int) -> tuple[ArrayRecord, MetricRecord | None]:
-        """The model of a round's version, and the means of training metrics.
-
-        Raises:
-            ConfigError: nobody was asked to train in that round.
-        """
+        """The model of a round's version, and means of metrics; ConfigError if nobody trained."""
         if self._round < number:
             raise ConfigError(f"the strategy has nobody train in round {number}")
         if number < self.first:
@@ -323,11 +319,7 @@ class _Rounds(Grid):
         return self.newest, MetricRecord(told) if told else None
 
     def _train(self, sent: list[Message]) -> None:
-        """Waits for the next version.
-
-        Raises:
-            ConfigError: nodes of one round are told different things, or another model.
-        """
+        """Waits for the next version; ConfigError if nodes get other things, or another model."""
         self._round += 1
         if self._round < self.first:
             log.info("secureps: version %s was made before", self._round)
@@ -393,8 +385,7 @@ class _Rounds(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """All nodes that were ever there.
 
-        Flower waits for as many nodes as it wants. It must not wait for one that is away, because
-        the plan's rule may make a version without it.
+        Flower must not wait for a node that is away: the plan's rule may make a version without it.
         """
         self._seen |= frozenset(self._grid.get_node_ids())
         return sorted(self._seen)

@@ -1,8 +1,7 @@
 """Runs a Flower app as a data holder's script.
 
 `run_flower` ends a Flower script that joins by itself; `secureps join` and `secureps up` make a
-`FlowerScript` of a file or a project. Only modules of `client.flower` import flwr, which is an
-extra: pip install 'secureps[flower]'.
+`FlowerScript` of a file or a project. Only `client.flower` imports flwr, which is an extra.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ telemetry.FLWR_TELEMETRY_ENABLED = "0"
 __all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "run_flower"]
 
 STATE = "flower"
-"""Name of the folder of `context.state`, in a client's state folder."""
+"""The folder of `context.state`, in a client's state folder."""
 
 ROUNDS = "num-server-rounds"
 """The run_config key of Flower's templates for the number of rounds; the plan decides it here."""
@@ -63,11 +62,7 @@ class FlowerScript:
 
     @classmethod
     def at(cls, path: Path, load: Callable[[Path], ModuleType]) -> FlowerScript:
-        """Finds the app of a project's folder, or of a file, which `load` imports.
-
-        Raises:
-            ConfigError: there is none, or one that cannot be run here; says why.
-        """
+        """Finds the app in a project's folder, or in a file that `load` imports."""
         if path.is_dir():
             return cls(in_project(path))
         with loading(str(path)) as started:
@@ -89,13 +84,10 @@ class FlowerScript:
     def found(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
-        """Runs the app's ServerApp, once for the whole run, and returns what is taken of it.
+        """Runs the app's ServerApp, if it has one, once for the run; returns its decisions.
 
-        None if there is no ServerApp. If it has no model, the client of `partition` 0 is asked for
-        one.
-
-        Raises:
-            ConfigError: it fails, has no model, or has code of its own.
+        If it has no model, the client of `partition` 0 is asked for one. Raises ConfigError if it
+        fails, has no model, or has code of its own.
         """
         where = self._app.where
         try:

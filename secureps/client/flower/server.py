@@ -1,8 +1,8 @@
-"""Takes from a ServerApp what a plan can say: version 0, what clients are told, the optimizer.
+"""Takes from a ServerApp what a plan can say: version 0, clients' settings, the optimizer.
 
 The ServerApp runs once, where the plan is made, until it starts its strategy. The strategy must be
-one of six of Flower's, unchanged: then its settings say all that it would do. Any other code of the
-app's would alter the training, and is refused.
+one of six of Flower's, unchanged, so that its settings say everything about it. Other code of the
+app would change the training, and is refused.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ def take(server: ServerApp, config: Mapping[str, Setting], versions: int, client
 
     Args:
         config: the app's run_config.
-        versions: of the plan.
-        clients: how many take part; the app sees as many nodes.
+        clients: how many nodes the app sees.
 
     Raises:
         ConfigError: it has code of its own, or a strategy that needs single updates.
@@ -143,11 +142,7 @@ def own_code(what: str) -> ConfigError:
 
 
 def flowers_name(strategy: Any) -> str:
-    """The name of Flower's class that a strategy is, or is derived from.
-
-    Raises:
-        ConfigError: the class steps along anything but the mean of all updates.
-    """
+    """The name of a strategy's class in Flower; ConfigError if it steps along no mean."""
     bases = type(strategy).__mro__
     name = next((each.__name__ for each in bases if each.__module__.startswith("flwr.")), "")
     if name in ("", "Strategy", *MEANS):
@@ -255,7 +250,7 @@ def _notice_ties(make: Any) -> Any:
 
 @contextmanager
 def _stop_at_start() -> Iterator[None]:
-    """Stops every strategy at its start, silences Flower's log, and lets the app make messages."""
+    """Stops every strategy at its start, silences Flower's log, and lets apps make messages."""
     stopped: Any = Strategy
     flowers, before_this = Strategy.start, itertools.count()
 

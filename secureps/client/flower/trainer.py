@@ -2,9 +2,9 @@
 
 The app runs in this process, on messages like those of Flower's server; Flower opens no connection.
 
-An app draws from the global generators of random, NumPy and torch, so these are seeded for every
-call from `FitConfig.seed`, and restored: a client that was killed repeats its bits. An app that
-draws from the operating system instead still trains, but does not repeat its bits.
+An app draws from the global generators of random, NumPy and torch. They are seeded for every call
+from `FitConfig.seed`, and restored, so that a killed client repeats its bits. An app that draws
+from the operating system trains too, but does not repeat its bits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RUN = 1
 """The run id that an app sees; it has no meaning here."""
 
 FITTED = "secureps.fitted"
-"""The record of `context.state` that keeps the metrics of the last training; apps never see it."""
+"""The record of `context.state` with the metrics of the last training; apps never see it."""
 
 ROUND, EXAMPLES = "secureps.round", "secureps.examples"
 """Beside those metrics: the version that the training was for, and the number of examples."""
@@ -77,15 +77,12 @@ NO_RECORD_PRIVACY = (
 
 
 class FlowerTrainer:
-    """A `Trainer` that runs a Flower app.
+    """A `Trainer` that runs a Flower app; ConfigError for a setting of the wrong type.
 
     Args:
         settings: of `make(settings)`; `client.flower.app.Settings` sorts them.
         state: the folder that keeps `context.state`; None for memory.
         name: the client's; its node id follows from it.
-
-    Raises:
-        ConfigError: a setting of the wrong type.
     """
 
     def __init__(
@@ -103,11 +100,7 @@ class FlowerTrainer:
     # --- Trainer ------------------------------------------------------------------
 
     def parameters(self, seed: int) -> dict[str, Array]:
-        """The model of the file `initial`, else of the client's get_parameters.
-
-        Raises:
-            ConfigError: neither has a model that can be averaged; says how to make one.
-        """
+        """The model of the file `initial`, or of the client's get_parameters; else ConfigError."""
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         if self._initial is None or self._initial[0] != seed:
@@ -148,11 +141,7 @@ class FlowerTrainer:
         return result
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Sends one evaluate message, of no version; changes to `context.state` are dropped.
-
-        Raises:
-            ConfigError: the app has no evaluate function, or its answer cannot be used.
-        """
+        """Sends one evaluate message, of no version; changes to `context.state` are dropped."""
         return self.evaluate_at(parameters, None)
 
     def evaluate_at(
@@ -167,14 +156,11 @@ class FlowerTrainer:
     def report_at(
         self, parameters: dict[str, Array], versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
-        """The app's report on a version, beside its evaluation.
+        """The app's report on a version, beside its evaluation; ConfigError if it has none.
 
         "train" is what the app said of its training for this version, None if it did not take part.
         Any other message is sent to the app, with the model and no settings; only numbers of its
         answer count, and changes to `context.state` are dropped.
-
-        Raises:
-            ConfigError: the app has no such function, or its answer cannot be used.
         """
         number, state = (
             max(versions.values(), default=0),
@@ -288,10 +274,7 @@ class FlowerTrainer:
     ) -> RecordDict:
         """Makes a message's content; `legacy` is the prefix of records' names in the older API.
 
-        `config` overrides the ServerApp's settings for round `at`.
-
-        Raises:
-            WrongShape: the tensors are not this model's.
+        `config` overrides the ServerApp's settings for round `at`. WrongShape for another model.
         """
         arrays, served = self.model.record(parameters), self._served
         said = from_plain({}, served.told(legacy == "evaluateins", at))
@@ -443,8 +426,8 @@ def lighter(config: FitConfig) -> dict[str, Setting]:
 def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
     """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
-    An app's own noise (LocalDpMod) comes from them too. If a server has a version trained again
-    from another model, the noise must differ: the same noise would cancel in the difference.
+    An app's own noise (LocalDpMod) comes from them. If a server has a version trained again from
+    another model, the same noise would cancel in the difference.
     """
     digest = hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=8, person=b"secureps-flower")
     for name, array in sorted(parameters.items()):
@@ -479,7 +462,7 @@ def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def example_count(count: Any, key: str, where: str) -> int:
-    """Converts a reply's number of examples; Malformed unless it is a whole number of 0 or more."""
+    """Converts a reply's number of examples; else Malformed."""
     return whole_number(f"{where}: {key}", count)
 
 
@@ -488,10 +471,9 @@ _TURNS = threading.RLock()
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds the global generators with 63 bits, and restores their state on exit.
+    """Seeds the global generators with 63 bits, and restores their state on exit; calls take turns.
 
-    They are global, so calls in one process take turns. torch is not imported for this: an app that
-    uses torch has imported it.
+    torch is not imported for this: an app that uses torch has imported it.
     """
     with _TURNS, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
