@@ -93,12 +93,11 @@ def dashboard(looking: Looking) -> Iterator[str]:
     roster = load_public(looking.kit).roster
     name = looking.name or find_observer(looking.kit, roster)
     viewer = Viewer(name, roster.find(name).role)
-    passphrases = looking.passphrases
-    secured = _secured(looking, viewer, passphrases)
-    sources = list(_sources(looking, viewer, passphrases))
+    secured = _secured(looking, viewer)
+    sources = list(_sources(looking, viewer))
     owner = viewer.name if viewer.role == "client" else ""
     board = Board(Facts(looking.target is not None, owner))
-    acts = _acts(looking, viewer, passphrases, lambda: board.facts.own)
+    acts = _acts(looking, viewer, lambda: board.facts.own)
     if acts is not None:
         done, offered = acts.done, acts.offered
         board.put(lambda facts: replace(facts, acts=done, offered=offered))
@@ -113,7 +112,7 @@ def dashboard(looking: Looking) -> Iterator[str]:
         yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
 
 
-def _secured(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> ssl.SSLContext | None:
+def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
     """The TLS of connections; None on loopback. ConfigError if there is none elsewhere."""
     host, _, port = looking.listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
@@ -129,15 +128,11 @@ def _secured(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> ssl.
             "the coordinator's kit"
         )
     ca = load_public(looking.kit).ca
-    return server_context(TlsFiles(looking.kit, viewer.name, ca, passphrases=passphrases))
+    files = TlsFiles(looking.kit, viewer.name, ca, passphrases=looking.passphrases)
+    return server_context(files)
 
 
-def _acts(
-    looking: Looking,
-    viewer: Viewer,
-    passphrases: Passphrases,
-    view: Callable[[], Json | None],
-) -> Acts | None:
+def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> Acts | None:
     """The acts that are offered, if any; ConfigError where none can be."""
     if not looking.acts:
         return None
@@ -149,11 +144,11 @@ def _acts(
             "dashboard: --act is on loopback, for a client's own page, for the folder of a run of "
             "`up`, or for --server with the coordinator's own kit and --name coordinator"
         )
-    me = load_private(looking.kit, viewer.name, passphrases)
+    me = load_private(looking.kit, viewer.name, looking.passphrases)
     if own or target is None:
         state, path = _own_files(looking, viewer)
         return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
-    return RunActs(looking.folder, viewer.name, me, saying(target, passphrases))
+    return RunActs(looking.folder, viewer.name, me, saying(target, looking.passphrases))
 
 
 def _party(kit: Path) -> Callable[[str], Viewer | None]:
@@ -169,11 +164,11 @@ def _party(kit: Path) -> Callable[[str], Viewer | None]:
     return party
 
 
-def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iterator[Source]:
+def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
     """All sources that are at hand for this party."""
     kit, folder = looking.kit, looking.folder
     if looking.target is not None:
-        yield StatusSource(looking.target, passphrases)
+        yield StatusSource(looking.target, looking.passphrases)
     if looking.logs:
         yield logs_source(looking.logs, kit)
     if viewer.role == "client":

@@ -26,18 +26,6 @@ ENDED, NOT_KNOWN = status_words.ENDED, status_words.NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A party's new presence at a time, the one before, and the seconds that it lasted."""
-
-    at: float
-    party: str
-    role: str
-    state: str
-    before: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of a version for all parties: seconds by stage, bytes, the largest epsilon."""
 
@@ -60,7 +48,9 @@ class Seen:
         over: no answer will come any more.
         recalled: the status is the journal's, which does not say who is there now.
         since: by party, the time of its last change.
-        changes: newest first; costs: oldest first.
+        changes: of parties' presence, newest first: the time, the state, the one `before` and how
+            many seconds that lasted.
+        costs: oldest first.
         up, down: bytes of all versions.
     """
 
@@ -70,7 +60,7 @@ class Seen:
     over: bool = False
     recalled: bool = False
     since: Mapping[str, float] = field(default_factory=dict)
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Json, ...] = ()
     costs: tuple[Cost, ...] = ()
     up: float = 0.0
     down: float = 0.0
@@ -144,7 +134,8 @@ class Observation:
                 continue
             if before is not None:
                 seconds = now - since.get(party, now)
-                changes.insert(0, Change(now, party, role, state, before[1], seconds))
+                change = {"at": now, "party": party, "role": role, "state": state}
+                changes.insert(0, change | {"before": before[1], "seconds": seconds})
             since[party] = now
         self._known = found
         known = {party: at for party, at in since.items() if party in found}

@@ -17,7 +17,6 @@ from secureps.dashboard.observation import (
     HERE,
     NOT_KNOWN,
     SILENT,
-    Change,
     Json,
     Seen,
 )
@@ -303,9 +302,10 @@ def _word(state: str) -> str:
     return state.partition(":")[0]
 
 
-def _change(each: Change, hide: Hide, names: bool) -> Change:
-    party = each.party if names or each.role != "client" else "a client"
-    return replace(each, party=party, state=hide(each.state), before=hide(each.before))
+def _change(each: Json, hide: Hide, names: bool) -> Json:
+    party = each["party"] if names or each["role"] != "client" else "a client"
+    hidden = {"party": party, "state": hide(each["state"]), "before": hide(each["before"])}
+    return each | hidden
 
 
 def _step(each: CohortSteps, hide: Hide) -> CohortSteps:

@@ -133,7 +133,12 @@ class Hangs:
 
     def look(self) -> None:
         stands = self._executor.begun and self._loop.age > STILL  # a long journal is no hang
-        text = _said(stands, oldest_wait() > STILL)
+        text = f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
+        if oldest_wait() > STILL:
+            text = (
+                f"hangs: a read or write of its disk has not ended in {STILL:g} s; look at its "
+                "disk or its network file system"
+            )
         if text != self._said:
             self._said = text
             if text:
@@ -143,15 +148,6 @@ class Hangs:
             self._executor.hangs(text)
         if text and stands:
             self._report(text)
-
-
-def _said(stands: bool, waits: bool) -> str:
-    if waits:
-        return (
-            f"hangs: a read or write of its disk has not ended in {STILL:g} s; look at its disk or "
-            "its network file system"
-        )
-    return f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
 
 
 Serve = Callable[[Link, Endpoint, str, Authenticate], Server]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.dashboard.course import Course, HolderRecord
+from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import Observation, Seen
 from secureps.dashboard.officer_view import officer_view
@@ -61,7 +61,7 @@ def test_what_nobody_told_is_not_known_and_not_none() -> None:
 
 
 def test_openings_and_logs_are_told_as_they_are() -> None:
-    holders = (HolderRecord("holder-0", 3, 1, 0, "its ledger says no"),)
+    holders = ({"name": "holder-0", "opened": 3, "why": "its ledger says no"},)
     logs = ({"file": "a.jsonl", "sound": False, "text": "entry 3 was changed"},)
     view = officer_view(seen(), {"name": "x"}, Course(None, 7, (), (), 0, holders, (), 1), {}, logs)
     assert (view["holders"], view["rows"], view["logs"], view["refused"]) == (holders, 7, logs, [])

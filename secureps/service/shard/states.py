@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -218,8 +218,7 @@ class States:
         """
         group, version = order.group, order.version
         gone = self._not_here(group, version)
-        parts = map(self._part, checkpoint_directories(self._folders.checkpoints))
-        everywhere = itertools.chain(parts, self._folders.elsewhere())
+        everywhere = itertools.chain(self._parts(), self._folders.elsewhere())
         whole = self._taken(group, {version: order.state}, everywhere, gone)
         if whole is None:
             raise gone
@@ -351,20 +350,12 @@ class States:
                 return from_tensors(version, map_state(path, digest), mapped=True)
             tensors: Tensors = read_tensors(path, digest)
         except DamagedStore as damage:
-            tensors = self._from_part(group, version, digest, damage)
+            # Without the manifest, which may be elsewhere: the digest is the stronger proof.
+            restored = self._taken(group, {version: digest}, self._parts(), damage)
+            if restored is None:
+                raise
+            tensors = restored
         return from_tensors(version, tensors)
-
-    def _from_part(self, group: str, version: int, digest: bytes, damage: DamagedStore) -> Tensors:
-        """Restores a state file from a part of a checkpoint, and returns its tensors.
-
-        It does not read the manifest, which may be elsewhere: the digest on record is the stronger
-        proof.
-        """
-        parts = map(self._part, checkpoint_directories(self._folders.checkpoints))
-        tensors = self._taken(group, {version: digest}, parts, damage)
-        if tensors is None:
-            raise damage
-        return tensors
 
     def _taken(
         self, group: str, wanted: Mapping[int, bytes], parts: Iterable[Path], damage: DamagedStore
@@ -414,6 +405,9 @@ class States:
     def _file(self, group: str, version: int) -> Path:
         group, epoch = self._blocks(group)
         return self._folders.state(group, version, epoch)
+
+    def _parts(self) -> Iterator[Path]:
+        return map(self._part, checkpoint_directories(self._folders.checkpoints))
 
     def _part(self, directory: Path) -> Path:
         return directory / f"{self._name}.safetensors"

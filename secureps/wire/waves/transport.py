@@ -52,9 +52,6 @@ answers. Of all other requests it has only errors.
 WORK = (Invite, SealAgain, SendAgain)
 """Orders by which a client has something to do; all others can wait until it has."""
 
-OPENS = (Open,)
-"""Orders by which a key holder has something to do; those to examine go along with them."""
-
 
 def foreseen(message: object) -> Reply | None:
     """The answer that a party takes for granted; None where it has to wait."""
@@ -79,8 +76,9 @@ def holder_due(orders: Iterable[object], begins: bool) -> bool:
     Args:
         begins: it does not know the run yet, and has to announce its keys.
     """
-    wanted = (*OPENS, Configure) if begins else OPENS
-    return any(isinstance(order, wanted) for order in orders)
+    return any(
+        isinstance(order, Open) or (begins and isinstance(order, Configure)) for order in orders
+    )
 
 
 Payloads = Mapping[bytes, bytes]
