@@ -136,7 +136,7 @@ class Founded:
     """A ServerApp's decisions that a plan can follow.
 
     Args:
-        model: version 0.
+        model: version 0, in its own order; empty if a client is to be asked.
         ties: further names of its tensors.
         served: what clients are told.
         strategy: its name.

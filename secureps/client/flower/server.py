@@ -11,9 +11,8 @@ import functools
 import inspect
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import flwr.server.strategy as old
@@ -24,8 +23,11 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from secureps.client.flower.records import FlowerModel, to_plain
+from secureps.client.flower.served import Founded, Served, Told
 from secureps.client.flower.trainer import RUN
 from secureps.client.initial_model import shared_names
+from secureps.client.trainer import Array as NumpyArray
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 
@@ -55,25 +57,7 @@ LOOKS = 10
 """A ServerApp that counts its nodes more often than this, and has not started, wants more nodes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Taken:
-    """A ServerApp's decisions, as Flower's own objects.
-
-    Args:
-        arrays: version 0; None if it would ask a client.
-        ties: further names of its arrays, with the name that each stands for.
-        strategy: one of KINDS.
-        train, evaluate: what clients are told, for each round at which that changes.
-    """
-
-    arrays: ArrayRecord | None
-    ties: Mapping[str, str]
-    strategy: Any
-    train: tuple[ConfigRecord, ...]
-    evaluate: tuple[ConfigRecord, ...]
-
-
-def take(server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int) -> Taken:
+def take(server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int) -> Founded:
     """Runs a ServerApp until it starts its strategy.
 
     Args:
@@ -107,11 +91,10 @@ def take(server: ServerApp, config: Mapping[str, Setting], versions: int, client
         raise ConfigError("its strategy is started without initial_arrays")
     more = {"proximal-mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
     train, evaluate = (dict(given[f"{action}_config"] or {}) for action in ("train", "evaluate"))
-    told = (ConfigRecord({**train, **more}),), (ConfigRecord(evaluate),)
-    return Taken(arrays, vars(arrays).get(TIES, {}), strategy, *told)
+    return _founded(strategy, arrays, [{**train, **more}], [evaluate])
 
 
-def _of_components(made: Any, versions: int) -> Taken:
+def _of_components(made: Any, versions: int) -> Founded:
     """Reads a ServerApp of Flower's old kind, which names its strategy and runs nothing."""
     for each in (made.server, made.client_manager):
         if each is not None:
@@ -119,14 +102,45 @@ def _of_components(made: Any, versions: int) -> Taken:
     strategy: Any = old.FedAvg() if made.strategy is None else made.strategy
     refuse_own_code(strategy)
     more = {"proximal_mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
-    first, train, evaluate = strategy.initial_parameters, list[ConfigRecord](), list[ConfigRecord]()
+    first, train, evaluate = strategy.initial_parameters, list[Any](), list[Any]()
     for number in range(1, versions + 1):
         fit, judge = strategy.on_fit_config_fn, strategy.on_evaluate_config_fn
-        train.append(ConfigRecord(dict(fit(number) if fit else {}) | more))
-        evaluate.append(ConfigRecord(judge(number) if judge else {}))
+        train.append(dict(fit(number) if fit else {}) | more)
+        evaluate.append(judge(number) if judge else {})
     tensors = {} if first is None else dict(enumerate(first.tensors))
     arrays = {str(i): Array("", (), first.tensor_type, data) for i, data in tensors.items()}
-    return Taken(ArrayRecord(arrays) if arrays else None, {}, strategy, (*train,), (*evaluate,))
+    return _founded(strategy, ArrayRecord(arrays) if arrays else None, train, evaluate)
+
+
+def _founded(
+    strategy: Any, arrays: ArrayRecord | None, train: Sequence[Any], evaluate: Sequence[Any]
+) -> Founded:
+    """The decisions in a strategy, and in the settings of each round."""
+    model, ties = dict[str, NumpyArray](), dict[str, str]()
+    if arrays is not None:
+        model = FlowerModel.of_record(arrays).tensors
+        ours = dict(zip(arrays, model, strict=True))
+        ties = {ours[name]: ours[own] for name, own in vars(arrays).get(TIES, {}).items()}
+    config = getattr(strategy, "configrecord_key", "config")
+    served = Served(
+        names=tuple(model),
+        arrays=getattr(strategy, "arrayrecord_key", "arrays"),
+        config=config,
+        weighted_by=getattr(strategy, "weighted_by_key", "num-examples"),
+        fits=_changes(config, train),
+        evaluations=_changes(config, evaluate),
+    )
+    return Founded(model, ties, served, type(strategy).__name__, optimizer_of(strategy))
+
+
+def _changes(key: str, rounds: Sequence[Any]) -> tuple[Told, ...]:
+    """Lists the settings of rounds without those that repeat the round before."""
+    found = list[Told]()
+    for number, each in enumerate(rounds, 1):
+        records = to_plain(RecordDict({key: ConfigRecord(each)}))[1]
+        if not found or found[-1].records != records:
+            found.append(Told(number, records))
+    return tuple(found)
 
 
 # --- what is Flower's, and what is the app's own ----------------------------------
