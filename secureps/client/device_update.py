@@ -250,7 +250,6 @@ def _subtract(
 
 
 def _clipped(made: Trained, values: Tensor) -> Update:
-    """`client.update.clip_update`, in place."""
     party, plan, layout, scale = made.party, made.plan, made.layout, made.scale
     mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
     where = plan.head(layout.name)
@@ -324,7 +323,6 @@ def _align(parts: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _to_host(integers: Tensor, levels: int) -> Integers:
-    """Integers in [0, levels] on the host, of 16 bits where these suffice."""
     if levels < 1 << 16:
         return integers.to(torch.int16).cpu().numpy().view(np.uint16)
     made: Integers = integers.to(torch.int32).cpu().numpy()

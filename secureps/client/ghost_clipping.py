@@ -163,7 +163,6 @@ def _values(part: Part) -> int:
 
 
 def _slices(records: int, values: int) -> Iterator[slice]:
-    """Slices of the records with at most `VALUES` values in each."""
     step = max(1, VALUES // max(1, values))
     for start in range(0, records, step):
         yield slice(start, start + step)

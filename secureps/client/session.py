@@ -386,7 +386,6 @@ def _make_model(
     delta: Mapping[str, ArrayLike] | None,
     parameters: Mapping[str, ArrayLike] | None,
 ) -> Parameters:
-    """Makes the new model from the delta or the whole; ScriptFailed if it is not usable."""
     pushed = delta if parameters is None else parameters
     if pushed is None or (delta is not None and parameters is not None):
         raise ScriptFailed("push: give the delta, or parameters= of the whole new model")

@@ -496,7 +496,6 @@ def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _ties(module: nn.Module) -> dict[str, str]:
-    """Further names of tensors in a model's state, with the first name of each."""
     first = dict[int, str]()
     state = _tensors_of(module)
     names = {name: first.setdefault(id(each), name) for name, each in state.items()}
@@ -504,7 +503,6 @@ def _ties(module: nn.Module) -> dict[str, str]:
 
 
 def _classifies(outputs: Any, targets: Tensor) -> bool:
-    """Says whether a model gives a score for each class, and its targets are classes."""
     if not isinstance(outputs, Tensor) or outputs.ndim < 2 or not _whole(targets):
         return False
     return targets.shape == outputs.shape[:1] + outputs.shape[2:]
@@ -556,7 +554,6 @@ def _demand_ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def _find_lacking(
     tensors: Mapping[str, Array | Tensor], touches: Mapping[str, NDArray[np.int64]]
 ) -> str | None:
-    """Says which of these rows the tensors lack; None if they have all."""
     for name, rows in touches.items():
         height = tuple(tensors[name].shape)[:1] if name in tensors else ()
         if not height or (rows >= height[0]).any():

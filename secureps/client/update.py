@@ -493,7 +493,6 @@ class UpdateIntegers:
         return self.plan.grid(self.layout.name, self.layout.sent)
 
     def _pieces(self, parts: Iterable[_Part], update: Update, share: float) -> Iterator[Integers]:
-        """All integers, a few at a time; the update stays as it is."""
         for part in parts:
             made = self._round(part, update, share)
             for at in range(0, part[0].sent, PIECE):

@@ -396,7 +396,6 @@ class ClientWorker(Worker):
         return ledger.begin(pinned.run.id)
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
-        """Trains, unless that was done before; returns the model, and the seconds it took."""
         self._note(self._sealer.afford(self._machine.pinned, self._site.name, task))
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
@@ -658,7 +657,6 @@ class ClientWorker(Worker):
         return counted
 
     def _note(self, notes: Iterable[str]) -> None:
-        """Prints each remark once, on the client's own terminal alone."""
         for note in notes:
             if note not in self._noted:
                 self._noted.add(note)
@@ -670,7 +668,6 @@ class ClientWorker(Worker):
     # --- tensors that never leave -------------------------------------------------
 
     def _load_local(self, task: Contribute | Evaluate) -> Tensors:
-        """Loads the local tensors that this training starts from: saved, or else initial ones."""
         site, kept = self._site, LocalTensors(self._site.local)
         own = kept.load(task.model) or initial_parameters(site.trainer, site.seed)
         return {spec.name: own[spec.name] for spec in self._layout().local}

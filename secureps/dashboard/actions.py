@@ -202,7 +202,6 @@ class OwnActs(Acts):
         return SAID[OwnDeed(what)].format(budget=budget or 0.0)
 
     def _lower(self, view: Json, of: Mapping[str, str]) -> float:
-        """Reads the new budget; ConfigError if it is no budget, or the plan has no privacy."""
         try:
             budget = finite(float(of.get("budget", "")))
         except ValueError:

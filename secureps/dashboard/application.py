@@ -159,7 +159,6 @@ def _site() -> dict[str, bytes]:
 async def _news(
     board: Board, text: Callable[[], str], streams: list[asyncio.Event]
 ) -> AsyncIterator[str]:
-    """Yields server-sent events: the pages, at first and whenever they change."""
     told = ""
     with board.listening() as changed:
         while len(streams) >= STREAMS:

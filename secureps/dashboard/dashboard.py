@@ -133,7 +133,6 @@ def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
 
 
 def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> Acts | None:
-    """The acts that are offered, if any; ConfigError where none can be."""
     if not looking.acts:
         return None
     target, own = looking.target, viewer.role == "client"
@@ -165,7 +164,6 @@ def _party(kit: Path) -> Callable[[str], Viewer | None]:
 
 
 def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
-    """All sources that are at hand for this party."""
     kit, folder = looking.kit, looking.folder
     if looking.target is not None:
         yield StatusSource(looking.target, looking.passphrases)
@@ -189,7 +187,6 @@ def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
 
 
 def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
-    """A client's state folder, and its ledger over all runs."""
     kit, folder = looking.kit, looking.folder
     own = default_state(kit, viewer.name) if folder is None else folder.state(viewer.name)
     return looking.state or own, looking.ledger or default_ledger(kit, viewer.name)

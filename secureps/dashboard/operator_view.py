@@ -271,7 +271,6 @@ def _coordinator(seen: Seen, hide: Hide) -> Json:
 
 
 def _now(state: str, seen: Seen) -> str:
-    """Whether a party is there, if that is known and the run goes on."""
     return ENDED if seen.ended else state if seen.fresh else NOT_KNOWN
 
 

@@ -152,7 +152,6 @@ class StatusSource(Source):
 
 
 def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
-    """Adds the run's plan, explained, once it is known."""
     if run is None or facts.planned == run.id:
         return facts
     plan = Plan.from_text(run.plan)
@@ -238,7 +237,6 @@ def logs_source(files: Sequence[Path], kit: Path) -> Source:
 
 
 def _files(state: Path) -> tuple[Path, Path]:
-    """The files of a state folder's journal."""
     return state / JOURNAL, state / f"{JOURNAL}-wal"
 
 

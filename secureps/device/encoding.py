@@ -163,7 +163,6 @@ def _round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, 
 def _half_round(
     a: Tensor, b: Tensor, c: Tensor, d: Tensor, left_d: int, left_b: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Half of a quarter round, by how far it rotates d and b to the left."""
     a = a + b
     d = rotated_left(d ^ a, left_d)
     c = c + d
@@ -296,7 +295,6 @@ class DeviceRounding:
             at += piece.numel()
 
     def _squares(self, block: int) -> int:
-        """The squared norm of a block, exactly."""
         sums = [part.sum() for z in self.steps(block) for part in pieces(z * z, _SQUARES)]
         return sum(torch.stack(sums).tolist())
 

@@ -279,7 +279,6 @@ class _Rounds(Grid):
             yield
 
     def _nodes(self) -> int:
-        """Waits for as many nodes as strategy and plan need; returns how many there are."""
         plan = load_plan(self._owner.plan)
         own = int(getattr(self._owner.strategy, "min_available_nodes", 1))
         least = max(own, *(plan.bounds(group.name).start for group in plan.section.group))

@@ -15,13 +15,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from secureps.client.flower.records import FlowerModel
 from secureps.client.flower.trainer import (
     bound_seed,
-    example_count,
     lighter,
     made,
     seeded,
     statistics_in,
 )
 from secureps.client.initial_model import schema_of
+from secureps.client.returned import whole_number
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
 from secureps.errors import (
     InternalError,
@@ -92,7 +92,6 @@ class ModelForm:
 
 
 def _zeros(kind: str, shape: Sequence[int]) -> Array:
-    """Makes zeros of a dtype of numbers; else ValueError."""
     if not re.fullmatch(r"(float|int|uint)\d\d?|bool", kind):
         raise ValueError(kind)
     return np.zeros(shape, kind)
@@ -184,7 +183,7 @@ class AppTrainer:
         }
         count = metrics.pop(self._form.weighted_by, None)
         tensors = self._form.model.read(models[0], given)
-        examples = example_count(count, self._form.weighted_by, "the app's train")
+        examples = whole_number(f"the app's train: {self._form.weighted_by}", count)
         numbers = {n: float(v) for n, v in metrics.items() if isinstance(v, int | float)}
         return FitResult(tensors, examples, numbers, steps=0)
 

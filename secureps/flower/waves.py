@@ -142,7 +142,6 @@ class Waves:
                 log.info("secureps waits: %s", self._waited_for())
 
     def _published(self) -> bool:
-        """Whether a node hears of a new version."""
         names = [node.name for node in self._nodes.values() if node.name]
         orders = (order for name in names for order in self._servers.relay.orders(name))
         told = {(each.group, each.version) for each in orders if isinstance(each, Published)}
@@ -241,7 +240,6 @@ class Waves:
     # --- replies ------------------------------------------------------------------
 
     def _pull(self) -> bool:
-        """Performs the replies that have come; returns whether there were any."""
         asked = {id: node for node in self._nodes.values() for id in node.asked}
         if not asked:
             return False
@@ -320,7 +318,6 @@ class Waves:
         self._servers.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
 
     def _failed(self, node: _Node, text: str) -> None:
-        """Counts a failed wave, by its app's fault or because of what it was told."""
         node.failures, node.failure = node.failures + 1, text
         self._lost(node, text, min(LOOK, 0.5 * node.failures))
 

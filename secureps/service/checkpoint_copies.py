@@ -122,7 +122,6 @@ class CheckpointCopies(Meter):
         self._trouble(text)
 
     def _left(self) -> list[Path]:
-        """The directories of checkpoints to copy, the newest first."""
         over = {*(self._done or ()), *self._refused}
         found = (
             each for each in checkpoint_directories(self._checkpoints) if each.name not in over
@@ -200,7 +199,6 @@ class CopiedCheckpoints:
         return text.replace(str(self._folder), self._store.name)
 
     def _brought(self, number: str, sizes: dict[str, int]) -> Path:
-        """Brings one checkpoint, and no file longer than it may be."""
         directory = self._folder / number
         directory.mkdir(exist_ok=True)
         if f"{number}/{MANIFEST}" not in sizes:

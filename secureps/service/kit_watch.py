@@ -97,7 +97,6 @@ class ActWatch(_Watch):
             tell(self._party, "OwnAct", text, logging.WARNING)
 
     def _changed(self) -> tuple[ActLine, ...]:
-        """All lines, if the file has changed."""
         if not self._path.is_file():
             return ()
         found = self._path.stat()

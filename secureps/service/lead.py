@@ -180,7 +180,6 @@ class Lead(Executor):
         self._copying.add_done_callback(made)
 
     def _serves(self, copy: Copy, message: Follow) -> bool:
-        """Whether a standby that has nothing can begin from a copy: later rows are there."""
         if message.have:
             return False
         try:

@@ -126,7 +126,6 @@ def logging_as(
 
 @contextmanager
 def _log_errors(party: str) -> Iterator[None]:
-    """Logs warnings, and an error that ends the `with`."""
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_error
     try:

@@ -287,7 +287,6 @@ class Metrics(Meter, Collector):
             self._payload.labels(direction).inc(len(message.payload))
 
     def _outcome(self, done: Future[Reply], direction: str) -> str:
-        """The outcome of a request or call; its reply's payload goes in this direction."""
         if done.cancelled():
             return "cancelled"
         if (error := done.exception()) is not None:

@@ -108,7 +108,6 @@ def choose(
 
 
 def _refuse_node(number: int, nodes: Nodes, usable: Nodes, allowed: frozenset[int] | None) -> None:
-    """Raises ConfigError if there is no such node, or it has no CPU for this process."""
     if number not in nodes:
         there = named([str(each) for each in nodes], len(nodes))
         told = f"this machine has {there}" if nodes else "this system tells of none"

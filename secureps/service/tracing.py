@@ -202,7 +202,6 @@ class Tracing(Meter):
     def _trained(
         self, task: Contribute | SealOn, begin: int, end: int, result: TaskResult | None
     ) -> None:
-        """Makes the spans of a training and its sealing, for all versions that it is part of."""
         if isinstance(task, Contribute):
             self._contribution = (task, begin)
         if isinstance(result, Done) or self._contribution is None:

@@ -228,7 +228,6 @@ def _client_app(thing: Any, where: str) -> ClientApp:
 
 
 def _named(things: Mapping[str, Any], wanted: Callable[[Any], bool]) -> dict[str, Any]:
-    """The wanted objects of a module, each once, by name."""
     found = {id(thing): (name, thing) for name, thing in things.items() if wanted(thing)}
     return dict(found.values())
 

@@ -115,7 +115,6 @@ def _of_components(made: Any, versions: int) -> Founded:
 def _founded(
     strategy: Any, arrays: ArrayRecord | None, train: Sequence[Any], evaluate: Sequence[Any]
 ) -> Founded:
-    """The decisions in a strategy, and in the settings of each round."""
     model, ties = dict[str, NumpyArray](), dict[str, str]()
     if arrays is not None:
         model = FlowerModel.of_record(arrays).tensors

@@ -130,7 +130,7 @@ class FlowerTrainer:
         state = self._states.before(at)
         state.pop(FITTED, None)
         context = self._context(state)
-        kind, seed = self._kind("train"), bound_seed(config.seed, parameters)
+        kind, seed = self._app.action("train") or "train", bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
         result = self._read_fit(reply, model, parameters)
         if result.metrics:
@@ -180,7 +180,7 @@ class FlowerTrainer:
         )
         if count is None and message.startswith("query"):
             count = 1  # Flower's own analytics apps say none: their nodes count alike
-        examples = example_count(count, key, f"{self._app.where}: {message}")
+        examples = whole_number(f"{self._app.where}: {message}: {key}", count)
         return EvaluateResult(None, examples, self._numbers(message, said))
 
     def kinds(self) -> dict[str, Kind]:
@@ -265,10 +265,6 @@ class FlowerTrainer:
         name = hashlib.blake2b(self._name.encode(), digest_size=8, person=b"secureps-node").digest()
         return int.from_bytes(name, "big") >> 1 or 1
 
-    def _kind(self, action: str) -> str:
-        """The type of a message that the app has a function for; `action` if it has none."""
-        return self._app.action(action) or action
-
     def _content(
         self, legacy: str, parameters: Mapping[str, Array], config: Mapping[str, Setting], at: int
     ) -> RecordDict:
@@ -330,13 +326,13 @@ class FlowerTrainer:
         (arrays,) = reply.array_records.values()
         said, count, key = self._read_metrics(reply, "fitres")
         tensors = model.read(arrays, given)
-        examples = example_count(count, key, where)
+        examples = whole_number(f"{where}: {key}", count)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
     def _evaluate(
         self, parameters: dict[str, Array], versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
-        kind = self._kind("evaluate")
+        kind = self._app.action("evaluate") or "evaluate"
         if not self._app.legacy and not self._app.has(kind):
             return None
         at = 0 if versions is None else sum(versions.values())
@@ -371,7 +367,7 @@ class FlowerTrainer:
         if found is not None and not math.isfinite(found):
             raise NotFinite(f"{where}: the loss is {loss}: look at the held-out records")
         return EvaluateResult(
-            found, example_count(count, key, where), self._numbers("evaluate", said)
+            found, whole_number(f"{where}: {key}", count), self._numbers("evaluate", said)
         )
 
     def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
@@ -404,7 +400,6 @@ def statistics_in(model: FlowerModel) -> dict[str, Kind]:
 
 
 def _find_initial(initial: str) -> Path:
-    """The file of version 0 that this client was given; ConfigError if there is none."""
     try:
         return initial_path(initial)
     except DamagedStore as error:
@@ -459,11 +454,6 @@ def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{i}", each) for i, each in enumerate(value))
         else:
             yield name, value
-
-
-def example_count(count: Any, key: str, where: str) -> int:
-    """Converts a reply's number of examples; else Malformed."""
-    return whole_number(f"{where}: {key}", count)
 
 
 _TURNS = threading.RLock()

@@ -122,7 +122,6 @@ class ShardNoise:
                 self.spool.delete(key)
 
     def _found(self, key: str) -> memoryview | None:
-        """Reads noise; None if there is none, or it is damaged."""
         try:
             kept = memoryview(self.spool.get(key))
         except (KeyError, OSError):

@@ -114,7 +114,6 @@ class Stepping:
         yield from (mean[start : start + PIECE] for start in range(0, len(mean), PIECE))
 
     def _sent(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
-        """Yields the mean of what members sent of a block, piece by piece."""
         plan, cohort, layout = self._plan, self._cohort, self._layout
         grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
         shares = shares_in(plan.group(cohort.group), cohort)

@@ -191,7 +191,6 @@ class ShardWorker(Worker):
         return payload
 
     def _block(self, key: str) -> memoryview:
-        """Reads a payload that came with a header, whose key ends in its digest."""
         return self._payload(key, bytes.fromhex(key.rpartition("/")[2]))
 
     # --- works --------------------------------------------------------------------
@@ -396,7 +395,6 @@ class ShardWorker(Worker):
         return Done(task, self._ready(cohort.group, made, cohort.number), report)
 
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
-        """Computes the next version, as a pure function of the sums and the state before."""
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)

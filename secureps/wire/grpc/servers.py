@@ -210,7 +210,6 @@ class Server(ABC):
             return told(error)
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
-        """Turns the endpoint's answer into what the party is told."""
         return answer
 
 

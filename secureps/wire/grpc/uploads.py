@@ -159,7 +159,6 @@ class Uploads:
         self._let_in()
 
     def _idle(self) -> list[Upload]:
-        """Uploads that are not being read, the oldest first."""
         return [each for each in self._uploads.values() if not each.reading]
 
     def _let_in(self) -> None:
@@ -170,7 +169,6 @@ class Uploads:
                 upload.begin_turn()
 
     def _fits(self, upload: Upload) -> bool:
-        """Whether all of it fits beside all of the others that are being read."""
         taken = Counter(self._held)
         for each in self._uploads.values():
             read = each is upload or each.reading
