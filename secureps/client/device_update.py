@@ -1,11 +1,9 @@
 """Makes an update on the device where its model was trained: difference, clip and integers.
 
-The pulled model is copied to the device; trained - pulled takes its place, clipped in place; block
-by block small integers come to the host, as `client.update` makes them.
-
-Device memory: the trained model, the values of one group beside it, and what
-`device.encoding.TOGETHER` values and one encoded block take. If that is more than there is, the
-host makes the rest, with the same bits.
+The pulled model is copied to the device, and trained - pulled takes its place, clipped in place.
+Block by block small integers come to the host, as `client.update` makes them. The device holds the
+trained model, the values of one group, and what `device.encoding.TOGETHER` values and one encoded
+block take. If its memory does not suffice, the host makes the rest, with the same bits.
 """
 
 from __future__ import annotations
@@ -66,11 +64,8 @@ Made = TypeVar("Made")
 def device_update(made: Trained, device: torch.device) -> Update | None:
     """Makes the clipped update of a group on the device where some of its tensors lie.
 
-    None if its memory does not suffice, or its bits are not those of the host: then the host makes
-    the update, and the client is told why.
-
-    Raises:
-        NotFinite: a value is not finite.
+    Returns None, and tells the client why, if the device's memory does not suffice, or its bits are
+    not those of the host. Raises NotFinite if a value is not finite.
     """
     try:
         if other := first_difference(device):
@@ -97,8 +92,7 @@ class DeviceVector:
     """The values of an update in a device's memory, or on the host once the device was full.
 
     Args:
-        party: the client, which is told.
-        where: begins what it is told.
+        where: the beginning of what the `party` is told.
         values: float32 (n,), which nobody else uses.
     """
 
@@ -247,7 +241,7 @@ def _subtract(
     ends: Sequence[int],
     part: slice,
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yields the difference of a tensor that lies on the host, in pieces, each with its place."""
+    """Yields the difference of a tensor on the host, in pieces, each with its place."""
     for block, first, last in runs(ends, part.start, part.stop):
         out = np.empty(last - first, np.float32)
         before = published[block][first - ends[block] : last - ends[block]]
@@ -256,7 +250,6 @@ def _subtract(
 
 
 def _clipped(made: Trained, values: Tensor) -> Update:
-    """`client.update.clip_update`, in place."""
     party, plan, layout, scale = made.party, made.plan, made.layout, made.scale
     mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
     where = plan.head(layout.name)
@@ -301,10 +294,7 @@ def _clipped(made: Trained, values: Tensor) -> Update:
 
 
 def _digest(values: Tensor) -> bytes:
-    """BLAKE3 of values, by the host.
-
-    A hash is a chain of small operations: a GPU would wait for each to be launched.
-    """
+    """Hashes values by BLAKE3 on the host; a GPU would wait for each of a hash's small steps."""
     hasher = payload_hasher()
     for piece in pieces(values):
         hasher.update(piece.cpu().numpy().astype("<f4", copy=False).data.cast("B"))
@@ -312,7 +302,6 @@ def _digest(values: Tensor) -> bytes:
 
 
 def _copy(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
-    """Copies an array, which may be read-only, a few values at a time with their place."""
     for start in range(0, array.size, TOGETHER):
         yield start, torch.from_numpy(np.array(array[start : start + TOGETHER], np.float32))
 
@@ -334,7 +323,6 @@ def _align(parts: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _to_host(integers: Tensor, levels: int) -> Integers:
-    """Integers in [0, levels] on the host, of 16 bits where these suffice."""
     if levels < 1 << 16:
         return integers.to(torch.int16).cpu().numpy().view(np.uint16)
     made: Integers = integers.to(torch.int32).cpu().numpy()

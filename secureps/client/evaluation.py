@@ -18,7 +18,6 @@ from secureps.messages.orders import GroupVersion
 from secureps.policy.checks.evaluation import Said, check_metrics, heaviest, to_vector
 
 LOSS = "loss"
-"""The name of the loss among the metrics."""
 
 
 @dataclass(frozen=True, eq=False)

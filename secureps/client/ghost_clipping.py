@@ -36,10 +36,10 @@ from secureps.wording import one_line
 
 
 WHOLE = 32
-"""A value of a gradient costs as much as so many multiplications for a norm: measured on a CPU."""
+"""A value of a gradient costs as much as this many multiplications, measured on a CPU."""
 
 VALUES = 1 << 26
-"""The most values of records' gradients, or of places by places, in memory at a time: 256 MiB."""
+"""Values of records' gradients, or of places by places, in memory at a time: 256 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +113,7 @@ Sum = Callable[[Tensor], Tensor]
 
 
 def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
-    """The squared norms of one parameter's gradients [records], how to add them up, what is kept.
-
-    Args:
-        room: values of whole gradients that may be kept for the sum; others are made again.
-    """
+    """A parameter's squared gradient norms [records], its sum, and how much of `room` it takes."""
     tensors = [each for each in parts if isinstance(each, Tensor)]
     products = _join([each for each in parts if isinstance(each, Products)])
     parts = [*products, *tensors]
@@ -167,7 +163,6 @@ def _values(part: Part) -> int:
 
 
 def _slices(records: int, values: int) -> Iterator[slice]:
-    """Slices of the records with at most `VALUES` values in each."""
     step = max(1, VALUES // max(1, values))
     for start in range(0, records, step):
         yield slice(start, start + step)
@@ -196,11 +191,7 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
 
 
 def few(places: int, rows: int, columns: int, words: bool = False) -> bool:
-    """Tells whether a matrix used at `places` places has norms that cost less than its gradients.
-
-    Args:
-        words: left rows are single ones, which cost a comparison and no product.
-    """
+    """Whether norms of a matrix used at `places` places cost less than its gradients."""
     return places == 1 or places**2 * ((1 if words else rows) + columns) <= WHOLE * rows * columns
 
 
@@ -360,8 +351,8 @@ class Layer:
 def ghost_layers(module: nn.Module) -> tuple[Layer, ...]:
     """The layers of a model that have trained parameters of their own, each once.
 
-    A parameter that a module shares with one inside it is not its own. Layers inside a layer
-    without a formula belong to that layer.
+    A parameter shared with a module inside is not its own. Layers inside a layer without a formula
+    belong to that layer.
     """
     return tuple(_layers("", module, set()))
 
@@ -394,15 +385,10 @@ class Use:
 
 @contextmanager
 def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> Iterator[list[Use]]:
-    """Notes each use of the layers in the forward passes that are run inside.
+    """Notes each use of the layers in the forward passes that run inside.
 
-    Calls inside a layer without a formula are that layer's, and are not noted.
-
-    Args:
-        taps: added to the output of each use, in order; without them edges are noted.
-
-    Raises:
-        PlanRefused: a layer takes or gives more than one tensor.
+    Calls inside a layer without a formula are that layer's. `taps` are added to the outputs, in
+    order; without them edges are noted. Raises PlanRefused for more than one tensor in or out.
     """
     uses: list[Use] = []
     within: list[Layer] = []
@@ -476,9 +462,6 @@ def clipped_sum(
 def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
     """Counts the values of gradients that one record needs at once, without slices.
 
-    Args:
-        loss: of one record; its graph is used up.
-        uses: of the layers in the forward pass of this record.
     Raises:
         PlanRefused: a layer does not have the records first, has no gradients by record, or its
             input was changed afterwards.
@@ -514,13 +497,10 @@ def _refuse_other_records(use: Use, grad: Tensor) -> None:
 def by_parameter(
     seen: Iterable[tuple[Layer, Tensor, Tensor]],
 ) -> dict[nn.Parameter, list[Part]]:
-    """The parts of records' gradients, by parameter.
+    """The parts of records' gradients, by parameter; PlanRefused if a layer has none.
 
     Args:
-        seen: for each use of a layer its input, and the loss's gradient by its output; records come
-            first.
-    Raises:
-        PlanRefused: a layer has no gradients by record.
+        seen: for each use of a layer its input, and the loss's gradient by its output.
     """
     parts: dict[nn.Parameter, list[Part]] = {}
     for layer, x, grad in seen:
@@ -538,11 +518,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None:
-    """Refuses parameters used outside their layers: a part of the gradient would not be seen.
-
-    Raises:
-        PlanRefused: there is one.
-    """
+    """Refuses parameters used outside their layers: their gradient would be missed."""
     names = {id(each): name for name, each in module.named_parameters() if each.requires_grad}
     inputs = {use.edge.node: use.x.grad_fn for use in uses if use.edge is not None}
     for node in graph_nodes([loss.grad_fn], inputs):

@@ -30,11 +30,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
-    """The founding model of this client; the same for all clients under one unsafe seed.
-
-    Raises:
-        ScriptFailed: the trainer raised, or returned no model.
-    """
+    """The founding model of this client; one unsafe seed gives all clients the same."""
     with blamed("parameters"):
         made = trainer.parameters(seed.derive("initial").integer(63))
     with blamed("what parameters returned"):
@@ -42,14 +38,7 @@ def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
 
 
 def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = None) -> Schema:
-    """Names, shapes and dtypes of a model, sorted by name.
-
-    Args:
-        ties: further names of tensors, with the name that each stands for.
-
-    Raises:
-        WrongShape: a tie names a tensor that is not there.
-    """
+    """Names, shapes and dtypes of a model, sorted by name; `ties` as `tied()` gives them."""
     tied = ties or {}
     if unknown := [name for tie in tied.items() for name in tie if name not in parameters]:
         raise WrongShape(f"tied() names {unknown[0]}, and there is no such tensor")
@@ -63,14 +52,7 @@ def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = No
 
 
 def conformed(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> FitResult:
-    """Gives a trained model the run's names and types.
-
-    Args:
-        ties: further names of tensors, each of which the run has once.
-
-    Raises:
-        WrongShape: it is another model; names the first tensor.
-    """
+    """Gives a trained model the run's names and types; WrongShape if it is another model."""
     given, run = result.parameters, schema.untied.telling({})
     for name, own in ties.items():
         if name in given and own in given and not _same(given[name], given[own]):
@@ -116,11 +98,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _like(spec: TensorSpec, given: NDArray[Any]) -> NDArray[Any]:
-    """Casts a tensor to the run's type; leaves one of another shape as it is, to be compared.
-
-    Raises:
-        WrongShape: the run's type cannot hold its values.
-    """
+    """Casts a tensor to the run's type, if that can hold its values (else WrongShape)."""
     dtype = np.dtype(spec.dtype)
     if given.dtype == dtype or tuple(given.shape) != spec.shape or given.dtype.kind == "c":
         return given
@@ -142,13 +120,7 @@ def initial_digest(trainer: Trainer) -> str:
 
 
 def read_initial(place: str, path: Path) -> tuple[Tensors, dict[str, str]]:
-    """Reads a file of version 0: its tensors, read-only, and further names of some of them.
-
-    Args:
-        place: what people call the file.
-    Raises:
-        ConfigError: it is no safetensors file.
-    """
+    """Reads a file of version 0: its tensors, read-only, and further names; else ConfigError."""
     try:
         tensors, told = map_state(path, None), read_metadata(path)
     except DamagedStore as error:
@@ -182,15 +154,7 @@ def _is_pickle(path: Path) -> bool:
 def refuse_other_start(
     layout: GroupLayout, initial: Mapping[str, NDArray[Any]], served: Sequence[NDArray[np.float32]]
 ) -> None:
-    """Refuses a run whose version 0 is not the file's.
-
-    Args:
-        initial: the file's tensors.
-        served: the group's blocks, float32.
-
-    Raises:
-        WrongRun: the values differ.
-    """
+    """Raises WrongRun if version 0, of float32 blocks, is not the file's model."""
     # A malicious server could found the run on a model whose updates give records away.
     own = layout.flatten(initial)
     if not all(np.array_equal(own[slice(*layout.span(k))], each) for k, each in enumerate(served)):

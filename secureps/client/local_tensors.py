@@ -1,7 +1,7 @@
-"""Tensors that never travel: each client's own (`local`), and the same at all (`frozen`).
+"""Tensors that never travel: each client's own (`local`), and those that all have alike (`frozen`).
 
-Each client keeps local tensors on its disk, version by version. It makes frozen ones itself;
-parties compare digests of their values when they join.
+Each client keeps local tensors on its disk, by version. It makes frozen ones itself; parties
+compare digests of their values when they join.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Model = Sequence[GroupVersion]
 """The versions of a model's groups, at least one."""
 
 KEPT = 3
-"""Versions kept: a restarted client may have to train from an earlier one once more."""
+"""Versions kept: a restarted client may have to train from an earlier one again."""
 
 
 class LocalTensors:
@@ -34,10 +34,7 @@ class LocalTensors:
         self._folder = folder
 
     def save(self, model: Model, before: Tensors, after: Tensors) -> None:
-        """Saves the local tensors after a training from `model`.
-
-        Writes nothing if training did not change them: a large frozen base is never copied.
-        """
+        """Saves the local tensors after a training from `model`, if it changed them."""
         if all(np.array_equal(before[name], each) for name, each in after.items()):
             return
         version = 1 + _newest(model)
@@ -69,11 +66,7 @@ def digests_of(tensors: Tensors) -> dict[str, str]:
 
 
 def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """The frozen tensors of a fresh model.
-
-    Raises:
-        WrongShape: their values are not those that this client announced when it joined.
-    """
+    """The frozen tensors of a fresh model; WrongShape if they are not those announced."""
     taken = {spec.name: initial[spec.name] for spec in frozen}
     for spec in frozen:
         if spec.values != _bits(taken[spec.name]).hex():
@@ -95,7 +88,7 @@ def refuse_changed(before: Tensors, after: Tensors, frozen: Sequence[TensorSpec]
 
 
 def _bits(array: NDArray[Any]) -> bytes:
-    """Hashes an array in little-endian row order, so that every machine gets the same digest."""
+    """Hashes an array in little-endian row order, the same on every machine."""
     whole = np.asarray(array)
     little = whole.astype(whole.dtype.newbyteorder("<"), copy=False)
     return digest("secureps-frozen", little.tobytes())

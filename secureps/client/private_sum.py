@@ -55,26 +55,22 @@ from secureps.wording import one_line
 log = logging.getLogger("secureps")
 
 MICROBATCH = 1024
-"""The most records whose gradients are computed together, so that memory has a bound."""
+"""The most records whose gradients are computed together, which bounds memory."""
 
 MADE = 16
-"""Made records on which a model and a loss are tried before the first step."""
+"""Made records on which model and loss are tried before the first step."""
 
 Batch = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
 """Indices -> the inputs and targets of these records, on the model's device."""
 
 Parts = Mapping[nn.Parameter, Sequence[Part]]
-"""By parameter, what each use of it adds to the records' gradients."""
 
 
 def made_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tensor]:
-    """Makes records of the same shapes and dtypes that no data holder has.
+    """Makes `count` records of the same shapes and dtypes that no data holder has, on the CPU.
 
     Floats lie in [0, 1), whole numbers are 0 and 1. Models are tried on these before the first
     step, because the outcome of a trial must not depend on a record.
-
-    Returns:
-        x and y of `count` records, on the CPU.
     """
     generator = torch.Generator().manual_seed(1)
 
@@ -309,8 +305,8 @@ def private_sum(
         bound: on each record's gradient, L2.
 
     Raises:
-        PlanRefused: the model or the loss fails, gives no row for a record, or uses a parameter
-            where its gradient by record would not be seen; or the loss mixes records.
+        PlanRefused: the model or the loss fails, gives no row for a record, hides a gradient, or
+            mixes records.
     """
     x, y = made
     rewind = _make_rewind(x.device)

@@ -33,8 +33,6 @@ Measure = Callable[..., Tensor]
 def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
     """The losses of records, each of its own output and target alone; [records].
 
-    Args:
-        outputs: of the model: a tensor, or tuples, lists and dicts of tensors; records come first.
     Raises:
         PlanRefused: outputs do not have the records first, or the loss is no mean over records.
     """
@@ -103,13 +101,7 @@ def _no_mean(what: str) -> PlanRefused:
 
 
 def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
-    """Refuses a loss whose gradients, of all these records, are not those of each alone.
-
-    Args:
-        outputs: of the model for these records; no gradients by them are needed.
-    Raises:
-        PlanRefused: it mixes records.
-    """
+    """Refuses a loss whose gradients, of all records, are not those of each alone."""
     refuse_other_rows(outputs, len(targets))
     apart = of_tensors(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
     inputs = [each for each in tensors_in(apart) if each.requires_grad]
@@ -206,13 +198,10 @@ _REFUSED: Mapping[type[nn.Module], str] = {
 
 
 def refuse_model(module: nn.Module) -> None:
-    """Refuses weights too narrow for noise, and layers without gradients by record (BatchNorm).
+    """Refuses weights too narrow for noise, and layers without gradients by record (PlanRefused).
 
     Noise that is added in bfloat16 is rounded away beside a long sum, and the sum leaves as it is.
     A layer that mixes records has no statistics of the one record that it would see.
-
-    Raises:
-        PlanRefused: there is one; names it.
     """
     for name, each in module.named_parameters():
         if each.requires_grad and torch.finfo(each.dtype).bits < 32:
@@ -243,11 +232,7 @@ def refuse_model(module: nn.Module) -> None:
 
 
 def refuse_reentrant(outputs: Any) -> None:
-    """Refuses checkpoints that hide a forward pass from autograd: nothing in them would train.
-
-    Raises:
-        PlanRefused: there is one.
-    """
+    """Refuses checkpoints that hide a forward pass from autograd (PlanRefused)."""
     for node in graph_nodes(each.grad_fn for each in tensors_in(outputs)):
         if type(node).__name__ == "CheckpointFunctionBackward":
             raise PlanRefused(
@@ -257,12 +242,7 @@ def refuse_reentrant(outputs: Any) -> None:
 
 
 def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
-    """The nodes of autograd's graph from these on, each once.
-
-    Args:
-        roots: nodes, or None for a tensor without gradient.
-        passed: nodes that are left out, each with the node behind it, or None.
-    """
+    """Yields autograd's nodes from these on, each once; of `passed` ones the nodes behind."""
     waiting, known, passed = list(roots), set[Any](), passed or {}
     while waiting:
         node = waiting.pop()
@@ -299,13 +279,7 @@ class Kept:
                 yield name, each
 
     def refuse_changes(self) -> None:
-        """Refuses a tensor that has changed, or that is new and would leave with the model.
-
-        It could be a statistic of the records, which would leave the client without clip and noise.
-
-        Raises:
-            PlanRefused: there is one; names it.
-        """
+        """Refuses a new or changed tensor: it could be a statistic, without clip and noise."""
         sent = self._module.state_dict()
         for name, each in self._now():
             before = self._values.get(name)

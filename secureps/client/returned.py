@@ -1,13 +1,8 @@
 """Checks and converts what a data holder's functions return, native trainers and Flower apps alike.
 
-Whatever cannot be converted is refused by its key; `blamed` adds the function that returned it.
-
-| returned | taken as | refused | |---|---|---| | examples, steps | an int, from any whole number:
-`3.0`, `np.int64(3)` | a fraction, None, below 0 | | loss, metric | a float, of any number, or
-tensor of one | of a plan's metric: no number, NaN | | another metric, no number | left out | | |
-metrics: None | no metrics | what is no dict | | tensor | an array, of torch's tensors, numbers and
-lists too | anything else, for example None |
-
+What cannot be converted is refused by its key; `blamed` adds the function. Examples and steps may
+be any whole number (`3.0`, `np.int64(3)`); a loss or metric any number or tensor of one; a tensor
+anything that NumPy takes. A metric that is no number is left out, unless it is one of the plan's.
 `initial_model.conformed` then casts a trained tensor to the run's type.
 """
 
@@ -39,11 +34,7 @@ def number(value: object) -> float | None:
 
 
 def whole_number(key: str, value: object) -> int:
-    """Converts a number of examples or steps.
-
-    Raises:
-        Malformed: it is no whole number of 0 or more.
-    """
+    """Converts a number of examples or steps; Malformed unless it is whole, 0 or more."""
     plain = _plain(value)
     sound = isinstance(plain, Real) and not isinstance(plain, bool)
     if not sound or not 0 <= plain < np.inf or plain != int(plain):
@@ -52,11 +43,7 @@ def whole_number(key: str, value: object) -> int:
 
 
 def taken_tensors(returned: object) -> dict[str, Array]:
-    """Converts a model's tensors to arrays; tensors on a device stay there.
-
-    Raises:
-        WrongShape: it is no dict of tensors by their names.
-    """
+    """Converts a model's tensors to arrays, but those on a device; else WrongShape."""
     if not isinstance(returned, Mapping):
         kind = type(returned).__name__
         raise WrongShape(f"it is a {kind}, and must be a dict of NumPy arrays by their names")
@@ -66,11 +53,7 @@ def taken_tensors(returned: object) -> dict[str, Array]:
 
 
 def taken_fit(result: object) -> FitResult:
-    """Converts the result of `fit` to arrays and plain numbers.
-
-    Raises:
-        WrongShape, Malformed: it is no FitResult, or has something that is no tensor or number.
-    """
+    """Converts the result of `fit` to arrays and numbers; else WrongShape or Malformed."""
     if not isinstance(result, FitResult):
         raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
     return FitResult(
@@ -82,13 +65,9 @@ def taken_fit(result: object) -> FitResult:
 
 
 def taken_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateResult:
-    """Converts the result of `evaluate` or `report_at` to plain numbers.
+    """Converts the result of `evaluate` or `report_at` to numbers; else WrongShape or Malformed.
 
-    Args:
-        wanted: the metrics that the plan evaluates.
-
-    Raises:
-        WrongShape, Malformed: it is no EvaluateResult, or one of these metrics is no number.
+    `wanted` are the plan's metrics, which must be numbers.
     """
     if not isinstance(result, EvaluateResult):
         raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")

@@ -1,7 +1,7 @@
 """Runs one client as a process of its own.
 
-`make_member` puts a client together; `join` takes part until the run is over; `run_client`, the
-last line of a data holder's script, reads the command line before that.
+`make_member` makes a client; `join` takes part until the run is over; `run_client`, the last line
+of a data holder's script, reads the command line before that.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from secureps.tracebacks import dump_crashes
 log = logging.getLogger("secureps")
 
 LOCAL = "local"
-"""Name of the folder of local tensors, in a client's state folder."""
+"""The folder of local tensors, in a client's state folder."""
 
 
 def make_member(
@@ -76,11 +76,7 @@ def make_member(
     cost: Callable[[object], float] = lambda task: 0.0,
     terms: Terms = NO_TERMS,
 ) -> Executor:
-    """Puts a client together.
-
-    Args:
-        cost: seconds of virtual time that a task takes.
-        terms: what it insists on, whatever the plan says.
+    """Makes a client that insists on `terms`; a task takes `cost` seconds of virtual time.
 
     Raises:
         ScriptFailed: the trainer's own code failed, or returned something unusable.
@@ -116,7 +112,7 @@ def put_together(
     around: Environment,
     cost: Callable[[object], float] = lambda task: 0.0,
 ) -> Executor:
-    """Puts a client together from known settings, without asking its trainer for them."""
+    """Makes a client of known settings, without asking its trainer."""
     machine, worker = machine_and_worker(settings, site, stores.spool, cost)
     return Executor(site.name, machine, stores.journal, around, worker)
 
@@ -130,11 +126,7 @@ def machine_and_worker(
 
 
 def counted(trainer: Trainer) -> int | None:
-    """The number of records that a trainer has; None if it has no method `examples`.
-
-    Raises:
-        Malformed: it is no whole number of 0 or more.
-    """
+    """The trainer's number of records, None without a method `examples`; else Malformed."""
     tells = getattr(trainer, "examples", None)
     if tells is None:
         return None
@@ -144,9 +136,7 @@ def counted(trainer: Trainer) -> int | None:
 def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
     """The rows of tensors that a trainer's records touch, ascending; {} without a method `touches`.
 
-    Raises:
-        WrongShape: it does not map names to one-dimensional integers.
-        Malformed: the model has no such tensor, or the tensor no such row.
+    Raises WrongShape or Malformed if these are no rows of the model.
     """
     touches = getattr(trainer, "touches", None)
     if touches is None:
@@ -171,24 +161,18 @@ def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Joining:
-    """The options by which a client joins a run.
+    """The options by which a client joins a run; ConfigError if a value is out of range.
 
     Args:
         server: HOST:PORT of the coordinator.
-        kit: the start-up kit's folder.
-        name: the client's, on the kit's roster.
         state: the folder of journal, outbox and seed.
         unsafe_seed: makes runs repeatable, without privacy; needs `insecure_for_tests`.
-        terms, site: what the client and its site insist on, whatever the plan says; the stricter
-            holds.
+        terms, site: limits of the client and its site; the stricter hold.
         ca_fingerprint: a kit that another CA has signed is refused; None takes any.
         records: the public number of records by which it counts.
         insecure_for_tests: no real data is at stake.
         ledger: file of what its records spend over all runs; default: beside the kit.
         insecure: without TLS, to a coordinator and shards on loopback.
-
-    Raises:
-        ConfigError: a value is out of range.
     """
 
     server: str
@@ -233,12 +217,10 @@ class Joining:
 
 
 def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = make_member) -> Halt:
-    """Takes part, with a client that `make` makes, until the run is over; returns why it ended.
+    """Takes part until the run is over; returns why it ended. `make` makes the client.
 
-    A process that only helps another one to train does nothing else.
-
-    Raises:
-        SecurepsError: whatever ended it before, with whose fault it is.
+    A process that only helps another one to train does nothing else. Raises SecurepsError: whatever
+    ended it before.
     """
     no_core_dumps()
     follow, dismiss = (getattr(trainer, name, None) for name in ("follow", "dismiss"))
@@ -380,11 +362,7 @@ def run(
 
 
 def read_settings(given: Sequence[str]) -> dict[str, Setting]:
-    """Parses `--set key=value`: values are TOML (3, 0.5, true, "text"), anything else is text.
-
-    Raises:
-        ConfigError: an argument is not KEY=VALUE.
-    """
+    """Parses `--set key=value`: TOML values (3, 0.5, true, "text"), else text; ConfigError."""
     settings = {}
     for text in given:
         key, equals, value = text.partition("=")

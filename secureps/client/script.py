@@ -50,11 +50,7 @@ def speaks_flower(path: Path) -> bool:
 
 
 def refuse_privacy(path: Path, plan: Plan) -> None:
-    """Refuses a Flower app under a plan with record privacy, before anything starts.
-
-    Raises:
-        PlanRefused: it is one.
-    """
+    """Refuses a Flower app under a plan with record privacy, before anything starts."""
     # Nothing here clips and noises the steps of an app: an epsilon for them would be false.
     federation = plan.section.federation
     numbers = () if federation is None else federation.records
@@ -68,11 +64,7 @@ class Script:
     """A data holder's script, with `make(settings)` and perhaps `make_evaluator` and `central`.
 
     Or a Flower app: then every client evaluates for itself, and nothing is trained centrally.
-
-    Raises:
-        ConfigError: no such file, an extra that it imports is not installed, or it has neither
-            `make` nor an app.
-        ScriptFailed: it does not import.
+    Raises ConfigError if it is neither or lacks an extra, ScriptFailed if it does not import.
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,9 +88,7 @@ class Script:
     ) -> Trainer:
         """Makes one client's trainer; `state` is its state folder, None for memory.
 
-        Raises:
-            ConfigError: a setting is not known; or the script says so, then its file is named.
-            ScriptFailed: the script raised.
+        Raises ConfigError for an unknown setting, ScriptFailed if the script raised.
         """
         with blamed("make(settings)"):
             if not isinstance(self._source, ModuleType):
@@ -113,15 +103,7 @@ class Script:
     def found(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
-        """Runs a Flower app's ServerApp, and returns its decisions; None if there is none.
-
-        Args:
-            versions: of the plan.
-            clients: how many take part.
-
-        Raises:
-            ConfigError: it fails, or asks for something that secureps does not do; says what.
-        """
+        """Runs a Flower app's ServerApp, and returns its decisions; None if there is none."""
         if isinstance(self._source, ModuleType):
             return None
         return self._source.found(settings, versions, seed, clients)

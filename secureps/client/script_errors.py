@@ -20,10 +20,7 @@ _listeners: list[Callable[[str], None]] = []
 
 
 def entering(listener: Callable[[str], None]) -> None:
-    """Adds a listener that hears the name of each function of the data holder before it is called.
-
-    Before, because the call may never return.
-    """
+    """Adds a listener for each function of the data holder, before the call (it may hang)."""
     _listeners.append(listener)
 
 
@@ -42,14 +39,8 @@ def told_of(what: str) -> None:
 def blamed(what: str, whose: str = "") -> Iterator[None]:
     """Turns errors of the data holder's code, or of checks of its results, into ScriptFailed.
 
-    Args:
-        what: names the code.
-        whose: the client's name, for listeners: other clients may run in this process.
-
-    Raises:
-        ScriptFailed: in place of any error that is no SecurepsError, SystemExit included (it would
-            end a thread, not the process), and of a ClientError, whose sender is this script.
-        SecurepsError: any other, as it is: it says whose fault it is.
+    Other SecurepsErrors than ClientError pass, because they say whose fault they are. SystemExit
+    does not pass, because it would end a thread. `whose` names the client to listeners.
     """
     told_of(f"{whose}'s {what}" if whose else what)
     try:

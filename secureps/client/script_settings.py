@@ -29,12 +29,9 @@ class Settings(Section):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Reads the settings that `make(settings)` is given.
+        """Reads the settings that `make(settings)` is given; ConfigError names all wrong ones.
 
-        Args:
-            settings: values by name; a text is read as the field's type, as `--set` gives it.
-        Raises:
-            ConfigError: names every setting that is wrong.
+        A text is read as the field's type, as `--set` gives it.
         """
         return parse(cls, dict(settings), "--set")
 
@@ -43,11 +40,7 @@ _PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")
 
 
 def read_run_config(given: Sequence[str]) -> dict[str, Setting]:
-    """Reads `--run-config` as `flwr run` does: "lr=0.1 name='x'", or the path of a TOML file.
-
-    Raises:
-        ConfigError: a text is neither, or a value no number, boolean or quoted text.
-    """
+    """Reads `--run-config` as `flwr run` does: "lr=0.1 name='x'", or a TOML file's path."""
     if len(given) == 1 and given[0].endswith(".toml"):
         return dict(flat(read_toml(Path(given[0])), f"--run-config {given[0]}"))
     found = dict[str, Setting]()
@@ -64,11 +57,7 @@ def read_run_config(given: Sequence[str]) -> dict[str, Setting]:
 
 
 def flat(table: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, Setting]]:
-    """Yields the values of a table of Flower's configuration, "a.b" for b of table a.
-
-    Raises:
-        ConfigError: one is a list or a date.
-    """
+    """Yields the plain values of a table, "a.b" for b of table a; else ConfigError."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from flat(value, where, f"{prefix}{key}.")
@@ -131,27 +120,17 @@ class Asked(dict[str, Any]):
         return super().items()
 
     def refuse_misspelt(self) -> None:
-        """Refuses a key that nobody asked for, if a similar one was asked for and is missing.
-
-        Raises:
-            ConfigError: there is one; names both.
-        """
+        """Raises ConfigError for an unused key that resembles a missing one."""
         known = set(super().keys())
         refuse_misspelt(known - self._asked, self._asked - known)
 
 
 EVERYBODYS = ("partition", "partitions")
-"""Settings that `up` and `simulate` give to every client, whether or not its script asks."""
+"""Settings that `up` and `simulate` give to every client."""
 
 
 def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
-    """Refuses settings that a script's `SETTINGS` does not declare; without SETTINGS refuses none.
-
-    Args:
-        names: the globals of the script.
-    Raises:
-        ConfigError: a given key is not declared, or SETTINGS is no collection of names.
-    """
+    """Raises ConfigError for settings that a script's `SETTINGS`, if any, does not declare."""
     declared = names.get("SETTINGS")
     if declared is None:
         return

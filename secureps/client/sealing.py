@@ -1,10 +1,9 @@
 """Seals a submission into the outbox: encrypts, digests and signs its blocks and its receipt.
 
-Every payload is durable before the receipt that names it exists. Under a one-time key, which the
-receipt gives to the holders, nobody can use a block before that: it may leave while others are
-sealed, and an update that is never completed tells nobody anything. In the clear, or under a
-holder's lasting key, no block may leave alone. A key that a committee shares is kept in memory
-until nobody can ask for its update again: after a burnt cohort the same integers are sealed anew.
+Every payload is durable before its receipt exists. Under a one-time key, which the receipt gives to
+the holders, nobody can use a block before that: it may leave while others are sealed. In the clear,
+or under a holder's lasting key, no block may leave alone. A key that a committee shares stays in
+memory until nobody can ask for its update again: after a burnt cohort the integers are sealed anew.
 """
 
 from __future__ import annotations
@@ -71,11 +70,7 @@ def draft(
     spends: Fact | None,
     unsafe: bool,
 ) -> Receipt:
-    """A receipt without blocks, shares and signature, before anything is sealed.
-
-    Args:
-        spends: the privacy that the submission costs, or None.
-    """
+    """A receipt without blocks, shares and signature; `spends` is its cost in privacy."""
     charge = spends if isinstance(spends, Charge) else None
     release = spends if isinstance(spends, Release) else None
     none = ()
@@ -94,11 +89,8 @@ class OutboxSealer:
     """Seals the submissions of one client.
 
     Args:
-        identity: signs headers and receipts.
-        holder_keys: the holders' public cipher keys, from the kit, for bfv.
-        committee: the key holders for whom an update of a group from a version is sealed.
-        outbox: keeps payloads until they are durable elsewhere.
-        ledger: has every update on record, with what it spends, before its one-time key is made.
+        committee: the key holders for an update of a group from a version.
+        ledger: records every update and its cost before its one-time key is made.
         threads: that seal pieces; the integers do not depend on their number.
         announced: the newest keys of holders that have announced one after the kit's.
     """
@@ -125,13 +117,10 @@ class OutboxSealer:
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
     ) -> Sealed:
-        """Puts a founding model into the outbox, in the clear.
-
-        Args:
-            values: float32 (values of the group,).
+        """Puts a founding model, float32 (values of the group,), into the outbox, in the clear.
 
         Raises:
-            Refused: this client has sent updates of the run. Its `parameters` may give a trained
+            Refused: this client has sent updates of the run. Its `parameters` may be a trained
                 model by then, which would leave without clip, noise and encryption.
         """
         if self._ledger.has_trained(pinned.run.id, id.client):
@@ -156,16 +145,12 @@ class OutboxSealer:
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
     ) -> Sealing[Sealed]:
-        """Encrypts an update.
+        """Encrypts an update; KitError if the kit has no key of a holder, or too many.
 
         Args:
             receipt: its `draft`.
-            blocks: all of the group by their numbers, in the order in which they are sealed. Each
-                makes its integers on the grid, piece by piece, when it is sealed, so that no whole
-                vector of them is in memory.
-
-        Raises:
-            KitError: the kit has no key of a holder, or too many.
+            blocks: all of the group, by number, in sealing order. Each makes its integers on the
+                grid piece by piece, so that no whole vector of them is in memory.
         """
         group = receipt.id.group
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
@@ -177,11 +162,9 @@ class OutboxSealer:
     def release(self, pinned: Pinned, rows: Sequence[UpdateReleased]) -> list[str]:
         """Records updates together before any is sealed; says of each why it may not leave, if so.
 
-        Recorded one by one, each of many groups would wait for the disk. A kill after that may
-        waste budget, but leaves no update uncharged.
-
-        Raises:
-            BudgetSpent: over all runs more would be spent than this client allows.
+        One by one, each of many groups would wait for the disk. A kill after that may waste budget,
+        but leaves no update uncharged. Raises BudgetSpent beyond this client's budget over all
+        runs.
         """
         privacy = pinned.plan.section.privacy
         return self._ledger.release(rows, OWN_DELTA if privacy is None else privacy.delta)
@@ -202,13 +185,7 @@ class OutboxSealer:
         return excess and f"another version {excess}: this client stops"
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
-        """Checks before a task that the budget over all runs covers it.
-
-        Returns:
-            remarks on that budget for the data holder.
-        Raises:
-            BudgetSpent: it does not.
-        """
+        """Checks that the budget over all runs covers a task, else BudgetSpent; returns remarks."""
         privacy = pinned.plan.section.privacy
         if privacy is None:
             self._ledger.look_exact()
@@ -229,13 +206,8 @@ class OutboxSealer:
     ) -> Sealed:
         """Encrypts the integers of an update anew, under a fresh key and sequence number.
 
-        Without a one-time key the update stays as it is, and gets only the other number.
-
-        Args:
-            receipt, headers: of the update, whose key this process must still have.
-            sequence: the new submission's.
-        Raises:
-            InternalError: the key is gone.
+        Without a one-time key the update gets only the other number. Raises InternalError if this
+        process no longer has the update's key.
         """
         old, group = self._kept.get(headers[0].key), receipt.id.group
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
@@ -275,11 +247,7 @@ class OutboxSealer:
 
     @contextmanager
     def all_or_none(self) -> Iterator[list[str]]:
-        """Yields a list for the keys of what is put into the outbox; drops them if an error comes.
-
-        Blocks that are sealed again have other bytes and names; until then these would take up
-        room.
-        """
+        """Yields a list for the keys of what enters the outbox; drops them after an error."""
         put = list[str]()
         try:
             yield put
@@ -336,12 +304,7 @@ class OutboxSealer:
             return Sealed(receipt, tuple(headers))
 
     def _share_key(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
-        """Adds the shares of the one-time key to a receipt, which then lacks only its signature.
-
-        Raises:
-            PlanRefused: there are not as many key holders as the plan says.
-            Refused: no committee is known for this version.
-        """
+        """Adds the shares of the one-time key to a receipt, which then lacks only its signature."""
         sealed_for = self._committee(receipt.id.group, receipt.version)
         committee = pinned.plan.committee(sealed_for.holders)
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)

@@ -1,7 +1,7 @@
 """Sessions for data holders' own training loops: pull the model, train, push the update.
 
-The client is that of `client.runner`, on a thread beside the caller's. Its trainer hands the model
-to the caller, and waits for the update.
+The client of `client.runner` runs on a thread beside the caller's. Its trainer hands the model to
+the caller, and waits for the update.
 """
 
 from __future__ import annotations
@@ -513,11 +513,7 @@ class Exchange(Meter):
     # --- the client's side ----------------------------------------------------------
 
     def ask(self, model: PulledModel) -> FitResult:
-        """Hands out a model, and waits for the update that is pushed.
-
-        Raises:
-            Left: the session was closed, or the client ended.
-        """
+        """Hands out a model, and waits for the pushed update; Left if the session is closed."""
         with self._changed:
             self._asked, self._pushed, self._sealed = model, None, None
             self._changed.notify_all()

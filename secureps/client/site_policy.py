@@ -17,10 +17,9 @@ from secureps.roles.member.terms import NO_TERMS, Terms
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """What one site allows, whatever a plan says.
+    """A site's limits, whatever a plan says.
 
     Args:
-        terms: on which it takes part.
         ledger: the file of what its records spend over all runs; None: it names none.
         records: the public number by which its clients count; None: it does not say.
         scripts: SHA-256 digests of the scripts that may run, hex (`script_digest`); None: any.

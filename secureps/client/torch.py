@@ -60,7 +60,6 @@ Records = tuple[Tensor | Array, Tensor | Array]
 EVALUATION_BATCH = 1024
 
 HELD_ON = frozenset({"cuda"})
-"""Kinds of devices where a trained model stays until its update is integers."""
 
 _GLOBAL_GENERATORS = threading.RLock()
 
@@ -178,15 +177,10 @@ class TorchTrainer:
         return module
 
     def parameters(self, seed: int) -> dict[str, Array]:
-        """The state dict of a fresh model, buffers included; a pure function of `seed`.
+        """The state dict of a fresh model, buffers included; a pure function of `seed` (63 bits).
 
-        Args:
-            seed: 63 bits, unsigned.
-        Returns:
-            every tensor by name, as a NumPy array of its shape and dtype; bfloat16 becomes float32.
-        Raises:
-            ConfigError: the seed is out of range.
-            ScriptFailed: the model is compiled.
+        Each tensor is a NumPy array of its shape and dtype; bfloat16 becomes float32. Raises
+        ConfigError if the seed is out of range, ScriptFailed if the model is compiled.
         """
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
@@ -201,10 +195,8 @@ class TorchTrainer:
     ) -> None:
         """Refuses settings that `fit` does not take, so that they are found before a run begins.
 
-        Raises:
-            ConfigError: an unknown setting, or a value of the wrong type or out of range.
-            PlanRefused: the model cannot be trained under this privacy.
-            ScriptFailed: without privacy, a target is no class of the model.
+        Raises ConfigError for a setting, PlanRefused for a model that cannot be trained under this
+        privacy, ScriptFailed, without privacy, for a target that is no class of the model.
         """
         LocalSgd.of(settings, privacy)
         self._refuse_targets(privacy)
@@ -218,11 +210,7 @@ class TorchTrainer:
             raise ScriptFailed(self._no_classes["train"])
 
     def kinds(self) -> dict[str, Kind]:
-        """The kind of each tensor, by name.
-
-        "statistics" for running means and variances, "trained" for what gradients change,
-        "constant" for the rest.
-        """
+        """The kind of each tensor: "statistics" are running means and variances."""
         with self._reproducible(b"", "load"):
             module = self._make_model()
         statistics = {
@@ -315,8 +303,7 @@ class TorchTrainer:
     def follow(self) -> str | None:
         """Trains what the client's process orders, until it is dismissed, in a process that helps.
 
-        Returns:
-            why it ended; None if this process is the client's.
+        Returns why it ended; None if this process is the client's.
         """
         if not ranks.several() or ranks.leads():
             return None
@@ -378,10 +365,6 @@ class TorchTrainer:
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
         """Evaluates a model on the held-out records; changes nothing.
 
-        Args:
-            parameters: every tensor by name, as `parameters` gives them.
-        Returns:
-            the mean loss, the number of held-out records, and the metrics.
         Raises:
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss or a tensor is NaN or infinite.
@@ -495,11 +478,7 @@ class TorchTrainer:
 def _shuffled(
     rng: np.random.Generator, records: int, size: tuple[int, int], steps: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yields `steps` batches of shuffled passes over the records; a pass's last may be short.
-
-    Args:
-        size: of a batch, and the least size of a short one, which repeats records of the pass.
-    """
+    """Yields `steps` batches of shuffled passes; a short one has the second `size` at least."""
     order = rng.permutation(records)
     start, (most, least) = 0, size
     for _ in range(steps):
@@ -517,7 +496,6 @@ def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _ties(module: nn.Module) -> dict[str, str]:
-    """Further names of tensors in a model's state, with the first name of each."""
     first = dict[int, str]()
     state = _tensors_of(module)
     names = {name: first.setdefault(id(each), name) for name, each in state.items()}
@@ -525,7 +503,6 @@ def _ties(module: nn.Module) -> dict[str, str]:
 
 
 def _classifies(outputs: Any, targets: Tensor) -> bool:
-    """Says whether a model gives a score for each class, and its targets are classes."""
     if not isinstance(outputs, Tensor) or outputs.ndim < 2 or not _whole(targets):
         return False
     return targets.shape == outputs.shape[:1] + outputs.shape[2:]
@@ -577,7 +554,6 @@ def _demand_ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def _find_lacking(
     tensors: Mapping[str, Array | Tensor], touches: Mapping[str, NDArray[np.int64]]
 ) -> str | None:
-    """Says which of these rows the tensors lack; None if they have all."""
     for name, rows in touches.items():
         height = tuple(tensors[name].shape)[:1] if name in tensors else ()
         if not height or (rows >= height[0]).any():

@@ -1,10 +1,9 @@
 """Several processes that train one client's model together: the ranks of `torchrun`.
 
 Rank 0 is the client. It tells the others what to train from; each takes its share of every batch,
-on its own GPU, and gradients are averaged (DistributedDataParallel). Then all ranks have the same
-model, and rank 0 makes the update. If the model says which of its parts are gathered one at a time
-(`shards`), each rank holds a share (FSDP), and rank 0 gathers them on its host. All ranks have the
-client's records and its code: they are one party.
+on its own GPU, and gradients are averaged (DistributedDataParallel), so that all have the same
+model. If the model says which of its parts are gathered one at a time (`shards`), each rank holds a
+share (FSDP), and rank 0 gathers them on its host. All ranks have the client's records and its code.
 """
 
 from __future__ import annotations
@@ -91,11 +90,9 @@ EVALUATION = Order(b"", LocalSgd(), 0)
 def failing_together() -> Iterator[None]:
     """Ends the group if this rank fails, so that ranks that wait for it in a collective fail too.
 
-    Except where a value is not finite, which all ranks meet. With gloo they fail at once; NCCL may
-    wait as long as its own watchdog does.
-
-    Raises:
-        ScriptFailed: another rank failed first; names it.
+    Not where a value is not finite, which all ranks meet. With gloo they fail at once; NCCL may
+    wait as long as its own watchdog. Raises ScriptFailed, with the rank's number, if another rank
+    failed first.
     """
     if not several():
         yield
@@ -135,9 +132,8 @@ class Ranks:
     ) -> Iterator[None]:
         """Orders what all ranks do; they stop at its last step, or where a value is not finite.
 
-        Raises:
-            PlanRefused: under privacy each rank would clip and noise its own share of a step.
-            ScriptFailed: a rank failed, now or before.
+        Raises PlanRefused under privacy (each rank would clip and noise its own share of a step),
+        and ScriptFailed if a rank failed, now or before.
         """
         self.demand_whole()
         if several():
@@ -164,8 +160,8 @@ class Ranks:
     def dismiss(self) -> None:
         """Ends the other ranks, if there are any.
 
-        After a training that this rank alone left, they wait in the midst of it: nobody would hear
-        an order, and it would wait for the group's timeout. They fail once this process is gone.
+        Ranks in the midst of a training that this rank left would hear no order; they fail once
+        this process has ended.
         """
         if several() and self._hear:
             order(None, {})
@@ -174,11 +170,7 @@ class Ranks:
 def descend_together(
     module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
 ) -> float:
-    """Plain SGD, each batch shared out among the ranks; returns the mean loss.
-
-    Raises:
-        NotFinite: the loss became NaN or infinite, at every rank alike.
-    """
+    """Plain SGD, each batch shared out among the ranks; returns the mean loss, or NotFinite."""
     rank, world, losses = dist.get_rank(), dist.get_world_size(), list[float]()
     together = module if shards_of(module) is not None else DistributedDataParallel(module)
     for step, index in enumerate(batches, 1):

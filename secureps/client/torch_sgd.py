@@ -33,7 +33,7 @@ Records = tuple[Tensor, Tensor]
 """(x, y): inputs and targets; the first dimension of both counts records."""
 
 TRIED = 2
-"""Made records on which a model is tried: with one, a `squeeze()` would drop the dimension."""
+"""Made records on which a model is tried: with one, `squeeze()` would drop the dimension."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +52,7 @@ class Task:
 
 
 def bad_records(name: str, x: Tensor, y: Tensor, index: NDArray[np.int64]) -> str:
-    """Says which of these records have NaN or infinity; empty if none has.
-
-    Args:
-        name: of the argument that holds the records.
-    """
+    """Says which of these records of `name` have NaN or infinity; empty if none has."""
     chosen = torch.from_numpy(index)
     finite = [torch.isfinite(each[chosen]).reshape(len(index), -1) for each in (x, y)]
     bad = index[~torch.cat(finite, dim=1).all(dim=1).cpu().numpy()]
@@ -69,12 +65,7 @@ def bad_records(name: str, x: Tensor, y: Tensor, index: NDArray[np.int64]) -> st
 
 
 def demand_finite(loss: Tensor, step: int, task: Task, index: NDArray[np.int64]) -> Tensor:
-    """Returns the loss of a step, or raises NotFinite and says which of its records to look at.
-
-    Args:
-        step: counted from 1.
-        index: the step's records.
-    """
+    """Returns the loss of a step (from 1), or raises NotFinite with the records to look at."""
     if bool(torch.isfinite(loss.detach()).all()):
         return loss
     found = bad_records("train", task.x, task.y, index)
@@ -110,10 +101,10 @@ def descend_privately(
     """Takes private steps, each on its own Poisson sample of the records.
 
     Without any record a step adds noise alone. A record without a finite loss and gradient adds
-    nothing. How often that happened is logged here and told to nobody: no noise covers it.
+    nothing; how often that happened is logged here and sent to nobody, because no noise covers it.
 
     Args:
-        generators: one for the samples, and several for the noise, which is the sum of theirs.
+        generators: one for the samples, and several whose noise is summed.
     Raises:
         PlanRefused: the loss mixes records, or the model does not work for one alone, has no
             gradients by record, or changes tensors that leave without noise.
@@ -195,20 +186,11 @@ def refuse_compiled(module: nn.Module) -> None:
 
 
 def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> dict[str, str]:
-    """Refuses records whose types or shapes the model or cross entropy cannot take.
+    """Refuses records whose types or shapes the model or cross entropy cannot take (ScriptFailed).
 
     The model is tried on made records (`made_records`), so a refusal tells nothing of a real
-    record's values. Other failures are left to the training.
-
-    Args:
-        held: inputs and targets, by the argument that they came in.
-
-    Returns:
-        why targets are out of range, by argument. To end a client for that under record-level
-        privacy would tell everybody of a record, without noise.
-
-    Raises:
-        ScriptFailed: names the argument, and what was wrong.
+    record's values. Returns why targets are out of range, by argument: under record-level privacy,
+    ending a client for that would tell everybody of a record, without noise.
     """
     found = dict[str, str]()
     ignored = _ignored_class(loss)
@@ -244,11 +226,7 @@ def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]
 
 
 def _no_classes(y: Tensor, scores: torch.Size | None) -> str | None:
-    """Says why targets are no classes for cross entropy, if they are none.
-
-    Args:
-        scores: the shape of the model's output for a record, classes first; None if not known.
-    """
+    """Says why targets are no classes for outputs of this shape by record, if they are none."""
     kind, shape = _named(y.dtype), tuple(y.shape)
     if y.is_floating_point():
         if y.ndim > 1 and (scores is None or y.shape[1:] == scores):  # chances of the classes
@@ -318,9 +296,8 @@ def shapes_agree() -> Iterator[None]:
 class LocalSgd:
     """The settings of local training that `FitConfig.settings` may name, and their defaults.
 
-    `local_steps` above 0 counts optimizer steps and overrides `local_epochs`. Under `RecordPrivacy`
-    an epoch is 1 / sample_rate steps, so that the number of steps is public, and `batch_size` is
-    refused: the sample rate decides.
+    `local_steps` above 0 overrides `local_epochs`. Under `RecordPrivacy` an epoch is 1 /
+    sample_rate steps, a public number, and `batch_size` is refused.
     """
 
     lr: float = 0.1
@@ -332,11 +309,7 @@ class LocalSgd:
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting], privacy: RecordPrivacy | None) -> LocalSgd:
-        """Reads `settings`.
-
-        Raises:
-            ConfigError: an unknown name, a value of the wrong type or out of range.
-        """
+        """Reads `settings`; ConfigError for an unknown name, a wrong type or range."""
         kinds: dict[str, type] = {each.name: type(each.default) for each in fields(cls)}
         values: dict[str, Any] = {}
         for name, value in settings.items():

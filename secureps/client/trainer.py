@@ -100,10 +100,8 @@ class RecordPrivacy:
 def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | None:
     """The record-level mechanism of a plan; None if it has none.
 
-    Args:
-        records: the public number in the client's own settings.
-    Raises:
-        PlanRefused: the plan wants a public number, and there is none.
+    `records` is the public number in the client's own settings; PlanRefused if the plan wants one
+    and there is none.
     """
     privacy = plan.section.privacy
     if not isinstance(privacy, RecordPrivacySection):
@@ -341,11 +339,7 @@ def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
 
 
 def ties_of(trainer: Trainer) -> Mapping[str, str]:
-    """The further names of tensors that a trainer declares; {} without a method `tied`.
-
-    Raises:
-        ScriptFailed: it raised, or does not map names to names.
-    """
+    """The further names of tensors that a trainer declares; {} without a method `tied`."""
     with blamed("tied"):
         tied = getattr(trainer, "tied", None)
         told = {} if tied is None else dict(tied())
@@ -369,11 +363,7 @@ def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResul
 def check_like(
     parameters: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
 ) -> str | None:
-    """Compares `parameters` with the names and shapes of a model, in any order.
-
-    Returns:
-        one line that names the first tensor that differs; None if none does.
-    """
+    """Names the first tensor that differs from a model's names and shapes; None if none does."""
     missing = [name for name in shapes if name not in parameters]
     if missing:
         return f"tensor {missing[0]!r} is missing"
@@ -387,17 +377,13 @@ def check_like(
 
 @dataclass(frozen=True, eq=False)
 class HeldTensor:
-    """A tensor on a device, which NumPy takes for an array: `numpy.asarray` copies it to the host.
-
-    Args:
-        tensor: of torch, of floating-point numbers that NumPy has too.
-    """
+    """A tensor of torch on a device, which NumPy takes for an array and copies to the host."""
 
     tensor: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's shape, as NumPy gives it."""
+        """The tensor's shape."""
         return tuple(self.tensor.shape)
 
     @property

@@ -3,13 +3,12 @@
     trained - pulled + kept -> clip -> codec -> round to a grid -> noise
 
 It is made part by part, so no copy of all of it need be in memory. Under error feedback the client
-keeps what the integers did not carry, and adds it to its next update. The rest is taken before any
-noise, so that no noise is taken back later; what the clip cuts off is lost.
+keeps what the integers did not carry, and adds it to its next update. That rest is taken before any
+noise; what the clip cuts off is lost.
 
 All integers come from the client's seed, the update and the plan: an update that is made again has
-the same integers, under every cipher. A digest of the integers alone names what leaves. A name that
-followed from the seed would change when the seed is lost, though the same integers leave; and it
-would stay after a change of the code, though others do.
+the same integers, under every cipher. The digest of the integers names the update: a name from the
+seed would change when the seed is lost, and would stay when the code changes the integers.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ BlockIntegers = Callable[[int, int], Integers]
 """Makes the integers of a block's values [first, last), from any thread; each once."""
 
 _Part = tuple[BlockCode, tuple[int, int], slice]
-"""A block: its code, its values' place, and where its integers are among those of the update."""
+"""A block: its code, its values' place, and its integers' place in the update."""
 
 Words = tuple[Stream, int]
-"""A stream, and from which of its words on."""
+"""A stream, and the number of its first word."""
 
 Part = Callable[[int, int], NDArray[np.float32]]
 """Makes the values [first, last) of a vector: float32, an array of its own, from any thread."""
@@ -118,14 +117,12 @@ class Update:
     """A clipped update of a group.
 
     Args:
-        size: how many values it has.
         digest: 32 bytes, which tell updates of the same plan and base version apart.
         largest: no value is further from zero.
         norm: L2, without running statistics.
         part: makes values [first, last): float32, from any thread.
         device: the values in a device's memory, if they are there.
-        uncut: L2 before the clip, without running statistics; None where the clip cuts nothing, or
-            moves and so is no advice.
+        uncut: the norm before the clip; None where the clip cuts nothing, or moves.
     """
 
     size: int
@@ -150,7 +147,7 @@ class Update:
         return made
 
     def held(self) -> Update:
-        """The same update in memory: its parts are views, and may be changed."""
+        """The same update in memory, in views that may be changed."""
         return dataclasses.replace(self, part=_slices(self.whole()))
 
     def beyond(self, part: slice, share: float, most: float) -> int:
@@ -170,11 +167,9 @@ class Trained:
     """A trained model of a group, from which an update is made.
 
     Args:
-        party: the client.
         published: the group's pulled blocks, in order.
         model: trained tensors by name.
         kept: what the last update did not carry, float32 (size,).
-        scale, kinds: as `clip_update` takes them.
     """
 
     party: str
@@ -192,14 +187,9 @@ def difference(
 ) -> Part:
     """The difference of a trained group and the pulled one, both in float32; 0 for a scale.
 
-    A published value counts as the trainer saw it: in its tensor's type.
-
-    Args:
-        published: the group's blocks, in order.
-        trained: tensors by name, which nobody may change as long as parts are made. Values that are
-            not finite make differences that are not.
-    Raises:
-        WrongShape: a tensor is missing, or has another shape or dtype.
+    A published value counts in its tensor's type, as the trainer saw it. Nobody may change
+    `trained` as long as parts are made. Raises WrongShape for a missing tensor, another shape or
+    dtype.
     """
     tensors = list(layout.views(trained))
     starts = [0, *itertools.accumulate(view.size for _, view in tensors)]
@@ -248,12 +238,11 @@ def keep(
 ) -> None:
     """Keeps what an update did not carry, durably, under the name of the update.
 
-    It is in the outbox before the record that has the name is written: the journal then says which
-    of them counts (`roles.member.outbox`).
+    The outbox has it before the record with the name is written: the journal then says which of
+    them counts (`roles.member.outbox`).
 
     Args:
-        rest: float32 (values of the group,), which may change.
-        scale: the group's, in units of which `rest` is; the last value is the scale's place.
+        rest: float32 (values of the group,), in units of `scale`; it may change.
     """
     if scale is not None:  # the next update will have another scale
         rest *= np.float32(scale)
@@ -265,8 +254,7 @@ def keep(
 def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.float32] | None:
     """Reads what a group's last included update left out, float32 (size,); None if nothing is kept.
 
-    If the file is missing or damaged, the client logs it and goes on with None: it loses that part
-    of its training and nothing else.
+    If the file is missing or damaged, the client logs it, and loses that part of its training.
     """
     if not aim.carried:
         return None
@@ -304,16 +292,9 @@ def clip_update(
 ) -> Update:
     """Clips an update of a group to its L2 norm; running statistics are left as they are.
 
-    Statistics are in the units of a layer's inputs, not of gradient steps: counted in the same norm
-    as the weights, they would shrink the weights' part to nothing. No plan adds noise to them
-    (`policy.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
-
-    Args:
-        delta: makes the values of the group.
-        scale: of the group, None where it has none.
-
-    Raises:
-        NotFinite: a value is not finite.
+    Statistics are in the units of a layer's inputs: counted in the same norm, they would shrink the
+    weights' part to nothing. No plan adds noise to them (`policy.tensor_kinds.refuse_statistics`),
+    so no privacy depends on their length. Raises NotFinite if a value is not finite.
     """
     mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
@@ -355,8 +336,6 @@ def clip_update(
 
 
 def _in_units(update: Update, scale: float, last: np.float32) -> Update:
-    """An update in units of a scale, with another last value."""
-
     def part(first: int, end: int) -> NDArray[np.float32]:
         values = update.part(first, end)
         values /= np.float32(scale)
@@ -381,7 +360,7 @@ def tell_cuts(
     """Tells the client in one line what the clip and then the range cut off its update.
 
     The range is measured after the clip. So the line names a range for the clipped update, and a
-    clip with a range for the whole one: a plan takes the one or the other.
+    clip with a range for the whole one.
 
     Args:
         update, share: the grid gets `share` times the update's values, in float64.
@@ -481,10 +460,9 @@ class UpdateIntegers:
         Blocks come in the client's own order, and their integers are made when they are sealed.
         Without noise they are made twice, once for the digest, so that no whole vector of them is
         in memory. Under feedback the rest that the integers do not carry replaces the clipped
-        values, as blocks are made.
+        values.
 
         Args:
-            code_of: draws the code of a block.
             update: in memory, where the plan has feedback.
             examples: the public number that the client counts by; the digest covers it.
             share: the part of its values that the client sends, by that number.
@@ -515,7 +493,6 @@ class UpdateIntegers:
         return self.plan.grid(self.layout.name, self.layout.sent)
 
     def _pieces(self, parts: Iterable[_Part], update: Update, share: float) -> Iterator[Integers]:
-        """All integers, a few at a time; the update stays as it is."""
         for part in parts:
             made = self._round(part, update, share)
             for at in range(0, part[0].sent, PIECE):

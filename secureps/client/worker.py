@@ -121,10 +121,10 @@ from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.spool import Spool
 
 _BUFFERS = Buffers(8 << 20)
-"""For sealed blocks: a client of one wave uses the buffers of the process's last wave again."""
+"""Buffers for sealed blocks; a client of one wave uses those of the process's last wave."""
 
 LARGE = 1 << 20
-"""Values of a pulled model from which on free memory is given back before a second copy is made."""
+"""Values of a pulled model from which on free memory is given back before it is copied."""
 
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
 """Published blocks by key: the clients of this process share one read-only copy."""
@@ -135,14 +135,13 @@ class Site:
     """A client's trainer, keys and settings; only public keys and sealed updates ever leave it.
 
     Args:
-        seed: the source of all randomness but keys and encryption errors.
         holder_keys: the key holders' public cipher keys, by name.
         local: folder of the tensors that never leave (the plan's `local` patterns).
         threads: that seal blocks.
         records: the public number that the client counts by; None for the plan's.
-        ledger: has every update on record, and what it spends, before it is sealed.
-        shared: other clients train in this process while an update is sealed, perhaps in the same
-            arrays: results are copied.
+        ledger: records every update and its cost before it is sealed.
+        shared: other clients train meanwhile in this process, perhaps in the same arrays: results
+            are copied.
     """
 
     name: str
@@ -161,10 +160,7 @@ class Site:
 class _Draft:
     """An update that may be sealed once its row is in the ledger.
 
-    Args:
-        receipt: its `draft`.
-        blocks: as of `OutboxSealer.seal`.
-        rest: keeps what its integers do not carry; None where the plan has no feedback.
+    `blocks` are as of `OutboxSealer.seal`; `rest` keeps what its integers do not carry.
     """
 
     aim: Aim
@@ -198,11 +194,8 @@ def _not_finite(layout: GroupLayout, result: FitResult) -> str:
 def trained_update(made: Trained) -> Update:
     """Makes the clipped update of a group; in memory and changeable where the plan has feedback.
 
-    It is made on the device where the model was trained, if it was left there, else on the host,
-    with the same bits.
-
-    Raises:
-        NotFinite: a value is not finite.
+    It is made on the device where the model was trained, if it was left there, with the same bits.
+    Raises NotFinite if a value is not finite.
     """
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
@@ -234,13 +227,7 @@ def _addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Upd
 
 
 class ClientWorker(Worker):
-    """The worker of one client.
-
-    `pulled` has the cached blocks by `roles.member.tasks.block_key`, read-only.
-
-    Args:
-        cost: the seconds of virtual time that a task takes.
-    """
+    """The worker of one client; `pulled` has the cached blocks by `block_key`, read-only."""
 
     def __init__(
         self,
@@ -276,10 +263,10 @@ class ClientWorker(Worker):
         )
 
     def seconds(self, task: Task) -> float:
-        """Returns how long a task takes in virtual time, in seconds.
+        """The virtual seconds of a task.
 
-        A trainer in another process starts at once, before that virtual time has passed: later it
-        would get the same input, or nobody would ask for its result.
+        A trainer in another process starts at once: later it would get the same input, or nobody
+        would ask for its result.
         """
         if self._ahead is not None:
             held = self.pulled
@@ -303,11 +290,7 @@ class ClientWorker(Worker):
     # --- payloads -----------------------------------------------------------------
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes:
-        """Caches a published block, or the block that differences lead to; returns its digest.
-
-        Raises:
-            Malformed: it is neither a float32 block nor differences from the cached block.
-        """
+        """Caches a published block, or applies differences; returns its digest, or Malformed."""
         if not isinstance(request, GetBlock):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
         layout = self._layout().group(request.group)
@@ -416,8 +399,7 @@ class ClientWorker(Worker):
     def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed:
         """Seals one block of a contribution, or all the rest if no block may leave alone.
 
-        After an error all aims are sealed anew, because blocks may have left: a key seals each
-        block once.
+        After an error all aims are sealed anew: blocks may have left, and a key seals a block once.
         """
         sealing, self._sealing = self._sealing, None
         if sealing is None:
@@ -442,7 +424,6 @@ class ClientWorker(Worker):
         return ledger.begin(pinned.run.id)
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
-        """Trains, unless that was done before; returns the model, and the seconds it took."""
         self._note(self._sealer.afford(self._machine.pinned, self._site.name, task))
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
@@ -643,11 +624,7 @@ class ClientWorker(Worker):
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
 
     def _scale(self, group: str, last: bytes) -> float | None:
-        """A group's scale, which ends the last pulled block; None where it has none.
-
-        Raises:
-            Malformed: no clip and no range of the plan has such a scale.
-        """
+        """A group's scale, which ends the last pulled block, if it has one; Malformed if wrong."""
         mover = moved(self._machine.pinned.plan, group)
         return None if mover is None else mover.check(float(self.pulled[block_key(last)][-1]))
 
@@ -713,7 +690,6 @@ class ClientWorker(Worker):
         return counted
 
     def _note(self, notes: Iterable[str]) -> None:
-        """Prints each remark once, on the client's own terminal alone."""
         for note in notes:
             if note not in self._noted:
                 self._noted.add(note)

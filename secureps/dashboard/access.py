@@ -1,9 +1,8 @@
-"""Who may look at a dashboard: a token on loopback, a client certificate elsewhere.
+"""Decides who may look at a dashboard: a token on loopback, a client certificate elsewhere.
 
-On loopback a token of the operating system's randomness stands in an address that is printed once.
-Whoever opens that address has it exchanged for a cookie, and it is of no use any more. Elsewhere
-there is no token: connections are mutual TLS, and the certificate's name has a role on the roster.
-Decisions without I/O.
+On loopback an address with a random token is printed once. A browser that opens it gets a cookie,
+and the token is used up. Elsewhere connections are mutual TLS, and the certificate's name has a
+role on the roster. Decisions without I/O.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ NAMED_TO: frozenset[Role] = frozenset({"coordinator", "observer"})
 """Roles that see clients' names; a client sees its own page alone."""
 
 OWN, NOBODYS = "same-origin", "none"
-"""What browsers say of a request that the page itself makes, or that is typed in
-(Sec-Fetch-Site)."""
+"""Values of Sec-Fetch-Site for a request of the page itself, and for a typed address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks: a party of the roster."""
+    """A party of the roster that looks."""
 
     name: str
     role: Role
@@ -39,12 +37,12 @@ class Viewer:
 
 
 class Access:
-    """Who may look.
+    """Lets viewers in.
 
     Args:
-        hosts: what browsers call this server (`service.metrics`).
+        hosts: the server's names for browsers (`service.metrics`).
         secured: connections are mutual TLS.
-        viewer: whoever has the token; None where certificates count.
+        viewer: the holder of the token; None where certificates count.
     """
 
     def __init__(self, hosts: frozenset[str], secured: bool, viewer: Viewer | None) -> None:
@@ -55,25 +53,20 @@ class Access:
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
 
     def enter(self, token: str) -> str | None:
-        """What a cookie is to hold, for the token, once; None for anything else."""
+        """Exchanges the token, once, for the content of a cookie; None for anything else."""
         if self._viewer is None or not self.token or not _same(token, self.token):
             return None
         self.token = ""
         return self._session
 
     def within(self, session: str | None) -> Viewer | None:
-        """Who comes with this cookie."""
+        """The viewer with this cookie."""
         if session is None or not _same(session, self._session):
             return None
         return self._viewer
 
     def objection(self, headers: Mapping[str, str], hosts: Sequence[str], target: str) -> str:
-        """Why a request is refused whoever makes it; empty if it is not.
-
-        Args:
-            headers: by name in small letters.
-            hosts, target: its Host headers, and what it asks for (`refuse_host`).
-        """
+        """Why a request is refused, by headers in small letters, its hosts, and its target."""
         if why := refuse_host(hosts, target, self._hosts):
             return why
         if headers.get("sec-fetch-site", OWN) not in (OWN, NOBODYS):

@@ -1,14 +1,14 @@
-"""What may be done from a dashboard that was begun for that (`--act`).
+"""Acts from a dashboard that was started with `--act`.
 
-Of an operator's acts most are requests to the coordinator, signed by its own key, which journals
-them. Two work on a run of `up` on this machine alone: to end it, and to export its model. Each of
-these is a line of RUN/acts.jsonl, signed by whoever looks, and durable there before it is done
-(`store.act_lines`).
+Most acts of an operator are requests to the coordinator, signed by the coordinator's own key; the
+coordinator journals them. Two acts work only on a run of `up` on this machine: ending it, and
+exporting its model. Each of these is a line of RUN/acts.jsonl, signed by the viewer, and durable
+before the act is done (`store.act_lines`).
 
-A data holder may leave, pause, lower its budget, from its own page. Each act is a line in the
-client's state folder, signed by the client's own key and durable there before it is done; the
-client's process sees it within a second, or when it starts again. A budget is lowered in the ledger
-over all runs first, and never raised.
+A data holder may leave, pause or lower its budget from its own page. Each act is a line in the
+client's state folder, signed by the client's own key and durable before the act is done. The
+client's process sees it within a second, or when it starts again. A budget is lowered first in the
+ledger over all runs, and never raised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from secureps.crypto.identity import Identity
 from secureps.dashboard.access import Viewer
-from secureps.dashboard.holder_view import HolderView
+from secureps.dashboard.observation import Json
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed
 from secureps.messages.member_records import OwnDeed
@@ -40,7 +40,7 @@ from secureps.wording import finite
 
 
 class Acts(ABC):
-    """What may be done from one dashboard; one act at a time.
+    """The acts of one dashboard; one is done at a time.
 
     Args:
         lines: where acts are on record here; None: nowhere.
@@ -54,7 +54,7 @@ class Acts(ABC):
 
     @property
     def done(self) -> tuple[ActLine, ...]:
-        """What was begun from here and is on record here, oldest first; DamagedStore if changed."""
+        """The acts on record here, oldest first; DamagedStore if they were changed."""
         return () if self._lines is None else self._lines.done
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Acts(ABC):
         """Returns whether this viewer may do these acts."""
 
     def do(self, what: str, of: Mapping[str, str]) -> str:
-        """Does one, of what is said with it; what came of it, in words.
+        """Does one act with its arguments; returns the result in words.
 
         Raises:
             ConfigError: there is no such act.
@@ -78,7 +78,7 @@ class Acts(ABC):
 
 
 class RunActs(Acts):
-    """The acts of an operator on one run, of which the coordinator's journal has most.
+    """The acts of an operator on one run; most are in the coordinator's journal.
 
     Args:
         folder: of a run of `up`; None: of another, whose end and model are elsewhere.
@@ -101,7 +101,7 @@ class RunActs(Acts):
         self.offered = (*(deed.value for deed in Deed), *own)
 
     def may(self, viewer: Viewer) -> bool:
-        """Who may know names may act: by whose keys is decided where the dashboard is begun."""
+        """Viewers who may know names may act; the dashboard's start decided whose keys are used."""
         return viewer.names
 
     def _do(self, what: str, of: Mapping[str, str]) -> str:
@@ -114,7 +114,7 @@ class RunActs(Acts):
 
 
 def saying(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], None]:
-    """Tells a run's coordinator of acts, with its own key; NotReady while it is being started."""
+    """Returns what tells a run's coordinator of an act; NotReady while it is being started."""
 
     def say(act: Act) -> None:
         server = target.server or (target.folder and target.folder.server)
@@ -140,7 +140,7 @@ def _export(folder: RunFolder) -> str:
 
 
 KINDS: Mapping[str, Callable[[RunFolder], str]] = {"end": _end, "export": _export}
-"""End the run in order (`secureps resume` goes on), and export the newest model."""
+"""Ends the run in order (`secureps resume` goes on), or exports the newest model."""
 
 
 SAID = {
@@ -151,7 +151,7 @@ SAID = {
     OwnDeed.LEAVE: "this client leaves the run, once what it has sealed has arrived; started "
     "again, it joins again",
 }
-"""What is told of an act that was begun."""
+"""The words about an act that was begun."""
 
 
 class OwnActs(Acts):
@@ -173,7 +173,7 @@ class OwnActs(Acts):
         me: Identity,
         state: Path,
         ledger: BudgetLedger,
-        view: Callable[[], HolderView | None],
+        view: Callable[[], Json | None],
     ) -> None:
         super().__init__(ActLines(state, name, me))
         self._name, self._ledger, self._view = name, ledger, view
@@ -183,7 +183,7 @@ class OwnActs(Acts):
         return viewer.role == "client" and viewer.name == self._name
 
     def _do(self, what: str, of: Mapping[str, str]) -> str:
-        """`lower-budget` says to which `budget`.
+        """Does an act; `lower-budget` takes the new `budget`.
 
         Raises:
             NotReady: the client takes part in no run yet.
@@ -191,9 +191,9 @@ class OwnActs(Acts):
         """
         if (view := self._view()) is None:
             raise NotReady(f"{self._name} takes part in no run yet")
-        if len(self.done) < view.acted:
+        if len(self.done) < view["acted"]:
             raise DamagedStore(
-                f"acts.jsonl has {len(self.done)} acts, and {self._name} has done {view.acted}"
+                f"acts.jsonl has {len(self.done)} acts, and {self._name} has done {view['acted']}"
             )
         budget = self._lower(view, of) if what == OwnDeed.LOWER_BUDGET else None
         if budget is not None:  # before its line: cut short here it is stricter, never laxer
@@ -201,17 +201,16 @@ class OwnActs(Acts):
         self._lines.note(act_text(OwnDeed(what), budget))
         return SAID[OwnDeed(what)].format(budget=budget or 0.0)
 
-    def _lower(self, view: HolderView, of: Mapping[str, str]) -> float:
-        """The new budget; ConfigError if there is none such, or it would not be smaller."""
+    def _lower(self, view: Json, of: Mapping[str, str]) -> float:
         try:
             budget = finite(float(of.get("budget", "")))
         except ValueError:
             budget = None
         if budget is None or not budget > 0:
             raise ConfigError("a budget is a finite epsilon above 0")
-        if view.budget is None:
+        if view["budget"] is None:
             raise ConfigError(
-                f"the plan {view.plan} trains without privacy, and no budget bounds that: leave "
+                f"the plan {view['plan']} trains without privacy, and no budget bounds that: leave "
                 "instead"
             )
         return budget

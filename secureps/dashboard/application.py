@@ -1,12 +1,11 @@
 """The HTTP application of a dashboard: an entrance, one page with its files, and a stream of news.
 
-It reads, and changes nothing, unless it is given acts (`dashboard.actions`). Every answer is for
-whoever `dashboard.access` lets in, kept by no cache, and names nothing that a browser would load
-from elsewhere.
+It only reads, unless it is given acts (`dashboard.actions`). Every answer is for a viewer that
+`dashboard.access` lets in, kept by no cache, and names nothing that a browser would load from
+elsewhere.
 
-It is served from a thread of its own. Connections that say nothing, or say it slowly, are let go,
-and for one too many the oldest goes, of those first that are answered nothing: nothing that
-somebody sends or leaves out keeps others from being served. Nothing is logged.
+A thread serves it. Silent or slow connections are ended, and for one too many the oldest ends,
+first of those that get no answer, so that nobody keeps others from being served. Nothing is logged.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ from secureps.dashboard.board import Board, Facts, pages
 from secureps.errors import OperatorError, SecurepsError
 
 STREAMS = 16
-"""Streams of news at a time; the oldest ends for one more."""
 BEAT = 10.0
-"""Seconds without news after which a stream says that it is there."""
+"""Seconds without news after which a stream says that it is alive."""
 LONGEST = 16384
 """Bytes of a request's headers and query, or of one that is not whole yet."""
 BREATH = 0.1
@@ -66,7 +64,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Of every answer. Scripts and styles are files of this server, and nothing else is one."""
+"""Headers of every answer. Scripts and styles are files of this server."""
 
 STRANGER = "Open the address that secureps printed when it began: its token lets in once.\n"
 
@@ -81,9 +79,9 @@ def application(
     """The application.
 
     Args:
-        party: who has a certificate of this name, on the roster as it is now.
-        cookie: its name; browsers tell servers of one host apart by that alone.
-        acts: what may be done, and by whom; None: nothing.
+        party: the viewer with a certificate of this name, on the newest roster.
+        cookie: its name; browsers tell servers of one host apart by it.
+        acts: the allowed acts; None: none.
     """
     streams: list[asyncio.Event] = []
 
@@ -161,7 +159,6 @@ def _site() -> dict[str, bytes]:
 async def _news(
     board: Board, text: Callable[[], str], streams: list[asyncio.Event]
 ) -> AsyncIterator[str]:
-    """Server-sent events: all that is to be shown, at first and whenever it is another."""
     told = ""
     with board.listening() as changed:
         while len(streams) >= STREAMS:
@@ -184,7 +181,7 @@ async def _news(
 
 
 class Guard:
-    """Refuses what no browser of a viewer would send, before anything looks at it."""
+    """Refuses what no browser of a viewer would send, before anything else reads it."""
 
     def __init__(self, inner: ASGIApp, access: Access) -> None:
         self._inner = inner
@@ -227,19 +224,19 @@ _SITE = ("sec-fetch-site", "origin")
 PATIENCE = 10.0
 """Seconds in which a request has to come whole."""
 OPEN = 64
-"""Connections at a time."""
+"""Open connections."""
 GRACE = 1
-"""Seconds in which answers may end when the server does; streams do not end by themselves."""
+"""Seconds in which answers may end with the server; streams do not end by themselves."""
 
 
 class Connection(H11Protocol):
-    """One connection; who is slower than PATIENCE is let go."""
+    """One connection; a client that is slower than PATIENCE loses it."""
 
     since = 0.0
     deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Notes whose certificate it has, and ends another connection for one too many."""
+        """Notes its certificate's name, and ends another connection for one too many."""
         super().connection_made(cast(asyncio.Transport, transport))
         self.since = self.loop.time()
         certificate = transport.get_extra_info("peercert")
@@ -251,7 +248,7 @@ class Connection(H11Protocol):
         self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes in; a request that is not whole by its deadline is none."""
+        """Takes bytes; a request that is not whole by its deadline is dropped."""
         super().data_received(data)
         self._expect()
 
@@ -285,7 +282,7 @@ def _common_name(certificate: dict[str, tuple[tuple[tuple[str, str], ...], ...]]
 
 
 def bound(listen: str) -> socket.socket:
-    """A socket that listens on HOST:PORT; port 0 takes a free one. OperatorError if it cannot."""
+    """A socket that listens on HOST:PORT, a free port for 0; OperatorError if it cannot."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

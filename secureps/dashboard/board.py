@@ -1,4 +1,4 @@
-"""Holds the newest view of a run, which threads write, and makes the pages of whoever looks."""
+"""Holds the newest facts about a run, which threads write, and builds a viewer's pages of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 
 from secureps.dashboard.access import Viewer
 from secureps.dashboard.course import Course
-from secureps.dashboard.holder_view import HolderView, OwnLedger
-from secureps.dashboard.observation import Seen, with_journal
-from secureps.dashboard.officer_view import LogCheck, officer_view
+from secureps.dashboard.holder_view import OwnLedger
+from secureps.dashboard.observation import Json, Seen, with_journal
+from secureps.dashboard.officer_view import officer_view
 from secureps.dashboard.operator_view import ROWS, operator_view
 from secureps.dashboard.scores import Report
 from secureps.messages.requests import Status
@@ -23,16 +23,17 @@ from secureps.store.act_lines import ActLine
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that pages are made of; None: not at hand, or not yet.
+    """Everything that pages are made of; None: not at hand, or not yet.
 
     Args:
-        asks: the coordinator is asked, so that there is a run to be shown.
+        asks: the coordinator is asked, so there is a run to show.
         owner: the client whose own page there is; empty if there is none.
         planned: the run that the plan is of; empty: of none that was founded.
-        recalled: the status by the coordinator's journal, read where it gives none itself.
+        recalled: the status by the coordinator's journal, where the coordinator gives none.
         report: what `up` wrote of its run's versions.
-        acts: what was done from here; None where nothing may be; offered: what may.
-        troubles: by the source, why it cannot be read.
+        logs: by audit log, its file, whether it is sound, and what `audit-log verify` says.
+        acts: what was done from here; None where no act is allowed. offered: the allowed acts.
+        troubles: by source, why it cannot be read.
     """
 
     asks: bool = False
@@ -44,16 +45,16 @@ class Facts:
     course: Course | None = None
     recalled: Status | None = None
     report: Report | None = None
-    own: HolderView | None = None
+    own: Json | None = None
     ledgers: Mapping[str, OwnLedger] = field(default_factory=dict)
-    logs: tuple[LogCheck, ...] | None = None
+    logs: tuple[Json, ...] | None = None
     acts: tuple[ActLine, ...] | None = None
     offered: tuple[str, ...] = ()
     troubles: Mapping[str, str] = field(default_factory=dict)
 
 
 class Board:
-    """The newest facts; any thread may change or read them."""
+    """The newest facts; thread-safe."""
 
     def __init__(self, facts: Facts | None = None) -> None:
         self._lock = threading.Lock()
@@ -65,7 +66,7 @@ class Board:
         return self._facts
 
     def put(self, change: Callable[[Facts], Facts]) -> None:
-        """Changes them, and wakes whoever listens if they are others then."""
+        """Changes the facts, and wakes listeners if they differ now."""
         with self._lock:
             before, self._facts = self._facts, change(self._facts)
             if self._facts == before:
@@ -75,7 +76,7 @@ class Board:
 
     @contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event of the running loop that is set at every change."""
+        """Yields an event of the running loop that is set at every change."""
         event = asyncio.Event()
         with self._lock:
             self._listeners[event] = asyncio.get_running_loop()
@@ -87,30 +88,32 @@ class Board:
 
 
 def pages(facts: Facts, viewer: Viewer) -> str:
-    """What this viewer may see, by page: a client its own, others the operator's, and those who may
-    know names the privacy officer's."""
+    """Builds the pages that this viewer may see, as JSON.
+
+    A client sees its own page; others see the operator's; viewers who may know names also see the
+    privacy officer's.
+    """
     found: dict[str, object] = {}
     own = viewer.role == "client" and viewer.name == facts.owner
     if own and facts.own is not None:
-        found["holder"] = asdict(facts.own)
+        found["holder"] = facts.own
     seen, more = with_journal(facts.seen, facts.recalled), (facts.plan, facts.report)
     if facts.asks or facts.course is not None:
         shown = operator_view(seen, facts.course, facts.plan, viewer.names, facts.report)
-        found["operator"] = asdict(shown)
+        found["operator"] = shown
     if viewer.names:
         of = (seen, facts.explanation, facts.course, facts.ledgers, facts.logs)
-        found["officer"] = asdict(officer_view(*of, *more))
+        found["officer"] = officer_view(*of, *more)
     if facts.acts is not None and (own if facts.owner else viewer.names):
-        done = [asdict(each) for each in facts.acts]
         offered = ("export",) if facts.seen.over and not own else facts.offered
-        found["acts"] = {"done": done, "offered": offered, "clients": _clients(facts.seen)}
+        found["acts"] = {"done": facts.acts, "offered": offered, "clients": _clients(facts.seen)}
     # what is wrong with a file may name a client
     found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
-    return json.dumps(found, allow_nan=False, separators=(",", ":"))
+    return json.dumps(found, default=asdict, allow_nan=False, separators=(",", ":"))
 
 
 def _clients(seen: Seen) -> list[tuple[str, bool]]:
-    """Clients that an act may be of, and whether an operator has left them out."""
+    """Lists the clients that an act may name, and whether an operator has left them out."""
     members = seen.status.members if seen.status is not None else ()
     known = ((each.name, each.state.partition(":")) for each in members[:ROWS])
     return [(name, word == OUT) for name, (word, why, _) in known if word not in GONE or why]

@@ -66,8 +66,7 @@ def dashboard(
     from secureps.store.kit_files import Passphrases
 
     with from_extras():
-        from secureps.dashboard.dashboard import Looking
-        from secureps.dashboard.dashboard import dashboard as shown
+        from secureps.dashboard.dashboard import Looking, beside
 
     asks = run is not None or server is not None
     target = find(run, server, kit, name, insecure, passphrase_fd) if asks else None
@@ -79,8 +78,7 @@ def dashboard(
         )
     passphrases = Passphrases(passphrase_fd)
     more = (state, ledger, own_budget, tuple(logs or ()), listen, act, passphrases)
-    with Shutdown() as shutdown, shown(Looking(own, name, target, *more)) as address:
-        typer.echo(f"dashboard: {address}")
+    with Shutdown() as shutdown, beside(Looking(own, name, target, *more), typer.echo):
         shutdown.wait()
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from secureps.audit.entries import TOLD, Entry, entries
+from secureps.dashboard.observation import Json
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated, Incarnated, RunPinned
 from secureps.messages.requests import CohortSteps, OpenRefused
@@ -18,27 +19,14 @@ from secureps.store.journal_rows import Row
 
 
 @dataclass(frozen=True, slots=True)
-class HolderRecord:
-    """A key holder in a run: cohorts that it helped to open, that it refused, and lies."""
-
-    name: str
-    opened: int = 0
-    refused: int = 0
-    lied: int = 0
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Course:
-    """The course of a run.
+    """The course of a run, by the rows of its coordinator's journal, whose digests fit together.
 
     Args:
         run: None before it is founded.
-        rows: of the journal, whose digests fit together.
-        steps: of the newest cohorts, oldest first; `burnt` of those that were, newest first.
-        burnt_in_all: how many there ever were.
-        holders: by name.
-        refused: what was refused or came to nothing, newest first.
+        steps: of the newest cohorts, oldest first; `burnt` ones newest first.
+        holders: by name, how many cohorts each helped to open, refused, and lied about.
+        refused: refused or failed attempts, newest first.
         checkpoint: the newest complete one.
         reign: how often a standby has taken over, and gone on.
     """
@@ -48,20 +36,20 @@ class Course:
     steps: tuple[CohortSteps, ...]
     burnt: tuple[CohortSteps, ...]
     burnt_in_all: int
-    holders: tuple[HolderRecord, ...]
+    holders: tuple[Json, ...]
     refused: tuple[Entry, ...]
     checkpoint: int | None
     reign: int = 0
 
 
 class CourseFold:
-    """The course that the rows of a coordinator's journal tell, which come one by one."""
+    """A fold of the rows of a coordinator's journal."""
 
     def __init__(self) -> None:
         self._run: RunInfo | None = None
         self._rows, self._reigns = 0, Reigns()
         self._timeline = Timeline()
-        self._holders: dict[str, HolderRecord] = {}
+        self._holders: dict[str, Json] = {}
         self._checkpoint: int | None = None
         self._dated: Row | None = None
         self._refused = deque[Entry](maxlen=KEPT_STEPS)
@@ -76,12 +64,12 @@ class CourseFold:
                 self._reigns.apply(row.record)
             case records.CohortOpened(holders=holders):
                 for name in holders or ():
-                    self._holder(name, opened=1)
+                    self._count(name, "opened")
             case OpenRefused(holder=holder, reason=reason):
-                self._holder(holder, refused=1, why=reason)
+                self._count(holder, "refused", reason)
             case records.LiarsNamed(holders=holders, reason=reason):
                 for name in holders:
-                    self._holder(name, lied=1, why=reason)
+                    self._count(name, "lied", reason)
             case records.CheckpointComplete(number):
                 self._checkpoint = number
             case _:
@@ -112,14 +100,7 @@ class CourseFold:
         run = b"" if self._run is None else self._run.id
         self._refused.extend(entries(run, filter(None, (self._dated, row))))
 
-    def _holder(
-        self, name: str, opened: int = 0, refused: int = 0, lied: int = 0, why: str = ""
-    ) -> None:
-        known = self._holders.get(name, HolderRecord(name))
-        self._holders[name] = HolderRecord(
-            name,
-            known.opened + opened,
-            known.refused + refused,
-            known.lied + lied,
-            why or known.why,
-        )
+    def _count(self, name: str, what: str, why: str = "") -> None:
+        fresh = {"name": name, "opened": 0, "refused": 0, "lied": 0, "why": ""}
+        known = self._holders.get(name, fresh)
+        self._holders[name] = known | {what: known[what] + 1, "why": why or known["why"]}

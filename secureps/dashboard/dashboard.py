@@ -1,8 +1,8 @@
 """`secureps dashboard`: shows a run in a browser, to an operator, a privacy officer or a client.
 
-Which page there is follows from whose key is used: a client sees what is its own, an observer or
-the coordinator's operator the run. On loopback it prints an address with a token; elsewhere it
-takes connections with a certificate of the kit alone.
+The pages follow from whose key is used: a client sees its own, an observer or the coordinator's
+operator the run. On loopback it prints an address with a token; elsewhere it takes only connections
+with a certificate of the kit.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts, OwnActs, RunActs, saying
 from secureps.dashboard.application import application, bound, serving
 from secureps.dashboard.board import Board, Facts
-from secureps.dashboard.holder_view import HolderView
+from secureps.dashboard.observation import Json
 from secureps.dashboard.sources import (
-    FILES_EVERY,
-    STATUS_EVERY,
     CourseSource,
     HolderSource,
     LedgersSource,
-    LogsSource,
-    PlanSource,
-    ReportSource,
     Source,
     StatusSource,
     fed,
+    logs_source,
+    plan_source,
+    report_source,
 )
 from secureps.errors import ConfigError, KitError
 from secureps.messages.run import LOOPBACK, on_loopback
@@ -60,19 +58,16 @@ SERVERS: frozenset[Role] = frozenset({"coordinator", "shard", "holder"})
 
 @dataclass(frozen=True)
 class Looking:
-    """What to show, and where.
+    """The run to show, and the place to show it.
 
     Args:
         kit: start-up kit of `name` (None: of an observer).
         target: the coordinator to ask; None: nobody is asked.
-        state: of a client its own state folder, else the coordinator's; None: where it lies by
-            itself, if anywhere.
-        ledger: of a client its own ledger, else a folder of ledgers; None likewise.
-        budget: a client's own, over all runs; None: it has none.
+        state: a client's own state folder, else the coordinator's; None: the default place.
+        ledger: a client's own ledger, else a folder of ledgers; None likewise.
+        budget: a client's own, over all runs.
         logs: audit logs to verify.
-        listen: HOST:PORT; port 0 takes a free one.
-        acts: also lets who looks act on the run.
-        passphrases: of the private keys.
+        acts: also lets viewers act on the run.
     """
 
     kit: Path
@@ -94,22 +89,15 @@ class Looking:
 
 @contextmanager
 def dashboard(looking: Looking) -> Iterator[str]:
-    """Shows a run while the `with` lasts; the address to open in a browser.
-
-    Raises:
-        ConfigError: it may not be served there.
-        KitError: nobody can look with this kit.
-        OperatorError: nothing can be bound there.
-    """
+    """Shows a run; yields its address. ConfigError, KitError or OperatorError if it cannot."""
     roster = load_public(looking.kit).roster
     name = looking.name or find_observer(looking.kit, roster)
     viewer = Viewer(name, roster.find(name).role)
-    passphrases = looking.passphrases
-    secured = _secured(looking, viewer, passphrases)
-    sources = list(_sources(looking, viewer, passphrases))
+    secured = _secured(looking, viewer)
+    sources = list(_sources(looking, viewer))
     owner = viewer.name if viewer.role == "client" else ""
     board = Board(Facts(looking.target is not None, owner))
-    acts = _acts(looking, viewer, passphrases, lambda: board.facts.own)
+    acts = _acts(looking, viewer, lambda: board.facts.own)
     if acts is not None:
         done, offered = acts.done, acts.offered
         board.put(lambda facts: replace(facts, acts=done, offered=offered))
@@ -124,8 +112,8 @@ def dashboard(looking: Looking) -> Iterator[str]:
         yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
 
 
-def _secured(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> ssl.SSLContext | None:
-    """How connections are secured; None on loopback. ConfigError if they cannot be."""
+def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
+    """The TLS of connections; None on loopback. ConfigError if there is none elsewhere."""
     host, _, port = looking.listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
         raise ConfigError(
@@ -140,20 +128,14 @@ def _secured(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> ssl.
             "the coordinator's kit"
         )
     ca = load_public(looking.kit).ca
-    return server_context(TlsFiles(looking.kit, viewer.name, ca, passphrases=passphrases))
+    files = TlsFiles(looking.kit, viewer.name, ca, passphrases=looking.passphrases)
+    return server_context(files)
 
 
-def _acts(
-    looking: Looking,
-    viewer: Viewer,
-    passphrases: Passphrases,
-    view: Callable[[], HolderView | None],
-) -> Acts | None:
-    """What may be done; None if nothing. ConfigError where nothing can be."""
+def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> Acts | None:
     if not looking.acts:
         return None
-    target = looking.target
-    own = viewer.role == "client"
+    target, own = looking.target, viewer.role == "client"
     named = viewer.names and (looking.folder is not None or viewer.role == "coordinator")
     asks = target is not None and named
     if not (own or asks) or not on_loopback(looking.listen):
@@ -161,16 +143,15 @@ def _acts(
             "dashboard: --act is on loopback, for a client's own page, for the folder of a run of "
             "`up`, or for --server with the coordinator's own kit and --name coordinator"
         )
+    me = load_private(looking.kit, viewer.name, looking.passphrases)
     if own or target is None:
         state, path = _own_files(looking, viewer)
-        me = load_private(looking.kit, viewer.name, passphrases)
         return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
-    me = load_private(looking.kit, viewer.name, passphrases)
-    return RunActs(looking.folder, viewer.name, me, saying(target, passphrases))
+    return RunActs(looking.folder, viewer.name, me, saying(target, looking.passphrases))
 
 
 def _party(kit: Path) -> Callable[[str], Viewer | None]:
-    """Who a certificate's name is, by the kit's roster then: who was revoked is nobody."""
+    """Looks a certificate's name up on the kit's newest roster: a revoked party is nobody."""
 
     def party(name: str) -> Viewer | None:
         try:
@@ -182,33 +163,30 @@ def _party(kit: Path) -> Callable[[str], Viewer | None]:
     return party
 
 
-def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iterator[Source]:
-    """All that is at hand for this party."""
+def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
     kit, folder = looking.kit, looking.folder
     if looking.target is not None:
-        yield Source("status", StatusSource(looking.target, passphrases).look, STATUS_EVERY)
+        yield StatusSource(looking.target, looking.passphrases)
     if looking.logs:
-        yield Source("audit logs", LogsSource(looking.logs, kit).look, FILES_EVERY)
+        yield logs_source(looking.logs, kit)
     if viewer.role == "client":
-        of = HolderSource(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
-        yield Source("this client's state", of.look, FILES_EVERY)
+        yield HolderSource(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
         return
     states = () if folder is None else folder.rulers
     if looking.state is not None:
         states = (looking.state,)
     if states:
-        yield Source("the coordinator's state", CourseSource(kit, *states).look, FILES_EVERY)
+        yield CourseSource(kit, *states)
     if folder is not None:
-        yield Source("the plan", PlanSource(folder.plan).look, FILES_EVERY)
-        yield Source("report", ReportSource(folder.report / METRICS).look, FILES_EVERY)
+        yield plan_source(folder.plan)
+        yield report_source(folder.report / METRICS)
     beside_kit = default_ledger(kit, viewer.name).parent
     ledgers = looking.ledger or (None if folder is None else beside_kit)
     if ledgers is not None:
-        yield Source("ledgers", LedgersSource(ledgers).look, FILES_EVERY)
+        yield LedgersSource(ledgers)
 
 
 def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
-    """A client's state folder, and its ledger over all runs."""
     kit, folder = looking.kit, looking.folder
     own = default_state(kit, viewer.name) if folder is None else folder.state(viewer.name)
     return looking.state or own, looking.ledger or default_ledger(kit, viewer.name)

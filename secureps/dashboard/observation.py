@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status as status_words
 from secureps.roles.coordinator.status import SPENT, UP
 from secureps.run.report.version_metrics import DOWN, SECONDS, Totals
+
+Json = dict[str, Any]
+"""An object of a page, as its script in `site/` reads it; it may have dataclasses in it."""
 
 KEPT = 40
 """Changes, and versions of a group, that are kept: the newest."""
@@ -22,20 +26,8 @@ ENDED, NOT_KNOWN = status_words.ENDED, status_words.NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A party's presence was another one from `at` on; it had been `before` for so many seconds."""
-
-    at: float
-    party: str
-    role: str
-    state: str
-    before: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Cost:
-    """What a version cost all parties: seconds by stage, bytes, the largest epsilon after it."""
+    """The cost of a version for all parties: seconds by stage, bytes, the largest epsilon."""
 
     group: str
     version: int
@@ -47,16 +39,18 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known at one moment.
+    """The observations up to one moment.
 
     Args:
-        status: the last that came; None before the first.
+        status: the last one; None before the first.
         silent: why no answer came to the last question; empty if one did.
         silent_since: when the first question had none.
         over: no answer will come any more.
         recalled: the status is the journal's, which does not say who is there now.
-        since: by party, since when it is as it is.
-        changes: newest first; costs: oldest first.
+        since: by party, the time of its last change.
+        changes: of parties' presence, newest first: the time, the state, the one `before` and how
+            many seconds that lasted.
+        costs: oldest first.
         up, down: bytes of all versions.
     """
 
@@ -66,7 +60,7 @@ class Seen:
     over: bool = False
     recalled: bool = False
     since: Mapping[str, float] = field(default_factory=dict)
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Json, ...] = ()
     costs: tuple[Cost, ...] = ()
     up: float = 0.0
     down: float = 0.0
@@ -83,7 +77,7 @@ class Seen:
 
 
 def with_journal(seen: Seen, recalled: Status | None) -> Seen:
-    """The journal's status where the coordinator gave none, or gave its last before the end."""
+    """Takes the journal's status if the coordinator gave none, or gave its last before the end."""
     if recalled is None or (seen.status is not None and not seen.over):
         return seen
     return replace(seen, status=recalled, recalled=True)
@@ -101,7 +95,7 @@ def presence(status: Status) -> dict[str, tuple[str, str]]:
 
 
 class Observation:
-    """What was seen so far; one thread looks."""
+    """Collects statuses; to be used by one thread."""
 
     def __init__(self) -> None:
         self._totals = Totals()
@@ -124,7 +118,7 @@ class Observation:
         return self.seen
 
     def miss(self, why: str, now: float, over: bool = False) -> Seen:
-        """No status came; `over`: none will."""
+        """Notes that no status came; `over`: none will."""
         if self.seen.status is not None and not over:
             self._note(self._known | {COORDINATOR: (COORDINATOR, SILENT)}, now)
         since = self.seen.silent_since
@@ -133,7 +127,6 @@ class Observation:
         return self.seen
 
     def _note(self, found: dict[str, tuple[str, str]], now: float) -> None:
-        """Compares who is there with who was."""
         since, changes = dict(self.seen.since), list(self.seen.changes)
         for party, (role, state) in found.items():
             before = self._known.get(party)
@@ -141,14 +134,15 @@ class Observation:
                 continue
             if before is not None:
                 seconds = now - since.get(party, now)
-                changes.insert(0, Change(now, party, role, state, before[1], seconds))
+                change = {"at": now, "party": party, "role": role, "state": state}
+                changes.insert(0, change | {"before": before[1], "seconds": seconds})
             since[party] = now
         self._known = found
         known = {party: at for party, at in since.items() if party in found}
         self.seen = replace(self.seen, since=known, changes=tuple(changes[:KEPT]))
 
     def _costs(self, status: Status) -> tuple[Cost, ...]:
-        """Of versions that somebody reported of: what others cost is not known, and not 0."""
+        """The costs of versions of which some party reported; those of others are unknown."""
         found = (
             self._cost(group.name, version)
             for group in status.groups

@@ -1,14 +1,13 @@
-"""What an operator sees: scores, for whom a run waits, its six steps, parties, bytes.
+"""Builds the operator's page: scores, for whom a run waits, its six steps, parties, bytes.
 
-From what was seen and what the coordinator's journal says to what a page shows: functions without
-I/O. Who may not know clients' names gets none of them.
+The functions here have no I/O. A viewer who may not know clients' names gets none of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import (
@@ -18,11 +17,10 @@ from secureps.dashboard.observation import (
     HERE,
     NOT_KNOWN,
     SILENT,
-    Change,
-    Cost,
+    Json,
     Seen,
 )
-from secureps.dashboard.scores import Report, ScoresView, costs_of, scores_view
+from secureps.dashboard.scores import Report, costs_of, scores_view
 from secureps.messages.records import starts
 from secureps.messages.requests import (
     CohortSteps,
@@ -56,113 +54,27 @@ NAMED = 20
 Hide = Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """Who keeps the run waiting, and how; `ill`: it is not just at work."""
-
-    name: str
-    role: str
-    why: str
-    since: float | None
-    ill: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """A group: its version of how many, which of the six steps it is at, and what it waits for."""
-
-    name: str
-    version: int
-    wanted: int | None
-    step: int
-    phase: str
-    reason: str
-    late: tuple[str, ...]
-    late_in_all: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartyRow:
-    """A server: its presence since when, and what else there is to say."""
-
-    name: str
-    role: str
-    state: str
-    since: float | None
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClientRow:
-    """A client, as `secureps status` has it; `live` is None where nobody knows or the run ended."""
-
-    name: str
-    state: str
-    live: bool | None
-    since: float | None
-    updates: int
-    epsilon: str
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorView:
-    """All that the operator's page shows.
-
-    Args:
-        headline: in one line, what the run does or waits for; `over`: it does nothing any more.
-        calm: what is said of waiting where nobody is to blame for it.
-        fresh: the coordinator has just said who is there; asked: it is known how the run stands.
-        blocking: servers first; empty if nobody is waited for but by plan, or nobody knows.
-        clients: empty for who may not know their names; states: how many are how.
-        timeline: of the newest cohorts; None before there is a run. `burnt` are all that the
-            coordinator's journal has, where it is at hand, or else those of the timeline.
-        up, down: bytes of `costs_of`: of all versions, if `whole`, or else of those since this
-            page's server began to look; None where nobody knows.
-        paused: that an operator has the run wait, and why.
-        move: how far blocks are that move between shards, in a line; empty: none do.
-    """
-
-    run: str
-    headline: str
-    calm: str
-    over: bool
-    fresh: bool
-    asked: bool
-    scores: ScoresView
-    blocking: tuple[Blocking, ...]
-    steps: tuple[str, ...]
-    groups: tuple[GroupRow, ...]
-    parties: tuple[PartyRow, ...]
-    clients: tuple[ClientRow, ...]
-    clients_title: str
-    states: Mapping[str, int]
-    changes: tuple[Change, ...]
-    costs: tuple[Cost, ...]
-    up: float | None
-    down: float | None
-    whole: bool
-    timeline: tuple[CohortSteps, ...] | None
-    burnt: tuple[CohortSteps, ...] | None
-    burnt_in_all: int
-    checkpoint: int | None
-    paused: str
-    move: str
-
-
 def operator_view(
     seen: Seen,
     course: Course | None,
     plan: Plan | None,
     names: bool,
     report: Report | None = None,
-) -> OperatorView:
-    """The page, for somebody who may know clients' names, or not.
+) -> Json:
+    """Builds the page that `site/operator.js` shows.
 
     Args:
         seen: with the journal's status where the coordinator's is missing.
         course: None where the coordinator's journal is not at hand.
         plan: None before the run is founded.
+        names: whether the viewer may know clients' names.
         report: of a run of `up`, by itself.
+
+    Returns:
+        what the page shows. `calm` stands where nobody is to blame for waiting. `fresh`: the
+        coordinator has just said who is there; `asked`: it is known how the run stands. `burnt`
+        has all burnt cohorts by the coordinator's journal, else those of the `timeline`. `up` and
+        `down`, in bytes, are of all versions if `whole`, else of those since the dashboard began.
     """
     if not names and seen.silent:  # whose words they are, and whom they name, nobody knows
         seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
@@ -177,33 +89,33 @@ def operator_view(
     blockers, costs = blocking(seen, plan), costs_of(seen, report)
     up, down = (seen.up, seen.down) if report is None else (report.up, report.down)
     counted_bytes = report is not None or bool(costs) or seen.fresh
-    return OperatorView(
-        run=status.run.hex()[:16] if status is not None else "",
-        headline=hide(_headline(seen)),
-        calm=_calm(seen, blockers),
-        over=seen.ended,
-        fresh=seen.fresh,
-        asked=status is not None or course is not None,
-        scores=scores_view(seen, report, hide),
-        blocking=tuple(_hidden(each, hide, names) for each in blockers[:NAMED]),
-        steps=STEPS,
-        groups=tuple(_group(g, plan, hide, names) for g in (status.groups if status else ())),
-        parties=tuple(_parties(seen, hide)),
-        clients=tuple(_clients(seen)) if names else (),
-        clients_title=ofwhat(status.adjacency, status.delta) if status is not None else "",
-        states=dict(Counter(_word(_state(member, seen)) for member in members)),
-        changes=tuple(_change(each, hide, names) for each in seen.changes),
-        costs=costs,
-        up=up if counted_bytes else None,
-        down=down if counted_bytes else None,
-        whole=report is not None,
-        timeline=None if known is None else tuple(_step(each, hide) for each in known.steps),
-        burnt=None if known is None else tuple(_step(each, hide) for each in known.burnt),
-        burnt_in_all=0 if known is None else known.burnt_in_all,
-        checkpoint=None if known is None else known.checkpoint,
-        paused=hide(status.paused) if status is not None else "",
-        move=hide(move_text(status.move)) if status is not None and status.move is not None else "",
-    )
+    return {
+        "run": status.run.hex()[:16] if status is not None else "",
+        "headline": hide(_headline(seen)),
+        "calm": _calm(seen, bool(blockers)),
+        "over": seen.ended,
+        "fresh": seen.fresh,
+        "asked": status is not None or course is not None,
+        "scores": scores_view(seen, report, hide),
+        "blocking": [_hidden(each, hide, names) for each in blockers[:NAMED]],
+        "steps": STEPS,
+        "groups": [_group(g, plan, hide, names) for g in (status.groups if status else ())],
+        "parties": list(_parties(seen, hide)),
+        "clients": list(_clients(seen)) if names else [],
+        "clients_title": ofwhat(status.adjacency, status.delta) if status is not None else "",
+        "states": dict(Counter(_word(_state(member, seen)) for member in members)),
+        "changes": [_change(each, hide, names) for each in seen.changes],
+        "costs": costs,
+        "up": up if counted_bytes else None,
+        "down": down if counted_bytes else None,
+        "whole": report is not None,
+        "timeline": None if known is None else [_step(each, hide) for each in known.steps],
+        "burnt": None if known is None else [_step(each, hide) for each in known.burnt],
+        "burnt_in_all": 0 if known is None else known.burnt_in_all,
+        "checkpoint": None if known is None else known.checkpoint,
+        "paused": hide(status.paused) if status is not None else "",
+        "move": hide(move_text(status.move)) if status and status.move is not None else "",
+    }
 
 
 def _known(course: Course | None, status: Status | None) -> Course | None:
@@ -221,33 +133,36 @@ BURNT = ("burnt", "spoilt")
 """Ends of a cohort that is charged and never opened."""
 
 
-def blocking(seen: Seen, plan: Plan | None) -> tuple[Blocking, ...]:
-    """Who keeps the run waiting that need not: servers that it cannot do without, then clients.
+def blocking(seen: Seen, plan: Plan | None) -> list[Json]:
+    """Lists the parties that keep the run waiting: first servers that it needs, then clients.
 
-    A key holder is one of them where fewer than the plan's threshold are there, or, before
-    version 0, any; a client, where a group waits for its update.
+    A key holder is listed where fewer than the plan's threshold are there, and before version 0
+    always; a client, where a group waits for its update. A party that is just at work is not `ill`.
     """
     status = seen.status
     if seen.ended:
-        return ()
-    if seen.silent:  # of anybody else it alone could say who is there
-        return (Blocking(COORDINATOR, COORDINATOR, seen.silent, seen.silent_since),)
+        return []
+    if seen.silent:  # only the coordinator could say who else is there
+        return [_blocker(COORDINATOR, COORDINATOR, seen.silent, seen.silent_since)]
     if status is None or not seen.fresh:
-        return ()
-    found = []
-    for server in _needed(status, plan):
-        since = seen.since.get(server.name)
-        found.append(Blocking(server.name, server.role, _trouble(server), since))
-    return (*found, *_late(seen, status))
+        return []
+    found = [
+        _blocker(server.name, server.role, _trouble(server), seen.since.get(server.name))
+        for server in _needed(status, plan)
+    ]
+    return [*found, *_late(seen, status)]
 
 
-def _calm(seen: Seen, blockers: Sequence[Blocking]) -> str:
-    """What is said of waiting where nobody is to blame for it; empty where nobody knows."""
+def _blocker(name: str, role: str, why: str, since: float | None, ill: bool = True) -> Json:
+    return {"name": name, "role": role, "why": why, "since": since, "ill": ill}
+
+
+def _calm(seen: Seen, waits: bool) -> str:
     if seen.ended:
         return "Nobody is waited for."
     if not seen.fresh:
         return ""
-    return "All who are waited for are at work." if blockers else "Nobody keeps it waiting."
+    return "All who are waited for are at work." if waits else "Nobody keeps it waiting."
 
 
 def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
@@ -268,7 +183,7 @@ def _trouble(server: ServerStatus) -> str:
     return "; ".join(filter(None, (state, server.trouble)))
 
 
-def _late(seen: Seen, status: Status) -> Iterator[Blocking]:
+def _late(seen: Seen, status: Status) -> Iterator[Json]:
     gone = {member.name: member for member in status.members if not member.live}
     late: dict[str, list[str]] = {}
     for group in status.groups:
@@ -277,10 +192,10 @@ def _late(seen: Seen, status: Status) -> Iterator[Blocking]:
     for name, groups in late.items():
         of = f" of {named(groups)}" if len(status.groups) > 1 else ""
         if name not in gone:
-            yield Blocking(name, "client", f"owes an update{of}", None, ill=False)
+            yield _blocker(name, "client", f"owes an update{of}", None, ill=False)
             continue
         why = f"owes an update{of}, and is {_word(gone[name].state)}"
-        yield Blocking(name, "client", why, seen.since.get(name))
+        yield _blocker(name, "client", why, seen.since.get(name))
 
 
 def _headline(seen: Seen) -> str:
@@ -299,34 +214,34 @@ def _headline(seen: Seen) -> str:
     return " / ".join(reasons) or "waits for the coordinator's plan"
 
 
-def _hidden(each: Blocking, hide: Hide, names: bool) -> Blocking:
-    name = each.name if names or each.role != "client" else "a client"
-    return replace(each, name=name, why=hide(each.why))
+def _hidden(each: Json, hide: Hide, names: bool) -> Json:
+    name = each["name"] if names or each["role"] != "client" else "a client"
+    return each | {"name": name, "why": hide(each["why"])}
 
 
-def _group(group: GroupStatus, plan: Plan | None, hide: Hide, names: bool) -> GroupRow:
+def _group(group: GroupStatus, plan: Plan | None, hide: Hide, names: bool) -> Json:
     wanted = plan.versions(group.name) if plan is not None and group.name in plan.groups else None
-    return GroupRow(
-        name=group.name,
-        version=group.version,
-        wanted=wanted,
-        step=AT.get(group.step, 0),
-        phase=group.step,
-        reason=hide(group.reason),
-        late=group.late[:ROWS] if names else (),
-        late_in_all=len(group.late),
-    )
+    return {
+        "name": group.name,
+        "version": group.version,
+        "wanted": wanted,
+        "step": AT.get(group.step, 0),
+        "phase": group.step,
+        "reason": hide(group.reason),
+        "late": group.late[:ROWS] if names else (),
+        "late_in_all": len(group.late),
+    }
 
 
-def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
+def _party(name: str, role: str, state: str, since: float | None, detail: str) -> Json:
+    return {"name": name, "role": role, "state": state, "since": since, "detail": detail}
+
+
+def _parties(seen: Seen, hide: Hide) -> Iterator[Json]:
     status = seen.status
-    ruler = _coordinator(seen)
+    yield _coordinator(seen, hide)
     if status is None:
-        yield replace(ruler, detail=hide(ruler.detail))
         return
-    trouble = {server.name: server.trouble for server in status.servers}
-    detail = ruler.detail or trouble.get(COORDINATOR, "") or starts(status.incarnation)
-    yield replace(ruler, detail=hide(detail))
     held = {holding.shard: holding for holding in status.holdings}
     used = memory_used(status.telemetry)
     for server in status.servers:
@@ -340,46 +255,56 @@ def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
         detail = "; ".join(filter(None, parts))
         state = HERE if server.live else AWAY if server.registered else AWAITED
         since = seen.since.get(server.name) if seen.fresh else None
-        yield PartyRow(server.name, server.role, _now(state, seen), since, hide(detail))
+        yield _party(server.name, server.role, _now(state, seen), since, hide(detail))
 
 
-def _coordinator(seen: Seen) -> PartyRow:
-    """The coordinator, which is silent only while its run goes on and somebody asks it."""
+def _coordinator(seen: Seen, hide: Hide) -> Json:
+    """The coordinator's row; it is silent only while its run goes on and somebody asks it."""
     if seen.silent and not seen.ended:
-        return PartyRow(COORDINATOR, COORDINATOR, SILENT, seen.silent_since, seen.silent)
+        return _party(COORDINATOR, COORDINATOR, SILENT, seen.silent_since, hide(seen.silent))
     since = seen.since.get(COORDINATOR) if seen.fresh else None
-    return PartyRow(COORDINATOR, COORDINATOR, _now(HERE, seen), since, "")
+    detail = ""
+    if seen.status is not None:
+        troubles = (each.trouble for each in seen.status.servers if each.name == COORDINATOR)
+        detail = next(troubles, "") or starts(seen.status.incarnation)
+    return _party(COORDINATOR, COORDINATOR, _now(HERE, seen), since, hide(detail))
 
 
 def _now(state: str, seen: Seen) -> str:
-    """Whether a party is there, if that is known and the run goes on."""
     return ENDED if seen.ended else state if seen.fresh else NOT_KNOWN
 
 
-def _clients(seen: Seen) -> Iterator[ClientRow]:
+def _clients(seen: Seen) -> Iterator[Json]:
     members = seen.status.members if seen.status is not None else ()
     states = {member.name: _state(member, seen) for member in members}
     order = sorted(members, key=lambda m: (STATES.index(_word(states[m.name])), m.name))
     for each in order[:ROWS]:
         since, live = (seen.since.get(each.name), each.live) if seen.fresh else (None, None)
-        yield ClientRow(each.name, states[each.name], live, since, each.submissions, spent(each))
+        yield {
+            "name": each.name,
+            "state": states[each.name],
+            "live": live,
+            "since": since,
+            "updates": each.submissions,
+            "epsilon": spent(each),
+        }
 
 
 def _state(member: MemberStatus, seen: Seen) -> str:
-    """A client's state as it is now: what says whether it is there, only where that is known."""
+    """A client's state; "not known" in place of one that says whether it is there, unless known."""
     return (
         _now(member.state, seen) if _word(member.state) in (*PRESENT, NOT_KNOWN) else member.state
     )
 
 
 def _word(state: str) -> str:
-    """A client's state without its reason."""
     return state.partition(":")[0]
 
 
-def _change(each: Change, hide: Hide, names: bool) -> Change:
-    party = each.party if names or each.role != "client" else "a client"
-    return replace(each, party=party, state=hide(each.state), before=hide(each.before))
+def _change(each: Json, hide: Hide, names: bool) -> Json:
+    party = each["party"] if names or each["role"] != "client" else "a client"
+    hidden = {"party": party, "state": hide(each["state"]), "before": hide(each["before"])}
+    return each | hidden
 
 
 def _step(each: CohortSteps, hide: Hide) -> CohortSteps:

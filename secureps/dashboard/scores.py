@@ -1,6 +1,6 @@
-"""What versions were judged at: the script's scores, and the federation's own evaluations.
+"""Scores of versions: the script's own, and the federation's evaluations.
 
-And what else `up` wrote of each version in RUN/report/metrics.jsonl.
+Also reads what else `up` wrote of each version in RUN/report/metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -9,28 +9,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from secureps.dashboard.observation import KEPT, Cost, Seen, cost_of
+from secureps.dashboard.observation import KEPT, Cost, Json, Seen, cost_of
 from secureps.errors import DamagedStore
 from secureps.messages.evaluation import EvaluationStatus
 from secureps.run.report.status_tables import skips
 from secureps.run.report.version_metrics import split_scores
 from secureps.wording import named
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What a version was judged at, by metric.
-
-    Args:
-        held_out: by the script's own `score`; federated: by the held-out records of the members, or
-            of one evaluator.
-        best: no other version is better by the plan's metric.
-    """
-
-    version: int
-    held_out: Mapping[str, float]
-    federated: Mapping[str, float]
-    best: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +32,8 @@ class Report:
     down: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ScoresView:
-    """What a page shows of scores.
-
-    Args:
-        judged: newest first; noise: standard deviation of the noise on a federated metric.
-        notes: which versions were not evaluated and why, and what is under way.
-        nothing: why no version has any; empty if one has.
-    """
-
-    judged: tuple[Judged, ...]
-    noise: Mapping[str, float]
-    notes: tuple[str, ...]
-    nothing: str
-
-
 def read_report(text: str) -> Report:
-    """The report in metrics.jsonl; DamagedStore if that is none."""
+    """Reads metrics.jsonl; raises DamagedStore if it is none."""
     try:
         lines = [json.loads(line) for line in text.splitlines()]
         costs = [
@@ -87,15 +55,20 @@ def read_report(text: str) -> Report:
 
 
 def costs_of(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
-    """What versions cost: what was seen of them, or where there is a report, all of it."""
+    """The costs of versions: those of the report, and those seen that it does not have."""
     if report is None:
         return seen.costs
     known = {(cost.group, cost.version): cost for cost in (*seen.costs, *report.costs)}
     return tuple(known[at] for at in sorted(known))
 
 
-def scores_view(seen: Seen, report: Report | None, hide: Callable[[str], str]) -> ScoresView:
-    """What the page shows, of what is at hand; `hide` takes clients' names out of a text."""
+def scores_view(seen: Seen, report: Report | None, hide: Callable[[str], str]) -> Json:
+    """Builds the scores of the operator's page; `hide` takes clients' names out of a text.
+
+    Each version that was `judged`, newest first, has its metrics: `held_out` by the script's own
+    `score`, `federated` by held-out records of members or of one evaluator. `noise` is the standard
+    deviation on a federated metric. `nothing` says why no version was judged.
+    """
     status = seen.status
     own = None if status is None else status.evaluation
     scores = {} if report is None else report.scores
@@ -103,23 +76,23 @@ def scores_view(seen: Seen, report: Report | None, hide: Callable[[str], str]) -
     best = 0 if own is None else own.best
     versions = sorted(scores.keys() | federated.keys(), reverse=True)
     kept = [each for number, each in enumerate(versions) if number < KEPT or each == best]
-    judged = tuple(
-        Judged(
-            version,
-            scores.get(version, {}),
-            {metric.name: metric.value for metric in federated[version].metrics}
+    judged = [
+        {
+            "version": version,
+            "held_out": scores.get(version, {}),
+            "federated": {m.name: m.value for m in federated[version].metrics}
             if version in federated
             else {},
-            0 < version == best,
-        )
+            "best": 0 < version == best,
+        }
         for version in kept
-    )
-    return ScoresView(
-        judged,
-        {} if own is None else {metric.name: metric.value for metric in own.noise},
-        () if own is None else tuple(map(hide, _notes(own, seen.fresh))),
-        "" if judged else _nothing(seen, report),
-    )
+    ]
+    return {
+        "judged": judged,
+        "noise": {} if own is None else {metric.name: metric.value for metric in own.noise},
+        "notes": [] if own is None else [*map(hide, _notes(own, seen.fresh))],
+        "nothing": "" if judged else _nothing(seen, report),
+    }
 
 
 def _notes(own: EvaluationStatus, fresh: bool) -> Iterator[str]:
@@ -132,7 +105,6 @@ def _notes(own: EvaluationStatus, fresh: bool) -> Iterator[str]:
 
 
 def _nothing(seen: Seen, report: Report | None) -> str:
-    """Why no version has a score."""
     if seen.status is None and report is None:
         return "Not known: the coordinator has not answered, and no report is at hand."
     if seen.status is not None and seen.status.evaluation is None and report is None:

@@ -1,24 +1,24 @@
-"""Where a dashboard's facts come from: the coordinator's status, journals, ledgers, audit logs.
+"""The sources of a dashboard's facts: the coordinator's status, journals, ledgers, audit logs.
 
-Each source is looked at by a thread of its own, again and again, and nothing is written.
+A thread looks at each source again and again. None of them writes anything.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.course import CourseFold
-from secureps.dashboard.holder_view import HolderView, OwnLedger, OwnRows
-from secureps.dashboard.observation import Observation
-from secureps.dashboard.officer_view import LogCheck
-from secureps.dashboard.scores import read_report
+from secureps.dashboard.holder_view import OwnLedger, OwnRows
+from secureps.dashboard.observation import Json, Observation
+from secureps.dashboard.scores import Report, read_report
 from secureps.errors import Conflict, NotReady, Refused, SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
@@ -44,21 +44,22 @@ STATUS_EVERY = 0.25
 FILES_EVERY = 2.0
 """Seconds between two looks whether files have changed."""
 SHARE = 2.0
-"""How much longer than a look the pause after it is: what a look costs, others need."""
+"""How many times longer than a look the pause after it is: other processes need the machine."""
 SLOWEST = 30.0
-"""Seconds that a pause is long at most."""
+"""Seconds of the longest pause."""
 
-Look = Callable[[Board], None]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Source:
-    """What is looked at, by a name for what is wrong with it, and after how many seconds again."""
+class Source(ABC):
+    """One source; `name` says in troubles which one, `every` is the pause in seconds."""
 
     name: str
-    look: Look
-    every: float
+    every = FILES_EVERY
+
+    @abstractmethod
+    def look(self, board: Board) -> None:
+        """Puts what is new on the board."""
 
 
 @contextmanager
@@ -101,12 +102,14 @@ def _note_trouble(name: str, text: str) -> Callable[[Facts], Facts]:
     return change
 
 
-class StatusSource:
+class StatusSource(Source):
     """The status of a run, from its coordinator.
 
     Raises:
         KitError: nobody can ask with this kit.
     """
+
+    name, every = "status", STATUS_EVERY
 
     def __init__(
         self,
@@ -149,7 +152,6 @@ class StatusSource:
 
 
 def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
-    """With the run's plan, explained, once it is known."""
     if run is None or facts.planned == run.id:
         return facts
     plan = Plan.from_text(run.plan)
@@ -165,20 +167,6 @@ def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> 
     return replace(facts, plan=plan, explanation=explanation)
 
 
-class PlanSource:
-    """The plan in the folder of a run of `up`, until the run is founded on it, if it ever is."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._files = path, Changing(path)
-
-    def look(self, board: Board) -> None:
-        """Reads it once; raises as `load_plan` does."""
-        if board.facts.plan is not None:
-            return
-        if (plan := self._files.read(lambda: load_plan(self._path))) is not None:
-            board.put(lambda facts: facts if facts.plan else _add_explanation(facts, plan, None))
-
-
 class Changing:
     """Files that are read again when they have changed."""
 
@@ -187,7 +175,7 @@ class Changing:
         self._known: object = None
 
     def read(self, reading: Callable[[], T]) -> T | None:
-        """What `reading` finds; None if no file is another one than when it last succeeded."""
+        """Returns what `reading` finds; None if no file changed since it last succeeded."""
         now = [_stamp(path) for path in self._paths]
         if now == self._known:
             return None
@@ -204,23 +192,66 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return None
 
 
+class FileSource(Source, Generic[T]):
+    """A fact that is read from files when they have changed, and then added to the others."""
+
+    def __init__(
+        self,
+        name: str,
+        files: Sequence[Path],
+        read: Callable[[], T | None],
+        add: Callable[[Facts, T], Facts],
+    ) -> None:
+        self.name, self._files, self._read, self._add = name, Changing(*files), read, add
+
+    def look(self, board: Board) -> None:
+        if (found := self._files.read(self._read)) is not None:
+            board.put(lambda facts: self._add(facts, found))
+
+
+def plan_source(path: Path) -> Source:
+    """The plan in the folder of a run of `up`, until the run is founded on it."""
+
+    def add(facts: Facts, plan: Plan) -> Facts:
+        return facts if facts.plan else _add_explanation(facts, plan, None)
+
+    return FileSource("the plan", [path], lambda: load_plan(path), add)
+
+
+def report_source(path: Path) -> Source:
+    """What `up` writes of its run's versions, in metrics.jsonl."""
+
+    def read() -> Report | None:
+        return read_report(path.read_text()) if path.is_file() else None
+
+    return FileSource("report", [path], read, lambda facts, report: replace(facts, report=report))
+
+
+def logs_source(files: Sequence[Path], kit: Path) -> Source:
+    """Audit logs, verified against a kit."""
+
+    def read() -> tuple[Json, ...]:
+        return tuple(checked(files, kit))
+
+    return FileSource("audit logs", files, read, lambda facts, logs: replace(facts, logs=logs))
+
+
 def _files(state: Path) -> tuple[Path, Path]:
-    """Of a state folder's journal."""
     return state / JOURNAL, state / f"{JOURNAL}-wal"
 
 
 class Fold(Protocol):
-    """What rows come to."""
+    """A fold of a journal's rows."""
 
     def take(self, row: Row) -> None:
-        """One row more."""
+        """Takes the next row."""
 
 
 F = TypeVar("F", bound=Fold)
 
 
 class Followed(Generic[F]):
-    """What the rows of a journal come to, read on from the last row that is known.
+    """The fold of a journal, which reads on from the last row that it knows.
 
     Args:
         begin: a fold of no row.
@@ -232,10 +263,10 @@ class Followed(Generic[F]):
         self._known: tuple[F, Mark] | None = None
 
     def read(self) -> F:
-        """Takes the rows that are new; raises as `read_rows` does of a whole journal.
+        """Takes the rows that are new; raises as `read_rows` does.
 
-        All of them where the last one that is known is gone: compacted twice since, or of
-        another file, as after a restore.
+        It reads the whole journal where the last known row is gone: the journal was compacted
+        twice since, or is another file, as after a restore.
         """
         try:
             return self._on()
@@ -252,13 +283,15 @@ class Followed(Generic[F]):
         return fold
 
 
-class CourseSource:
-    """The course of a run, from its coordinator's state folder, and its standby's if it has one.
+class CourseSource(Source):
+    """The course of a run, from the state folders of its coordinator and its standby.
 
-    Either may rule: whose journal has the higher reign tells, and in the same one more rows. A
-    coordinator that a standby took over from may have written more than that one since. Where the
-    coordinator gives no status, or will not give another one, the journal has it, too.
+    Either may rule: the journal with the higher reign counts, and in one reign the longer one. A
+    coordinator may have written more rows since its standby took over. The journal also gives the
+    status where the coordinator gives none, or none any more.
     """
+
+    name = "the coordinator's state"
 
     def __init__(self, kit: Path, *states: Path) -> None:
         self._kit, self._states = kit, states
@@ -286,31 +319,14 @@ class CourseSource:
             board.put(lambda facts: replace(facts, recalled=status))
 
 
-class ReportSource:
-    """What `up` writes of its run's versions.
-
-    Args:
-        path: of metrics.jsonl.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._files = path, Changing(path)
-
-    def look(self, board: Board) -> None:
-        """Reads it, if it has changed; raises as `read_report` does."""
-        if not self._path.is_file():
-            return
-        report = self._files.read(lambda: read_report(self._path.read_text()))
-        if report is not None:
-            board.put(lambda facts: replace(facts, report=report))
-
-
-class HolderSource:
-    """What a client's own state folder and ledger say.
+class HolderSource(Source):
+    """A client's own state folder and ledger.
 
     Args:
         budget: its own over all runs; None: it has none.
     """
+
+    name = "this client's state"
 
     def __init__(
         self, name: str, kit: Path, state: Path, ledger: Path, budget: float | None
@@ -325,7 +341,7 @@ class HolderSource:
         if self._rows.journal.is_file() and (view := self._files.read(self._view)) is not None:
             board.put(lambda facts: replace(facts, own=view))
 
-    def _view(self) -> HolderView | None:
+    def _view(self) -> Json | None:
         rows = self._rows.read()
         holders = [each.name for each in load_public(self._kit).roster.holders()]
         # after the journal: what that says was spent, the ledger had before
@@ -364,8 +380,10 @@ def _said(ledger: BudgetLedger) -> OwnLedger:
     return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
 
 
-class LedgersSource:
+class LedgersSource(Source):
     """The ledgers of clients in a folder, NAME.db each."""
+
+    name = "ledgers"
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -382,38 +400,29 @@ class LedgersSource:
         board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
 
 
-class LogsSource:
-    """Audit logs, verified against a kit."""
-
-    def __init__(self, files: Sequence[Path], kit: Path) -> None:
-        self._files, self._kit = files, kit
-        self._changing = Changing(*files)
-
-    def look(self, board: Board) -> None:
-        checks = self._changing.read(lambda: tuple(checked(self._files, self._kit)))
-        if checks is not None:
-            board.put(lambda facts: replace(facts, logs=checks))
-
-
-def checked(files: Sequence[Path], kit: Path) -> Iterator[LogCheck]:
-    """What is to be said of each file, and of all together if each is sound."""
+def checked(files: Sequence[Path], kit: Path) -> Iterator[Json]:
+    """Verifies each file, and all together if each is sound."""
     sound = True
     for path in files:
         try:
             (log,) = verify([path], kit)
         except SecurepsError as error:
             sound = False
-            yield LogCheck(path.name, False, str(error))
+            yield _check(path.name, False, str(error))
         else:
             text = (
                 f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}: "
                 f"{log.end.entries} entries up to row {log.end.row}, signed"
             )
-            yield LogCheck(path.name, True, text)
+            yield _check(path.name, True, text)
     if sound and len(files) > 1:
         try:
             verify(files, kit)
         except SecurepsError as error:
-            yield LogCheck("together", False, str(error))
+            yield _check("together", False, str(error))
         else:
-            yield LogCheck("together", True, "none contradicts another")
+            yield _check("together", True, "none contradicts another")
+
+
+def _check(file: str, sound: bool, text: str) -> Json:
+    return {"file": file, "sound": sound, "text": text}

@@ -67,10 +67,7 @@ def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
 
 
 def divisor(value: float, like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """A number to divide by, (1,), on a tensor's device.
-
-    Some devices divide by a number of the host's by multiplying by its inverse: other bits.
-    """
+    """A divisor on a tensor's device: some devices multiply by the inverse of a host's number."""
     return torch.full((1,), value, dtype=dtype, device=like.device)
 
 
@@ -80,16 +77,11 @@ def furthest(values: Tensor) -> float:
 
 
 def clip_factor(parts: Callable[[], Iterable[Tensor]], bound: float) -> tuple[float, float]:
-    """The factor by which a clip multiplies values, and their norm.
-
-    As `privacy.mechanism.clip_factor`.
+    """The factor by which a clip multiplies values, and their norm; as on the host.
 
     Args:
         parts: float32, of a multiple of PIECE values but for the last; asked a second time where
             the norm is too close to the bound to call.
-        bound: C, finite and > 0.
-    Raises:
-        NotFinite, PlanRefused: as there.
     """
 
     def total() -> float:
@@ -148,14 +140,7 @@ def rotated_left(x: Tensor, bits: int) -> Tensor:
 
 
 def words(stream: Stream, first: int, count: int, device: torch.device) -> Tensor:
-    """Words first to first + count of a stream, counted from its beginning.
-
-    Returns:
-        int32 (count,), the bits of the stream's uint32, on the device. Three such tensors are in
-        memory meanwhile.
-    Raises:
-        InternalError: beyond the end of the stream.
-    """
+    """Words [first, first + count) of a stream, int32 (count,); InternalError beyond its end."""
     skipped = first % BLOCK
     blocks = -(-(skipped + count) // BLOCK)
     given = torch.from_numpy(stream.state(first, count).astype("int64")).to(device)
@@ -178,7 +163,6 @@ def _round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, 
 def _half_round(
     a: Tensor, b: Tensor, c: Tensor, d: Tensor, left_d: int, left_b: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Half of a quarter round, by how far it rotates d and b to the left."""
     a = a + b
     d = rotated_left(d ^ a, left_d)
     c = c + d
@@ -195,13 +179,7 @@ def unsigned(made: Tensor) -> Tensor:
 
 
 def encode(code: BlockCode, x: Tensor) -> Tensor:
-    """`BlockCode.encode` on the device.
-
-    Args:
-        x: float32 (values,).
-    Returns:
-        float64 (sent,), or x itself where there is nothing to do.
-    """
+    """`BlockCode.encode` on the device: float32 (values,) -> float64 (sent,), or x itself."""
     if code.places is None and code.signs is None:
         return x
     taken = (x if code.places is None else x[_like(code.places, x)]).double()
@@ -213,11 +191,7 @@ def encode(code: BlockCode, x: Tensor) -> Tensor:
 
 
 def decode(code: BlockCode, mean: Tensor) -> Tensor:
-    """`BlockCode.decode` on the device: float32 (values,).
-
-    Args:
-        mean: float64 (sent,); it is changed.
-    """
+    """`BlockCode.decode` on the device: float64 (sent,), which is changed, -> float32 (values,)."""
     if code.signs is not None:
         turned = mean[: code.signs.size]
         _transform(turned)
@@ -321,17 +295,12 @@ class DeviceRounding:
             at += piece.numel()
 
     def _squares(self, block: int) -> int:
-        """The squared norm of a block, exactly."""
         sums = [part.sum() for z in self.steps(block) for part in pieces(z * z, _SQUARES)]
         return sum(torch.stack(sums).tolist())
 
 
 class DeviceSkellam:
-    """`Skellam.sample` with its table on the device: the same values.
-
-    Args:
-        stream: of the noise, which is used for nothing else.
-    """
+    """`Skellam.sample` with its table on the device: the same values, of a stream of its own."""
 
     def __init__(self, sampler: Skellam, stream: Stream, device: torch.device) -> None:
         self._sampler, self._stream, self._device = sampler, stream, device
@@ -346,11 +315,7 @@ class DeviceSkellam:
         return torch.from_numpy(self._sampler.table.guide).to(self._device)
 
     def next(self, count: int) -> Tensor:
-        """The next values, int64 (count,).
-
-        Raises:
-            InternalError: the words are not random.
-        """
+        """The next values, int64 (count,); InternalError if the words are not random."""
         values = torch.empty(count, dtype=torch.int64, device=self._device)
         done = 0
         while done < count:

@@ -1,7 +1,7 @@
 """The servers of a run inside Flower's engine: coordinator and shards, in threads of a ServerApp.
 
-They are those of `secureps serve`, with their journals on disk: a ServerApp that was killed
-continues from them. Clients reach them by a `Relay`; key holders dial the coordinator.
+They are those of `secureps serve`, with journals on disk, from which a killed ServerApp continues.
+Clients reach them by a `Relay`; key holders dial the coordinator.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ from secureps.wire.waves.batch import Entry, about
 from secureps.wire.waves.relay import Relay, answering
 
 ANSWER, LOOK = 600.0, 1.0
-"""Seconds that a server of this process has to answer, and between two looks at whether it has
-ended: a caller learns why it failed instead of waiting."""
+"""Seconds that a server of this process has to answer, and between two looks if it has ended."""
 MOST_BYTES_A_VALUE = 64
 """More bytes than any cipher's sealed block has for a value."""
 
@@ -76,7 +75,7 @@ T = TypeVar("T")
 
 
 class Aggregator:
-    """Coordinator, shards and relay of one run; a context, which starts and stops them.
+    """Coordinator, shards and relay of one run; a context. KitError if the kit is not this plan's.
 
     Args:
         kit: folder with the public part, and the private keys of coordinator and shards.
@@ -84,9 +83,6 @@ class Aggregator:
         listen: HOST:PORT at which key holders reach the coordinator; empty if they are nodes.
         simulated: all parties are on this machine.
         unsafe_seed: of shards' noise, in tests.
-
-    Raises:
-        KitError: the kit is not this plan's, or lacks a key.
     """
 
     def __init__(
@@ -161,7 +157,7 @@ class Aggregator:
         return MOST_BYTES_A_VALUE * sum(math.prod(spec.shape) for spec in tensors)
 
     def settled(self) -> None:
-        """Waits until the coordinator has sent everything that follows from the requests so far."""
+        """Waits until the coordinator has sent all orders that follow from the requests so far."""
         told: Future[None] = Future()
         self._parties[COORDINATOR].later(partial(told.set_result, None))
         self._wait_for(COORDINATOR, told)
@@ -169,7 +165,7 @@ class Aggregator:
     def foreseen(
         self, client: str, orders: Iterable[object]
     ) -> tuple[list[Entry], dict[bytes, bytes]]:
-        """Answers, with their payloads, what a client will ask for after these orders."""
+        """The answers, with payloads, to what a client will ask for after these orders."""
         entries, payloads = list[Entry](), dict[bytes, bytes]()
         newest = {order.group: order for order in orders if isinstance(order, Published)}
         for order in newest.values():
@@ -182,7 +178,7 @@ class Aggregator:
         return entries, payloads
 
     def _block(self, owner: str, ask: GetBlock) -> Payload | None:
-        """A published block; None if its server has none: then the client asks for it."""
+        """A published block; None if its server has none."""
         place = (ask.group, ask.version, ask.block)
         if place not in self._blocks:
             try:
@@ -201,11 +197,7 @@ class Aggregator:
     # --- how the run stands -------------------------------------------------------
 
     def status(self) -> Status:
-        """The run's status.
-
-        Raises:
-            SecurepsError: whatever ended a server, or the whole run before its last version.
-        """
+        """The run's status; raises what ended a server, or the run before its last version."""
         self._refuse_ended()
         found: Status = self._ask(COORDINATOR, AskStatus())
         if found.finished and found.failure:
@@ -241,7 +233,7 @@ class Aggregator:
         return bytes(found.payload)
 
     def _fetch(self, owner: str, ask: GetBlock) -> Payload:
-        """Fetches a block as it lies in a message: it is copied once, and not for each client."""
+        """Fetches a block as bytes: it is copied once, and not for each client."""
         found = self._ask(owner, ask)
         assert isinstance(found, Payload)
         return Payload(found.digest, bytes(found.payload))
@@ -255,12 +247,7 @@ class Aggregator:
         return self._wait_for(server, self._parties[server].request(COORDINATOR, message))
 
     def _wait_for(self, server: str, answer: Future[T]) -> T:
-        """Waits for a server's answer.
-
-        Raises:
-            NotReady: none has come for too long.
-            SecurepsError: a refusal, or whatever ended a server.
-        """
+        """Waits for a server's answer; NotReady after ANSWER, or whatever ended a server."""
         until = time.monotonic() + ANSWER
         while time.monotonic() < until:
             try:
@@ -347,16 +334,13 @@ SIMULATED = (sys.executable, "-P", "-m", "secureps.flower.simulated_holder")
 class Holders:
     """The key holders of one run that are processes of this machine; a context, which ends them.
 
-    Each is a `secureps serve keyholder`. Holders whose private keys are in the run's kit are
-    started here; the others are somebody else's processes, and dial the coordinator's address. A
-    simulation starts all of them, by a program that does not wait for the disk
-    (`flower.simulated_holder`).
+    Holders whose private keys are in the run's kit are started here, as `secureps serve keyholder`;
+    the others dial the coordinator's address. A simulation starts all of them, by a program that
+    does not wait for the disk (`flower.simulated_holder`).
 
     Args:
         root: the run's folder.
-        address: HOST:PORT of the coordinator, empty where nodes relay to key holders: then none is
-            started here.
-        simulated: all parties are on this machine, and the run is over with it.
+        address: HOST:PORT of the coordinator, empty where nodes relay to key holders.
     """
 
     def __init__(self, plan: Plan, root: Path, kit: Path, address: str, simulated: bool) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a run inside Flower's engine: its plan, version 0, kit, states and checkpoints.
+"""Makes the folder of a run inside Flower's engine: its plan, version 0, kit, states, checkpoints.
 
 RUN/plan.toml, RUN/initial.safetensors    what the run is founded on
 RUN/kit/                                  of a simulation, whose parties are all here
@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from secureps.client.flower.served import Served, write_served
+from secureps.client.flower.server import optimizer_of
 from secureps.client.trainer import Array
 from secureps.config.plan import (
     GroupSection,
@@ -43,74 +43,65 @@ from secureps.store.keyring import FLOWER
 KIT = "kit"
 
 
-@dataclass(frozen=True)
-class Founder:
-    """What a ServerApp decides of a run.
+def found_run(
+    root: Path,
+    plan: PlanSection,
+    model: Mapping[str, Array],
+    strategy: Any,
+    rounds: int,
+    clients: int,
+    metrics: Mapping[str, float],
+) -> Plan:
+    """Makes a run's folder with its plan and version 0, or continues an existing run.
 
     Args:
-        plan: its own file.
+        plan: the app's own, to which the `strategy` adds its optimizer and how many nodes train.
+        model: version 0.
+        strategy: Flower's.
         rounds: how many versions.
-        optimizer: of its strategy, in the plan's words; None for the mean itself.
-        fraction, least: of the nodes, how many train in a round.
         clients: how many nodes there are.
         metrics: of training, by name: the largest magnitude of each.
+
+    Raises:
+        ConfigError, PlanRefused: the plan cannot be played inside Flower's engine.
     """
-
-    plan: Path
-    rounds: int
-    optimizer: Mapping[str, Any] | None
-    fraction: float
-    least: int
-    clients: int
-    metrics: Mapping[str, float]
-
-    @property
-    def name(self) -> str:
-        """The plan's own name, after which its runs are called."""
-        return load_plan(self.plan).section.name
-
-    def found(self, root: Path, model: Mapping[str, Array]) -> Plan:
-        """Makes a run's folder with its plan and version 0, or continues an existing run.
-
-        Raises:
-            ConfigError, PlanRefused: the plan cannot be played inside Flower's engine.
-        """
-        if (root / PLAN).exists():
-            return load_plan(root / PLAN)
-        section = load_plan(self.plan).section
-        section, _ = with_optimizer(section, self.optimizer)
-        groups = tuple(map(self._drawn, section.group))
-        if self.metrics:
-            model = {**model, TRAIN_METRICS: np.zeros(len(self.metrics), np.float32)}
-            groups = (_of_metrics(section, groups[0], len(self.metrics)), *groups)
-        section = section.model_copy(update={"group": groups})
-        initial = (root / MODEL).resolve()
-        update = {"versions": self.rounds, "initial": str(initial)}
-        section = section.model_copy(update=update)
-        refuse_unfit(section)
-        new_folder(root)
-        write_served(initial, model, Served(names=tuple(model)))
-        body = section.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        fresh = root / f"{PLAN}.new"
-        replace_text(fresh, toml_tables(body))
-        load_plan(fresh)
-        shutil.move(fresh, root / PLAN)
+    if (root / PLAN).exists():
         return load_plan(root / PLAN)
+    section, _ = with_optimizer(plan, optimizer_of(strategy))
+    groups = tuple(_draw(group, strategy, clients) for group in section.group)
+    if metrics:
+        model = {**model, TRAIN_METRICS: np.zeros(len(metrics), np.float32)}
+        groups = (_group_of_metrics(section, groups[0], len(metrics)), *groups)
+    initial = (root / MODEL).resolve()
+    update = {"group": groups, "versions": rounds, "initial": str(initial)}
+    section = section.model_copy(update=update)
+    refuse_unfit(section)
+    new_folder(root)
+    write_served(initial, model, Served(names=tuple(model)))
+    body = section.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    fresh = root / f"{PLAN}.new"
+    replace_text(fresh, toml_tables(body))
+    load_plan(fresh)
+    shutil.move(fresh, root / PLAN)
+    return load_plan(root / PLAN)
 
-    def _drawn(self, group: GroupSection) -> GroupSection:
-        """The group with the fraction that draws max(int(clients * fraction), least) nodes."""
-        rule, wanted = group.rule, max(int(self.clients * self.fraction), self.least)
-        if not isinstance(rule, SyncSection) or "fraction" in rule.model_fields_set:
-            return group
-        if wanted >= self.clients:
-            return group
-        exact = int(self.clients * self.fraction) == wanted
-        share = self.fraction if exact else (wanted + 0.5) / self.clients
-        return group.model_copy(update={"rule": rule.model_copy(update={"fraction": share})})
+
+def _draw(group: GroupSection, strategy: Any, clients: int) -> GroupSection:
+    """Gives a group the fraction that draws as many nodes as Flower's strategy would."""
+    fraction = float(getattr(strategy, "fraction_train", 1.0))
+    least = int(getattr(strategy, "min_train_nodes", 1))
+    rule, wanted = group.rule, max(int(clients * fraction), least)
+    if not isinstance(rule, SyncSection) or "fraction" in rule.model_fields_set:
+        return group
+    if wanted >= clients:
+        return group
+    exact = int(clients * fraction) == wanted
+    share = fraction if exact else (wanted + 0.5) / clients
+    return group.model_copy(update={"rule": rule.model_copy(update={"fraction": share})})
 
 
-def _of_metrics(section: PlanSection, first: GroupSection, count: int) -> GroupSection:
-    """The group of the metrics' tensor, which trains with the first group, and steps to the mean.
+def _group_of_metrics(section: PlanSection, first: GroupSection, count: int) -> GroupSection:
+    """Makes the group of the metrics' tensor: it trains with the first group, and has no optimizer.
 
     Raises:
         PlanRefused: the plan has noise, which would be charged for the metrics too.
@@ -154,11 +145,7 @@ def refuse_unfit(section: PlanSection) -> None:
 
 
 def simulated_kit(root: Path, plan: Plan, clients: int) -> Path:
-    """Makes a kit for all parties of a simulation, which are all on this machine.
-
-    Raises:
-        KitError: the disk refuses.
-    """
+    """Makes a kit for all parties of a simulation; KitError if the disk refuses."""
     kit = root / KIT
     if kit.exists():
         return kit.resolve()
@@ -174,11 +161,7 @@ def simulated_kit(root: Path, plan: Plan, clients: int) -> Path:
 
 
 def find_plan(given: str | Path, places: tuple[Path, ...]) -> Path:
-    """The plan's file: as it is named, or in one of the app's own folders.
-
-    Raises:
-        ConfigError: it is nowhere.
-    """
+    """Finds the plan's file by its name, also in the app's own folders; ConfigError if it fails."""
     for place in (Path(), *places):
         if (place / given).is_file():
             return (place / given).resolve()

@@ -2,9 +2,9 @@
 
     app = ClientApp(mods=[secureps_mod])
 
-It comes first of an app's mods, and answers only train messages of `SecureFedAvg`: to any other
-train message the app would answer in the clear. Messages to evaluate and queries pass as they are,
-unless the node's site keeps them from the app.
+It comes first of an app's mods, and answers only train messages of `SecureFedAvg`: any other train
+message would be answered in the clear. Messages to evaluate and queries pass, unless the node's
+site keeps them from the app.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.service.malloc import keep_whole
-from secureps.service.one_wave import Answer, OneWave, asked
+from secureps.service.one_wave import asked, play_wave
+from secureps.service.process import Party
 from secureps.store import durability
 from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import demand_host, load_private, load_public, own_seed
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.waves.batch import MOST_BYTES
 
 log = logging.getLogger("secureps")
 
 APP = "the app's own code failed; the node's log says where"
-"""Said in place of the app's words, which may quote records and so stay at the node."""
+"""Replaces the app's words, which may quote records and so stay at the node."""
 OURS = "the node failed (our own fault); its log says how"
 
 
@@ -124,18 +126,16 @@ def _seal(
     tells = policy_of(settings.site).terms.evaluation
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)
     with durability.simulated(settings.simulated):
-        told = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
-    said = {"ended": told.ended} if told.ended else {"wave": 1}
-    return post.Parcel(said, told.batch)
+        batch, ended = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
+    return post.Parcel({"ended": ended} if ended else {"wave": 1}, batch)
 
 
 class Node:
-    """A client of `secureps join` in waves, by the kit that its node has.
+    """A client of `secureps join` in waves, by its node's kit.
 
-    All that outlives a wave lies in the node's state folder, nothing in Flower's context.
-
-    Raises:
-        KitError, ConfigError: its kit or its site's file cannot be used, or is for another host.
+    Everything that outlives a wave lies in the node's state folder, nothing in Flower's context.
+    Raises KitError or ConfigError if its kit or its site's file cannot be used, or is for another
+    host.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -143,13 +143,17 @@ class Node:
         self._kit = load_public(settings.kit)
         demand_host(self._kit.roster, settings.kit)
         identity = load_private(settings.kit, settings.name, roster=self._kit.roster)
-        self._party = OneWave(settings.name, identity, self._kit, settings.kit, settings.state)
+        folders = settings.state, settings.kit
+        # It opens no connection: Flower carries its messages.
+        self._party = Party(settings.name, identity, PLAINTEXT, self._kit.roster, *folders)
         self._policy = policy_of(settings.site)
         own(settings.state)
         self._seed = self._own_seed()
 
-    def wave(self, data: bytes, payloads: Mapping[bytes, bytes], trainer: AppTrainer) -> Answer:
-        """Takes one batch of the servers' messages, and answers it; raises as `OneWave.play`."""
+    def wave(
+        self, data: bytes, payloads: Mapping[bytes, bytes], trainer: AppTrainer
+    ) -> tuple[bytes, str]:
+        """Takes one batch of the servers' messages, and answers it as `play_wave` does."""
         settings, policy = self._settings, self._policy
         ledger = policy.ledger_of(None) or default_ledger(settings.kit, settings.name)
         site = Site(
@@ -171,7 +175,7 @@ class Node:
         def make(stores: Stores, around: Environment) -> Executor:
             return put_together(member, site, stores, around)
 
-        return self._party.play(data, payloads, make)
+        return play_wave(self._party, data, payloads, make)
 
     def _own_seed(self) -> Seed:
         if self._settings.unsafe_seed is None:
@@ -181,5 +185,5 @@ class Node:
 
 
 def one_line(error: SecurepsError) -> str:
-    """An error as its server's operator reads it."""
+    """An error for the server's operator."""
     return " ".join(f"{error} ({error.fault} fault)".split())

@@ -2,10 +2,9 @@
 
     --node-config 'secureps-kit="/srv/kit" secureps-name="north"'
 
-The policy of its site says which messages the app is given. In Flower's simulation all nodes are on
-one machine, and nobody starts them one by one: the run itself names the kit that it made for them,
-and a node's name follows from its `partition-id`. If the node's operator gives any setting, the
-run's are ignored.
+The policy of its site says which messages the app is given. In Flower's simulation the run itself
+names the kit that it made for all nodes, and a node's name follows from its `partition-id`. If the
+node's operator gives any setting, the run's are ignored.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ SITE, UNSAFE, HOLDER = "secureps-site", "secureps-unsafe-seed", "secureps-holder
 KNOWN = (KIT, NAME, STATE, SITE, UNSAFE, HOLDER)
 
 PREFIX = "secureps-"
-"""How all our keys of `--node-config` begin."""
 
 TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
-"""The marker's keys for what a simulation's ServerApp tells its nodes."""
+"""The marker's keys for what a simulation's ServerApp gives its nodes."""
 
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
 
@@ -54,11 +52,7 @@ class NodeSettings:
 
     @classmethod
     def of(cls, config: Mapping[str, object], told: Mapping[str, str | int]) -> NodeSettings:
-        """Reads the node's own configuration, or what a simulation's ServerApp has told.
-
-        Raises:
-            ConfigError: neither is complete, or the node's own has an unknown key.
-        """
+        """Reads the node's own configuration, or a simulation's; else ConfigError."""
         own = {key: value for key, value in config.items() if key.startswith(PREFIX)}
         if unknown := own.keys() - set(KNOWN):
             name = min(unknown)
@@ -91,11 +85,7 @@ class NodeSettings:
 
 
 def policy_of(site: Path | None) -> SitePolicy:
-    """What a node's site allows.
-
-    Raises:
-        ConfigError: it cannot be read, or has a key that cannot be enforced here.
-    """
+    """A site's limits; ConfigError for an unreadable file, or a key that cannot hold here."""
     if site is None:
         return NO_POLICY
     policy = read_site(site)

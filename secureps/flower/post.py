@@ -1,4 +1,4 @@
-"""What a wave's message looks like to Flower: a marker, a batch, and payloads, as records.
+"""The records of a wave's message in Flower: a marker, a batch, and payloads.
 
 secureps           ConfigRecord: what is no secret and no message of ours
 secureps.batch     ArrayRecord of one array of our own kind, which Flower cuts as it cuts models
@@ -37,13 +37,7 @@ Said = Mapping[str, str | int]
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """Our part of one message.
-
-    Args:
-        said: beside the batch.
-        batch: its bytes, empty if there is none.
-        payloads: of answers, by digest.
-    """
+    """Our part of one message: words beside the batch, the batch, and payloads by digest."""
 
     said: Said
     batch: bytes = b""
@@ -56,11 +50,7 @@ def array(data: bytes) -> Array:
 
 
 def packed(parcel: Parcel, known: dict[bytes, Array] | None = None) -> RecordDict:
-    """The records of a parcel.
-
-    Args:
-        known: arrays of payloads that were made before; new ones are added.
-    """
+    """The records of a parcel; arrays of payloads are taken from `known`, or added there."""
     records = RecordDict({MARKER: ConfigRecord(dict(parcel.said))})
     if parcel.batch:
         records[BATCH] = ArrayRecord({"batch": array(parcel.batch)})
@@ -80,15 +70,7 @@ def marked(content: RecordDict) -> bool:
 
 
 def unpacked(content: RecordDict, most: int) -> Parcel:
-    """The parcel in a message.
-
-    Args:
-        most: bytes of the longest batch.
-
-    Raises:
-        Malformed: records that `packed` does not make.
-        Oversized: a longer batch.
-    """
+    """The parcel in a message; Malformed, or Oversized for a batch of over `most` bytes."""
     said: dict[str, str | int] = {}
     for key, value in content.config_records[MARKER].items():
         if not isinstance(value, str | int):
@@ -130,8 +112,8 @@ def refusal(message: Message, reason: str) -> Message:
 def outermost(frame: FrameType | None) -> bool:
     """Whether the mod whose frame this is, or was called from, is the first of its app's.
 
-    Between an app and its first mod there is one function of Flower's; before any other mod there
-    is the frame of the mod that called it.
+    Only one function of Flower's is between an app and its first mod; before any other mod there is
+    the frame of the mod that called it.
     """
     while frame is not None and frame.f_globals.get("__name__") != _CHAIN:
         frame = frame.f_back

@@ -24,10 +24,10 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore.run import Run
 
 from secureps.client.flower.records import FlowerModel
-from secureps.client.flower.server import flowers_name, optimizer_of
+from secureps.client.flower.server import flowers_name
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.flower.aggregator import Aggregator, Holders
-from secureps.flower.federation import Founder, find_plan, simulated_kit
+from secureps.flower.federation import find_plan, found_run, simulated_kit
 from secureps.flower.node_settings import TOLD_KIT, TOLD_SEED
 from secureps.flower.post import Said, log
 from secureps.flower.trainer import FORM, ModelForm
@@ -257,17 +257,13 @@ class _Rounds(Grid):
     @contextmanager
     def begun(self, rounds: int) -> Iterator[None]:
         """Starts servers and key holders, and ends them."""
-        owner, strategy = self._owner, self._owner.strategy
-        clients = self._nodes()
-        fraction = float(getattr(strategy, "fraction_train", 1.0))
-        least = int(getattr(strategy, "min_train_nodes", 1))
-        optimizer = optimizer_of(strategy)
-        metrics = owner.train_metrics
-        founder = Founder(owner.plan, rounds, optimizer, fraction, least, clients, metrics)
-        name = time.strftime(f"{founder.name}-%Y%m%d-%H%M%S")
+        owner, clients = self._owner, self._nodes()
+        own = load_plan(owner.plan).section
+        name = time.strftime(f"{own.name}-%Y%m%d-%H%M%S")
         root = (owner.run or Path("runs") / name).resolve()
         log.info("secureps: the run's folder is %s", root)
-        plan = founder.found(root, self._model.tensors)
+        settings = (owner.strategy, rounds, clients, owner.train_metrics)
+        plan = found_run(root, own, self._model.tensors, *settings)
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
         listen = owner.listen if owner.holders == "service" else ""
         simulated = owner.kit is None
@@ -283,7 +279,6 @@ class _Rounds(Grid):
             yield
 
     def _nodes(self) -> int:
-        """Waits for as many nodes as strategy and plan need; returns how many there are."""
         plan = load_plan(self._owner.plan)
         own = int(getattr(self._owner.strategy, "min_available_nodes", 1))
         least = max(own, *(plan.bounds(group.name).start for group in plan.section.group))
@@ -313,11 +308,7 @@ class _Rounds(Grid):
     # --- rounds -------------------------------------------------------------------
 
     def made(self, number: int) -> tuple[ArrayRecord, MetricRecord | None]:
-        """The model of a round's version, and the means of training metrics.
-
-        Raises:
-            ConfigError: nobody was asked to train in that round.
-        """
+        """The model of a round's version, and means of metrics; ConfigError if nobody trained."""
         if self._round < number:
             raise ConfigError(f"the strategy has nobody train in round {number}")
         if number < self.first:
@@ -327,11 +318,7 @@ class _Rounds(Grid):
         return self.newest, MetricRecord(told) if told else None
 
     def _train(self, sent: list[Message]) -> None:
-        """Waits for the next version.
-
-        Raises:
-            ConfigError: nodes of one round are told different things, or another model.
-        """
+        """Waits for the next version; ConfigError if nodes get other things, or another model."""
         self._round += 1
         if self._round < self.first:
             log.info("secureps: version %s was made before", self._round)
@@ -397,8 +384,7 @@ class _Rounds(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """All nodes that were ever there.
 
-        Flower waits for as many nodes as it wants. It must not wait for one that is away, because
-        the plan's rule may make a version without it.
+        Flower must not wait for a node that is away: the plan's rule may make a version without it.
         """
         self._seen |= frozenset(self._grid.get_node_ids())
         return sorted(self._seen)

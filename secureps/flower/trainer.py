@@ -1,7 +1,4 @@
-"""`AppTrainer` has a ClientApp train inside a wave, as `client.flower.trainer` does outside Flower.
-
-It makes the train message that the app knows, and calls what comes after the mod.
-"""
+"""`AppTrainer` has a ClientApp train inside a wave, on the train message that the app knows."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from secureps.client.flower.records import FlowerModel
 from secureps.client.flower.trainer import (
-    STATISTICS,
     bound_seed,
-    example_count,
     lighter,
     made,
     seeded,
+    statistics_in,
 )
 from secureps.client.initial_model import schema_of
+from secureps.client.returned import whole_number
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
 from secureps.errors import (
     InternalError,
@@ -44,7 +41,6 @@ FORM = "model"
 """The marker's key for the app's model."""
 
 OLD_RECORD = ("fitins.parameters",)
-"""The record that a ClientApp of Flower's old kind misses in a message."""
 OLD_KIND = (
     "the ClientApp is of Flower's old kind (client_fn), which hears other messages: write it with "
     "@app.train()"
@@ -55,14 +51,7 @@ Ask = Callable[[Message], Message]
 
 @dataclass(frozen=True, eq=False)
 class ModelForm:
-    """The form of the app's model, as its ServerApp says; version 0 comes from the servers.
-
-    Args:
-        model: zeros.
-        arrays, config: names of the records that the app takes.
-        weighted_by: the metric that is a reply's weight.
-        metrics: of training, by name, whose means are asked for: the largest magnitude of each.
-    """
+    """The form of the app's model, of zeros, and the names of records, as its ServerApp says."""
 
     model: FlowerModel
     arrays: str = "arrays"
@@ -103,7 +92,6 @@ class ModelForm:
 
 
 def _zeros(kind: str, shape: Sequence[int]) -> Array:
-    """ValueError if these are no numbers."""
     if not re.fullmatch(r"(float|int|uint)\d\d?|bool", kind):
         raise ValueError(kind)
     return np.zeros(shape, kind)
@@ -133,10 +121,8 @@ class AppTrainer:
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Sends the app one train message; the plan's settings override its ServerApp's.
 
-        Raises:
-            TermsRefused: metrics of its training are asked for, and its site lets none out.
-            ScriptFailed: the app failed, or its answer cannot be used. Only the node sees the
-                words, for they may quote the answer.
+        Raises TermsRefused if metrics are asked for and the site lets none out, ScriptFailed if the
+        app failed, or its answer cannot be used: its words, which may quote that, stay at the node.
         """
         if self._form.metrics and not self._tells:
             raise TermsRefused(
@@ -174,8 +160,7 @@ class AppTrainer:
     def _scale_metrics(self, metrics: Mapping[str, float]) -> Array:
         """The metrics that are asked for, each as a part of its magnitude.
 
-        A node without one of them takes no part: a sum that some nodes leave out is no mean of the
-        round, and may be the metric of a single node.
+        A node without one of them takes no part: else the sum may be the metric of a single node.
         """
         told = np.zeros(len(self._form.metrics), np.float32)
         for k, (name, most) in enumerate(self._form.metrics.items()):
@@ -198,7 +183,7 @@ class AppTrainer:
         }
         count = metrics.pop(self._form.weighted_by, None)
         tensors = self._form.model.read(models[0], given)
-        examples = example_count(count, self._form.weighted_by, "the app's train")
+        examples = whole_number(f"the app's train: {self._form.weighted_by}", count)
         numbers = {n: float(v) for n, v in metrics.items() if isinstance(v, int | float)}
         return FitResult(tensors, examples, numbers, steps=0)
 
@@ -207,6 +192,5 @@ class AppTrainer:
         raise InternalError("inside Flower's engine its own messages evaluate")
 
     def kinds(self) -> dict[str, Kind]:
-        """Running statistics, by PyTorch's names for them."""
-        names = self._form.model.tensors
-        return {name: "statistics" for name in names if name.endswith(STATISTICS)}
+        """The kinds of running statistics, by name."""
+        return statistics_in(self._form.model)

@@ -36,23 +36,21 @@ from secureps.wire.waves.transport import due, holder_due
 from secureps.wording import named, printable
 
 AGAIN = 60.0
-"""The least seconds without a reply, after which a node is asked again."""
+"""The least seconds without a reply after which a node is asked again."""
 SLOWER = 3.0
-"""Or, if that is longer, so many times the seconds that the slowest reply took."""
+"""Or, if longer, this many times the seconds of the slowest reply."""
 POLL = 0.01, 0.2
 """Seconds between two looks for replies, at least and at most: each is a request to the SuperLink.
-Between these, a tenth of the time waited so far. In a simulation always the least: replies are in
-this process's memory."""
+Between these, a tenth of the time waited. A simulation always takes the least.
+"""
 LOOK = 2.0
-"""Seconds between two looks at which nodes there are."""
 QUIET = 30.0
-"""Seconds without news, after which the log says what the run waits for; then again as often."""
+"""Seconds without news after which the log says what the run waits for."""
 TRIES = 3
-"""Failures in succession after which a node is asked no more in this round."""
+"""Failures in succession after which a node is not asked in this round."""
 NODE_UNAVAILABLE = 5
 """The SuperLink's code for a SuperNode that is away: in Flower's `ErrorCode`, not a public name."""
 MOST_WORDS = 500
-"""Letters of a node's words that are logged."""
 MOD = "has the ClientApp mods=[secureps_mod]?"
 ROOM = 16 << 20
 """Bytes of a node's batch beside its blocks."""
@@ -73,7 +71,6 @@ class _Node:
     heard: bool = False
     failures: int = 0
     failure: str = ""
-    """The words of its last failure."""
     resting: float = 0.0
     ended: str = ""
     foreign: str = ""
@@ -84,12 +81,7 @@ class _Node:
 
 
 class Waves:
-    """The waves of one run.
-
-    Args:
-        said: about the model and the run, in every message's marker.
-        timeout: seconds without any reply or version, after which the run ends with an error.
-    """
+    """The waves of one run, which ends after `timeout` seconds without any reply or version."""
 
     def __init__(
         self,
@@ -115,13 +107,8 @@ class Waves:
     def until(self, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
         """Carries waves until `over()`, asked when a version is published, and now and then.
 
-        Args:
-            records: the app's own, which go along.
-            kind: the type of messages.
-
-        Raises:
-            NotReady: nothing has come for too long, or no node's app has the mod.
-            SecurepsError: whatever ended the servers.
+        Messages are of a `kind`, and take the app's own `records` along. Raises NotReady if nothing
+        has come for too long, or no node's app has the mod; else whatever ended the servers.
         """
         for node in self._nodes.values():
             node.failures, node.resting = 0, 0.0
@@ -155,7 +142,6 @@ class Waves:
                 log.info("secureps waits: %s", self._waited_for())
 
     def _published(self) -> bool:
-        """Whether somebody is told of a version that nobody was told of before."""
         names = [node.name for node in self._nodes.values() if node.name]
         orders = (order for name in names for order in self._servers.relay.orders(name))
         told = {(each.group, each.version) for each in orders if isinstance(each, Published)}
@@ -254,7 +240,6 @@ class Waves:
     # --- replies ------------------------------------------------------------------
 
     def _pull(self) -> bool:
-        """Performs the replies that have come; returns whether there were any."""
         asked = {id: node for node in self._nodes.values() for id in node.asked}
         if not asked:
             return False
@@ -286,12 +271,7 @@ class Waves:
         return came
 
     def _take(self, node: _Node, reply: Message, challenge: bytes) -> None:
-        """Performs one reply.
-
-        Raises:
-            NotReady: the app failed.
-            SecurepsError: no node of this run can have sent it.
-        """
+        """Performs one reply; NotReady if the app failed, else SecurepsError if it is no node's."""
         if reply.has_error():
             node.foreign = _words(reply.error.reason)
             hint = "" if node.name else f"; {MOD}"
@@ -338,12 +318,11 @@ class Waves:
         self._servers.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
 
     def _failed(self, node: _Node, text: str) -> None:
-        """Counts a failed wave, by its app's fault or because of what it was told."""
         node.failures, node.failure = node.failures + 1, text
         self._lost(node, text, min(LOOK, 0.5 * node.failures))
 
     def _lost(self, node: _Node, text: str, rest: float = LOOK) -> None:
-        """Repeats a wave a little later; that alone is no failure of its app."""
+        """Repeats a wave a little later, without counting it as a failure of its app."""
         node.resting = time.monotonic() + rest
         log.warning("%s: %s", node, text)
         self._tell_again(node)
@@ -355,10 +334,7 @@ class Waves:
             self._servers.relay.came(node.name, node.standing)
 
     def _refuse_failing(self) -> None:
-        """Raises NotReady if every node that is here failed too often.
-
-        All run the app that the run sent them, so the app itself is at fault.
-        """
+        """Raises NotReady if every node that is here failed too often: all run one app."""
         here = [self._nodes[id] for id in self._here if self._nodes[id].name not in self._holders]
         if not here or any(node.failures < TRIES for node in here):
             return
@@ -384,10 +360,7 @@ class Waves:
 def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
     """Whether an invitation comes a moment before another one that its client must wait for.
 
-    Groups of one rule are trained for together, and are committed one after another.
-
-    Args:
-        versions: the groups' current ones.
+    Groups of one rule are trained for together, and are committed one after another (`versions`).
     """
     return isinstance(order, Invite) and any(
         versions[group] < min(order.version, plan.versions(group))

@@ -29,7 +29,7 @@ from secureps.service.executor import Executor
 from secureps.service.lead import ALONE, CoordinatorWorker
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
-from secureps.service.one_wave import OneWave, answering
+from secureps.service.one_wave import answering, play_wave
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Serve, await_certificates, run_process, settled
 from secureps.service.shard.tiers import ShardFolders, nowhere
@@ -397,11 +397,10 @@ def _hear_waves(
     serving: Serving, party: Party, make: Callable[[Stores, Environment], Executor]
 ) -> None:
     demand_host(serving.kit.roster, party.kit)
-    wave = OneWave(party.name, party.identity, serving.kit, party.kit, party.state)
     path = serving.path("socket")
 
     def answer(batch: bytes) -> bytes:
-        return wave.play(batch, {}, make).batch
+        return play_wave(party, batch, {}, make)[0]
 
     test = serving.section.insecure_for_tests
     with Shutdown() as shutdown, answering(party.name, path, answer, test):

@@ -1,12 +1,12 @@
-"""Checkpoints at an object store: copied there as they are made, and read from there.
+"""Copies checkpoints to an object store as they are made, and reads them from there.
 
     URL/000007/shard-0.safetensors    parts first
     URL/000007/manifest.json          last: what makes a checkpoint complete, there too
 
-What is local stays as it is. A store that refuses is asked again for as long as the process lives,
-and `secureps status` says so; no step of the run waits for it. What a killed process did not copy
-the next one does. Who reads brings a checkpoint into a folder of this machine before anything is
-made of it, and judges it there as any other (`store.checkpoint`): half a copy is no checkpoint.
+Local files stay as they are. The copier repeats a refused copy while the process lives, and
+`secureps status` says so; no step of the run waits for it, and the next process copies what a
+killed one did not. A reader first brings a checkpoint to this machine, and judges it there as any
+other (`store.checkpoint`): half a copy is no checkpoint.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds until a store that refused is asked again: at first, and at most."""
 
 PATIENT = 5
-"""Tries for which nobody is told that another server's part of a checkpoint is not there yet."""
+"""Tries after which the log says that another server's part is missing."""
 
 MOST_UNCOPIED = 20
 """Checkpoints that wait for a store and are not deleted; a store may be down for days."""
 
 LAST_WAIT = 1.5
-"""Seconds that the end of a process waits for what is being copied."""
+"""Seconds that the end of a process waits for a copy under way."""
 
 
 class CheckpointCopies(Meter):
     """Copies the checkpoints of one server; as its meter it hears that one was written.
 
-    A shard copies its own parts. The coordinator copies whatever is in its folder, parts of others
-    too where they share it, and a manifest once all parts are there.
+    A shard copies its own parts. The coordinator copies everything in its folder, and a manifest
+    once all parts are there.
     """
 
     def __init__(self, party: str, checkpoints: Path, store: ObjectStore) -> None:
@@ -66,11 +66,7 @@ class CheckpointCopies(Meter):
         self._said = ""
 
     def start(self, trouble: Callable[[str], None]) -> None:
-        """Copies what is not there yet, and then each checkpoint as it is written.
-
-        `trouble` hears, on a thread of this class, what is wrong, in words that follow the party's
-        name, and "" when it has passed.
-        """
+        """Copies in a thread, which tells `trouble` what is wrong, and "" when it has passed."""
         self._trouble = trouble
         self._thread.start()
 
@@ -79,14 +75,11 @@ class CheckpointCopies(Meter):
             self._due.set()
 
     def uncopied(self) -> tuple[int, ...]:
-        """The checkpoints that must not be deleted yet; from any thread."""
+        """The checkpoints that must not be deleted yet; thread-safe."""
         return tuple(int(each.name) for each in self._left()[:MOST_UNCOPIED])
 
     def copy(self) -> str:
-        """Copies what is left while the caller waits; returns what is in the way, or nothing.
-
-        For a process that does not live long enough for `start`.
-        """
+        """Copies what is left, for a short-lived process; returns what is in the way."""
         failed, awaited = self._copy_all()
         return "; ".join([*self._refused.values(), *failed, *awaited])
 
@@ -129,7 +122,6 @@ class CheckpointCopies(Meter):
         self._trouble(text)
 
     def _left(self) -> list[Path]:
-        """The directories of checkpoints that are to be copied, the newest first."""
         over = {*(self._done or ()), *self._refused}
         found = (
             each for each in checkpoint_directories(self._checkpoints) if each.name not in over
@@ -171,7 +163,7 @@ class CheckpointCopies(Meter):
         }
 
     def _copy(self, directory: Path) -> str:
-        """Copies a checkpoint, or the own part of it; returns which part of others it waits for."""
+        """Copies a checkpoint, or its own part; returns the part that is missing."""
         number = directory.name
         if self._own == MANIFEST:
             there = self._store.sizes(number)
@@ -203,11 +195,10 @@ class CopiedCheckpoints:
             yield self._brought(number, sizes)
 
     def told(self, text: str) -> str:
-        """A text about files that were brought, with their URLs in place of paths."""
+        """A text about files that were brought, with URLs in place of paths."""
         return text.replace(str(self._folder), self._store.name)
 
     def _brought(self, number: str, sizes: dict[str, int]) -> Path:
-        """Brings what is there of one checkpoint, and no file longer than it may be."""
         directory = self._folder / number
         directory.mkdir(exist_ok=True)
         if f"{number}/{MANIFEST}" not in sizes:
@@ -236,6 +227,5 @@ def parts_at(store: ObjectStore, file: str) -> Iterator[Path]:
 
 
 def _numbers(names: dict[str, int]) -> list[str]:
-    """The numbers of checkpoints in the names of objects, the newest first."""
     found = {name.partition("/")[0] for name in names}
     return sorted(filter(NUMBER.fullmatch, found), key=int, reverse=True)

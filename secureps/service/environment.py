@@ -1,4 +1,4 @@
-"""What surrounds an executor: transport, loop, meters, stores, and the worker of its role."""
+"""The surroundings of an executor: transport, loop, meters, stores, and the worker of its role."""
 
 from __future__ import annotations
 
@@ -26,33 +26,30 @@ class Meter:
     from the loop.
     """
 
-    def asked(self, message: Request, answer: Future[Reply]) -> None:
-        """A request came in; `answer` is done when it is answered."""
+    def asked(self, message: Request, answer: Future[Reply]) -> None: ...
 
-    def called(self, message: Request, answer: Future[Reply]) -> None:
-        """A request went out, with its payload."""
+    def called(self, message: Request, answer: Future[Reply]) -> None: ...
 
     def retried(self, to: str) -> None:
-        """A call to this server failed and is tried again later."""
+        """Hears that a call to this server failed and is tried again later."""
 
     def replayed(self, record: Record) -> None:
-        """A record of before this start was read."""
+        """Hears of a record of an earlier start."""
 
-    def journalled(self, records: Sequence[Record]) -> None:
-        """Records are durable."""
+    def journalled(self, records: Sequence[Record]) -> None: ...
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """The worker is done with a task, or failed at it."""
+        """Hears that the worker ended a task, or failed at it."""
 
     def stands(self, machine: Machine, now: float) -> None:
-        """Events were handled and journalled: the machine may be read now, and not later."""
+        """Hears that events were handled and journalled: the machine may be read only now."""
 
     def hangs(self, hangs: bool) -> None:
-        """The party hangs (`service.process`), or goes on; from the main thread."""
+        """Hears from the main thread that the party hangs (`service.process`), or goes on."""
 
 
 class Meters(Meter):
-    """Several meters that observe one executor: each hears all that a `Meter` hears."""
+    """Several meters that observe one executor."""
 
     def __init__(self, *meters: Meter) -> None:
         for name in [name for name in vars(Meter) if not name.startswith("_")]:
@@ -91,10 +88,10 @@ class Worker(Protocol):
         """Does a task; returns the event that reports its end, or None."""
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """Checks the payload that came with a PutBlock; Malformed if that message brings another.
+        """Checks the payload of a PutBlock; returns what stores it, durably, on any thread.
 
-        Returns:
-            what stores it, durably, on any thread.
+        Raises:
+            Malformed: it is not what that message has to bring.
         """
         raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
@@ -102,17 +99,14 @@ class Worker(Protocol):
         """Checks and stores the payload, of this digest, that answers a request.
 
         Returns:
-            the digest of what it made of it, if that is kept in its place.
-
-        Raises:
-            Malformed: it is not what that message has to bring.
+            the digest of what it stored in its place, else None; Malformed if it cannot answer
+            that.
         """
         raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """The payload that a machine named by `key`; a PeerError goes to the caller as answer."""
+        """Reads the payload under a machine's `key`; a PeerError goes to the caller as answer."""
         raise InternalError(f"a {type(self).__name__} stores no payloads: there is no {key}")
 
     def seconds(self, task: Task) -> float:
-        """The seconds of virtual time that a task takes."""
         return 0.0

@@ -1,9 +1,8 @@
 """The executor: runs any machine over a transport, a loop, a journal and a worker.
 
-Events are handled one at a time; the records of all events that waited together go into the journal
-in one transaction (group commit) before any of their effects is performed. Beside the executor
-stand what it keeps: calls to servers, streams of orders, requests without an answer, faults of its
-disk.
+It handles one event at a time. The records of all events that waited together go into the journal
+in one transaction (group commit) before any of their effects is performed. Beside it stand its
+calls to servers, its streams of orders, unanswered requests, and faults of its disk.
 """
 
 from __future__ import annotations
@@ -80,34 +79,29 @@ from secureps.wire.transport import Cancel, Deliver, settle
 T = TypeVar("T")
 
 PAYLOADS_IN_FLIGHT = 4
-"""Calls with a payload that a party has open at a time: they bound its memory."""
+"""Calls with a payload that a party has open at a time; they bound its memory."""
 
 SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
-"""Calls and bytes at a time of small blocks of others that a shard passes on.
+"""The number and bytes of small blocks of others that a shard passes on at a time.
 
-A row-block that moves brings hundreds of small ones: a few at a time would queue anew behind all
-else on a link that is busy, each time.
+A row-block that moves brings hundreds of them; few at a time, each would queue on a busy link.
 """
 
 AGAIN_SECONDS = 1.0
-"""Seconds until a disk that refused is tried once more, and that a sender is asked to wait."""
+"""Seconds until a failed disk is tried again, and that a sender is asked to wait."""
 
 LONGEST_BACKOFF = 5.0
-"""The most seconds between two tries."""
 
 NOTICES = (4, 40, 400)
 """Numbers of failed tries (a few seconds, minutes, half an hour) at which the log says so.
 
-Of each server it says at once, too, the first wait of more than LONGEST_BACKOFF, for another try
-or for an answer that did not come.
+Of each server it also logs the first wait of more than LONGEST_BACKOFF.
 """
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Open:
-    """A call that is not answered: how often it was tried, and when last; not `live` once it is
-    called off.
-    """
+    """An unanswered call: how often and when it was tried; not `live` once it is called off."""
 
     call: Call
     tried: int = 0
@@ -116,9 +110,9 @@ class _Open:
 
 
 class Calls:
-    """Sends a party's requests to servers, and tries again until they are answered or refused.
+    """Sends a party's requests to servers, and repeats them until they are answered or refused.
 
-    Few payloads are under way at a time, and the others queue; a payload in an answer is checked
+    Few payloads are under way at a time; the others queue. A payload in an answer is checked
     against its digest and stored before the machine gets the answer. To be used on the party's
     thread.
     """
@@ -139,7 +133,7 @@ class Calls:
         self._try(each)
 
     def call_off(self, to: str) -> None:
-        """Forgets what is asked of a server, unless other servers can answer: it asks these."""
+        """Forgets the requests to a server, or sends them to the others that can answer."""
         for each in list(self._open):
             call = each.call
             rest = tuple(other for other in call.others if other != to)
@@ -249,9 +243,9 @@ class Calls:
         self._caller.heard(each.call.to, event)
 
     def _then(self, future: Future[T], action: Callable[[Future[T]], None]) -> None:
-        """Runs an action on the party's thread when a future ends, which it must not refer to.
+        """Runs an action on the party's thread when a future ends, to which it must not refer.
 
-        A future keeps what it called: in a circle its payload would stay until a collection.
+        A future keeps its callbacks: in a circle its payload would stay until a garbage collection.
         """
         future.add_done_callback(lambda done: self._caller.later(partial(action, done)))
 
@@ -305,12 +299,7 @@ def _header(call: Call) -> BlockHeader:
 
 
 def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
-    """Takes a machine to where its journal ends; yields each record that it has applied.
-
-    Raises:
-        DamagedStore: a row or the fold is damaged.
-        ConfigError: the journal is another party's.
-    """
+    """Takes a machine to where its journal ends; yields each record that it has applied."""
     fold = journal.fold
     if fold is not None:
         if not isinstance(machine, Unfolds):
@@ -323,11 +312,10 @@ def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
 
 
 def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
-    """Compacts a journal that has grown enough; a disk that refuses is told of, and tried later.
+    """Compacts a journal that has grown enough; logs if the disk refuses. Raises DamagedStore.
 
-    To be called when every record that the machine has folded is in the journal, again and again:
-    each time it does a little of what takes long, until the rest may be done at once. DamagedStore
-    comes through: no later try would go better.
+    Call it again and again, when every record that the machine has applied is in the journal: each
+    call does a little of what takes long.
     """
     if not journal.due or not isinstance(machine, Foldable):
         return
@@ -341,17 +329,14 @@ def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
 
 
 class Watchers:
-    """The streams of orders that a party gives, one for each party that watches it.
-
-    `ended` hears of each that this party ends, and whose it was.
-    """
+    """The streams of orders to watching parties; `ended` hears of each that this party ends."""
 
     def __init__(self, ended: Callable[[str], None]) -> None:
         self._streams: dict[str, Deliver] = {}
         self._ended = ended
 
     def begin(self, party: str, deliver: Deliver) -> None:
-        """Opens a stream, and ends an older one of the party: else that would wait for ever."""
+        """Opens a stream, and ends an older one of the party, which would wait for ever."""
         if (older := self._streams.get(party)) is not None:
             text = f"another process with {party}'s kit has taken its orders over: a kit is "
             older(KitError(f"{text}for one process at a time, end one of them"))
@@ -369,7 +354,7 @@ class Watchers:
             self._ended(party)
 
     def keep_to(self, roster: Roster) -> None:
-        """Ends the streams of parties that are on the roster no more."""
+        """Ends the streams of parties that are not on the roster."""
         for party in [name for name in self._streams if name not in roster]:
             self.refuse(party, UnknownParty(f"{party} is on the roster no more"))
 
@@ -379,14 +364,14 @@ class Watchers:
 
 
 Reception = Future[Reply] | None
-"""What a request is answered by; None where the event was none."""
+"""The future that answers a request; None where the event was none."""
 
 
 class OpenRequests:
-    """The requests of other parties that one party has not answered yet.
+    """The unanswered requests of other parties.
 
-    A request may be answered later than the event that brought it: it is deferred under a ticket.
-    Safe to use from any thread, but for what is deferred.
+    A request may be answered after a later event: it is deferred under a ticket. Thread-safe,
+    except for deferred requests.
     """
 
     def __init__(self, party: str) -> None:
@@ -400,7 +385,7 @@ class OpenRequests:
         return Unreachable(f"{self._party} is stopping")
 
     def begin(self, answer: Future[Reply]) -> bool:
-        """Takes a request; False if the party has ended, and has answered it so."""
+        """Takes a request; refuses it and returns False if the party has ended."""
         with self._lock:
             if not self._stopped:
                 self._waiting.add(answer)
@@ -409,7 +394,6 @@ class OpenRequests:
         return False
 
     def settle(self, answer: Reception, result: Reply | SecurepsError) -> None:
-        """Answers a request, if the event was one, unless `stop` has done so."""
         with self._lock:
             if answer is None or answer not in self._waiting:
                 return
@@ -420,11 +404,10 @@ class OpenRequests:
         self._deferred.setdefault(ticket, []).append(answer)
 
     def deferred(self, ticket: str) -> list[Reception]:
-        """Takes the requests that were deferred under a ticket: they are answered now."""
+        """Takes the requests under a ticket, which are answered now."""
         return self._deferred.pop(ticket, [])
 
     def stop(self) -> None:
-        """Answers Unreachable to all that wait, and to all that ask from now on."""
         with self._lock:
             self._stopped = True
             waiting, self._waiting = self._waiting, set()
@@ -433,12 +416,10 @@ class OpenRequests:
 
 
 class DiskFaults:
-    """The faults of a party's own disk, for its log and for `secureps status`.
+    """The faults of a party's own disk, for log and status; for the party's thread.
 
-    Such a fault is nobody else's, and passes once there is space again: senders are asked to wait,
-    tasks are done again, and nothing is dropped. To be used on the party's thread.
-
-    `beside` is what else is wrong there, in words that follow its name; `hangs` what does not end.
+    They pass once there is space again: senders are asked to wait, tasks are repeated, and nothing
+    is dropped. `beside` says what else is wrong, and `hangs` what does not end.
     """
 
     def __init__(self, party: str) -> None:
@@ -452,12 +433,12 @@ class DiskFaults:
 
     @property
     def said(self) -> str:
-        """What status says of them and of what is `beside`, to follow the party's name."""
+        """The words of status about all of it, which follow the party's name."""
         own = f"waits for its own disk: {self.text}" if self._known else ""
         return "; ".join(filter(None, (self.hangs, own, self.beside)))
 
     def note(self, what: str, error: BaseException | None) -> bool:
-        """Notes that the disk failed to do `what`, or did it (None); returns whether it is news."""
+        """Notes that the disk failed to do `what`, or did it (None); returns whether it is new."""
         before = self.text
         if is_disk_fault(error):
             self._known[what] = str(error)
@@ -483,9 +464,9 @@ class _Event:
 class Executor:
     """Runs one machine; an `Endpoint` for other parties' requests.
 
-    `halted` ends with the machine's Halt, or with the error after which the party must not go on.
-    It has `begun` once it has read its journal. `roster` is the one that its machine goes by, once
-    that is another than its kit's.
+    `halted` ends with the machine's Halt, or with the error that ended the party. It has `begun`
+    once it has read its journal. `roster` is the newest that its machine follows, None for its
+    kit's.
     """
 
     def __init__(
@@ -527,7 +508,7 @@ class Executor:
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
     def hear(self, record: Record) -> None:
-        """Reads a durable record, on the loop, for the run and its roster."""
+        """Reads a durable record for the run and its roster, on the loop."""
         self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
@@ -537,10 +518,10 @@ class Executor:
             self._watchers.keep_to(self.roster)
 
     def stop(self) -> None:
-        """Stops all effects, as if the process had died, but leaves its files open.
+        """Stops all effects, as if the process had died, but leaves its files open; thread-safe.
 
-        Whoever waits for an answer, or asks from now on, gets Unreachable at once, and asks again
-        when the party is back. May be called from any thread.
+        All requests, and later ones, get Unreachable at once, and are repeated when the party is
+        back.
         """
         self._halt(Halt("stopped"))
         self._requests.stop()
@@ -552,7 +533,6 @@ class Executor:
             self.halted.set_result(end)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the party with an error; may be called from any thread."""
         with suppress(InvalidStateError):
             self.halted.set_exception(error)
 
@@ -579,10 +559,7 @@ class Executor:
         return answer
 
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
-        """Opens a stream of orders to `sender`; returns what closes it.
-
-        A refusal is the last message.
-        """
+        """Opens a stream of orders to `sender`; returns what closes it."""
 
         def begin() -> None:
             self._watchers.begin(sender, deliver)
@@ -644,12 +621,12 @@ class Executor:
             self._say_troubles()
 
     def trouble(self, text: str) -> None:
-        """Shows what else is wrong in the status, or that it is over (""); from any thread."""
+        """Shows in the status what else is wrong, or ("") that it is over; thread-safe."""
         self._troubles.beside = text
         self.later(self._say_troubles)
 
     def hangs(self, text: str) -> None:
-        """Hears from the main thread that this party hangs, or goes on ("")."""
+        """Takes the main thread's word that this party hangs, or ("") goes on."""
         self._meter.hangs(bool(text))
         self._troubles.hangs = text
         self.later(self._say_troubles)
@@ -665,7 +642,7 @@ class Executor:
         self._loop.call_later(delay, self._guarded(action))
 
     def fetched(self, key: str) -> Future[bytes | memoryview]:
-        """Has the worker read a payload; status and log say so while its disk refuses."""
+        """Has the worker read a payload; status and log say so while the disk refuses."""
         payload = self._beside(partial(self.worker.fetch, key))
         payload.add_done_callback(self._read)
         return payload
@@ -687,7 +664,7 @@ class Executor:
     # --- events -------------------------------------------------------------------
 
     def _meanwhile(self, event: _Event) -> Reply | SecurepsError:
-        """Answers a request while nothing can be journalled: a view, or that it has to wait."""
+        """Answers a request while nothing can be journalled: by a view, or by asking to wait."""
         try:
             seen = None
             if isinstance(self.machine, Viewed):
@@ -759,7 +736,6 @@ class Executor:
         self._compact()
 
     def _compact(self) -> None:
-        """Compacts the journal if it has grown; all that the machine has folded is in it."""
         compact_if_due(self._party, self.machine, self._journal)
 
     def _act(self, handled: list[tuple[_Event, Step]]) -> None:
@@ -908,5 +884,4 @@ class Executor:
 
 
 def _replies(effect: Effect) -> bool:
-    """Whether the request that is being handled is answered, or will be."""
     return isinstance(effect, Defer) or (isinstance(effect, Answer) and not effect.ticket)

@@ -1,7 +1,6 @@
 """The workers of key holders: they use the secret keys, and open sums or derive shares of keys.
 
-A committee's holder keeps seeds and shares in memory alone, and only a cohort's sum of shares
-leaves it.
+A committee's holder keeps seeds and shares in memory alone; only a cohort's sum of shares leaves.
 """
 
 from __future__ import annotations
@@ -76,10 +75,7 @@ class CommitteeWorker(Worker):
         return self._keys.of(self._machine.pinned.run.id)
 
     def _announce(self, number: int, least: int) -> KeySigned:
-        """Makes a key, if it is not there: it is on the disk before anybody can seal for it.
-
-        Of one that was announced before, no other is made under its number.
-        """
+        """Makes a key, durable before anybody seals for it; never two under one number."""
         run, keys, known = self._machine.pinned.run.id, self._own_keys, self._machine.announced
         again = known is not None and known.number == number
         key = known.key if known is not None and again else keys.make(number).public.key
@@ -89,10 +85,7 @@ class CommitteeWorker(Worker):
         return KeySigned(dataclasses.replace(bare, signature=signature))
 
     def _flaw(self, receipt: Receipt) -> str | None:
-        """Says what is wrong with this holder's envelope of a receipt; empty if nothing is.
-
-        None: its key is erased.
-        """
+        """Says what is wrong with this holder's envelope, if anything; None: its key is erased."""
         try:
             self._share(receipt)
         except ClientError as error:
@@ -104,9 +97,8 @@ class CommitteeWorker(Worker):
     def _derive(self, task: DeriveShare) -> ShareDerived:
         """Derives this holder's answer for one cohort (`crypto.sharing.answer`).
 
-        Raises:
-            Malformed, Oversized: an envelope does not open or does not fit; it names the member.
-            Refused: the key of one is erased.
+        Raises Malformed or Oversized, naming the member, if an envelope does not open, Refused if
+        its key is erased.
         """
         began, cohort, pinned = time.perf_counter(), task.cohort, self._machine.pinned
         length = pinned.plan.key_length(pinned.layout.group(cohort.group))

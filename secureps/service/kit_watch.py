@@ -1,8 +1,7 @@
 """Looks at files that others change while a party runs, and tells its machine what changed.
 
-Whoever runs a party copies the kit's public part to it anew, or the issuer's tool writes it there.
-A data holder's own page writes what its client is to do into the client's state folder, signed by
-the client's own key, whether the client runs or not.
+A new public part of the kit is copied there, or the issuer's tool writes it. A data holder's page
+writes its acts into the client's state folder, signed by the client's own key.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class _Watch(ABC):
         self._party, self._executor = party, executor
 
     def start(self) -> None:
-        """Looks now, and every LOOK seconds while the party runs; from any thread."""
+        """Looks now, and every LOOK seconds while the party runs; thread-safe."""
         self._executor.later(self._look_on)
 
     def once(self) -> None:
-        """Looks now, for a party whose process ends with its wave; from any thread."""
+        """Looks now, for a party that lives for one wave; thread-safe."""
         self._executor.later(self._look)
 
     def _look_on(self) -> None:
@@ -47,7 +46,7 @@ class _Watch(ABC):
 
 
 class KitWatch(_Watch):
-    """Tells a machine what the calendar says, and of another roster in its party's kit."""
+    """Tells a machine the date, and of another roster in its party's kit."""
 
     LOOK = 5.0
 
@@ -61,10 +60,7 @@ class KitWatch(_Watch):
         self._executor.heard(WORKER, KitRead(time.time(), *self._changed()))
 
     def _changed(self) -> tuple[str, tuple[bytes, ...]]:
-        """The roster's text and holders' keys if a file of theirs changed; else both are empty.
-
-        A file that is being copied is read again when it has changed.
-        """
+        """The roster's text and holders' keys if a file of theirs changed; else empty."""
         roster = roster_file(self._kit)
         try:
             files = [roster, *sorted((roster.parent / "holders").glob("*"))]
@@ -81,10 +77,7 @@ class KitWatch(_Watch):
 
 
 class ActWatch(_Watch):
-    """Tells a client's machine what its data holder has it do: the acts in one state folder.
-
-    Before the client takes part in a run it has no journal of acts, and is told of none.
-    """
+    """Tells a client's machine, once it has a run, its data holder's acts."""
 
     LOOK = 1.0
 
@@ -104,7 +97,6 @@ class ActWatch(_Watch):
             tell(self._party, "OwnAct", text, logging.WARNING)
 
     def _changed(self) -> tuple[ActLine, ...]:
-        """All lines, if the file is another one than at the last look."""
         if not self._path.is_file():
             return ()
         found = self._path.stat()
@@ -116,11 +108,11 @@ class ActWatch(_Watch):
 
 
 def own_act(line: ActLine) -> OwnAct:
-    """What a line has a client do; ValueError if no client does that."""
+    """Reads an act's line; ValueError if no client does that."""
     what, _, budget = line.what.partition(" ")
     return OwnAct(line.number, OwnDeed(what).value, float(budget) if budget else None)
 
 
 def act_text(what: OwnDeed, budget: float | None = None) -> str:
-    """What `own_act` reads, as it stands in a line."""
+    """Writes what `own_act` reads."""
     return what.value if budget is None else f"{what.value} {budget!r}"

@@ -1,10 +1,10 @@
 """A coordinator and its standby: the executor that leads, and the workers of both.
 
-A coordinator that a standby follows acts on nothing that this one lacks. The standby asks for rows
-of the journal again and again, and says how far it has come; where they are gone, it gets a copy of
-the whole journal first. From the moment at which it has all, effects wait for it. One that is away
-for AWAY seconds is not waited for any more: the coordinator starts anew, without it, and acts on
-nothing before it is obeyed (`roles.coordinator.reign`).
+A coordinator performs no effect before its standby has the records. The standby asks for rows of
+the journal again and again, and says how far it is; if those rows are gone, it first gets a copy of
+the whole journal. From the moment at which it has everything, effects wait for it. After AWAY
+seconds without it the coordinator starts anew, alone, and acts on nothing before shards and holders
+obey it (`roles.coordinator.reign`).
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from secureps.store.journal_height import Mark
 from secureps.wire.transport import told
 
 AWAY = 5.0
-"""Seconds without a word of the standby after which it is not waited for any more."""
+"""Seconds of silence after which the standby is not waited for."""
 PAUSE = 1.0
 """Seconds after which a standby hears that there is nothing new."""
 ROWS = 1 << 20
 """Bytes of rows in one answer, about."""
 
 Handled = list[tuple[Any, Step]]
-"""Events, and what they led to."""
+"""Events and their steps."""
 
 ALONE = "its standby is away: the coordinator starts anew, and goes on without it"
-"""Why such a coordinator ends that is to be started again at once."""
+"""Why a coordinator ends that is to be started again at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a journal, by its digest; it has this row at least, and perhaps more."""
+    """A copy of a journal, by its digest; it has at least this row, perhaps later ones."""
 
     row: Mark
     digest: bytes
@@ -110,7 +110,7 @@ class Lead(Executor):
             super()._act(self._held.popleft()[1])
 
     def _compact(self) -> None:
-        """Compacts, unless a standby that is heard lacks a row that would be gone."""
+        """Compacts, unless a standby that is here lacks a row that would be gone."""
         away = self._copying is None and self._loop.now() >= self._heard + AWAY
         if self._has >= self._rows.folded.seq or away:
             super()._compact()
@@ -159,10 +159,10 @@ class Lead(Executor):
         self._release()
 
     def _answer_part(self, message: Follow, answer: Future[Reply]) -> None:
-        """Sends the part of a copy of the journal that a standby asks for.
+        """Sends the requested part of a copy of the journal.
 
-        A standby that has none gets the first part: of the copy that is there, if the rows after it
-        are still there, or of a new one, which is made beside the loop.
+        A standby that has no part gets the first one: of the copy that is there if later rows are
+        there too, or of a new one, which is made beside the loop.
         """
         copy = self._copy
         if copy is not None and (copy.digest == message.copy or self._serves(copy, message)):
@@ -179,7 +179,6 @@ class Lead(Executor):
         self._copying.add_done_callback(made)
 
     def _serves(self, copy: Copy, message: Follow) -> bool:
-        """Whether a standby that has nothing can begin from a copy: the rows after it are there."""
         if message.have:
             return False
         try:
@@ -205,7 +204,7 @@ class Lead(Executor):
             self._settle(answer, told(error))  # the run goes on without a standby
 
     def _let_go(self) -> None:
-        """Drops a copy whose standby is away: it may be large."""
+        """Drops a copy, which may be large, if its standby is away."""
         if self._loop.now() >= self._heard + AWAY:
             self._copy = None
 
@@ -249,7 +248,7 @@ def _part(copy: Copy, message: Follow) -> CopyPart:
 class CoordinatorWorker(Worker):
     """The worker of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json.
 
-    `uncopied` returns the checkpoints that have to be copied to an object store: they stay.
+    `uncopied` gives checkpoints that still have to be copied to an object store: they stay.
     """
 
     def __init__(self, machine: Coordinator, checkpoints: Path) -> None:
@@ -285,11 +284,11 @@ class CoordinatorWorker(Worker):
         return ManifestWritten(*at, kept)
 
     def _prune(self, task: WriteManifest) -> tuple[int, ...]:
-        """Deletes checkpoints as the plan says; the numbers of those that stay.
+        """Deletes checkpoints as the plan says; returns the numbers of those that stay.
 
-        The best version stays, and one that is still being evaluated may be the best. Without the
-        first checkpoint this folder is not the run's whole one (after a takeover, say): no numbers
-        are returned then, so that shards keep what only they have.
+        The best version stays, also one that is still being evaluated. Without the first checkpoint
+        this folder is not the run's whole one (say, after a takeover), and no numbers are returned:
+        shards may have the only copies.
         """
         section, wanted = self._machine.plan.section, set[int]()
         if not section.keep:
@@ -307,11 +306,10 @@ def _tally(fact: Charge | Release, times: int) -> Tally:
 
 
 class StandbyWorker(Worker):
-    """Keeps the rows of the coordinator's journal in one to which nobody else writes meanwhile.
+    """Keeps the rows of the coordinator's journal; nobody else writes to this journal meanwhile.
 
-    It compacts its own journal as the coordinator does: by a `copy` of it that applies the rows,
-    behind the standby, which has looked at each before. `hear` is told of each record, once it is
-    durable; from any thread.
+    A `copy` of the machine applies the rows, so that the worker can compact the journal as the
+    coordinator does. `hear` takes each record once it is durable, on any thread.
     """
 
     def __init__(self, journal: FollowedJournal, copy: Machine, parts: CopyParts) -> None:
@@ -322,11 +320,7 @@ class StandbyWorker(Worker):
         self.hear: Callable[[Record], None] = lambda record: None
 
     def work(self, task: Task) -> RowsKept | PartKept:
-        """Checks and keeps rows, or parts of a copy as `CopyParts.keep`.
-
-        Raises:
-            DamagedStore: the rows do not follow what is there.
-        """
+        """Checks and keeps rows, or parts of a copy; DamagedStore if rows do not follow."""
         if not isinstance(task, Keep):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
         rows, part = task.received.rows, task.received.part
@@ -343,7 +337,7 @@ class StandbyWorker(Worker):
         return RowsKept(mark.seq, mark.chain, records)
 
     def _compact(self) -> None:
-        """Takes the copy to the journal's end; its state stands for the rows if it is time."""
+        """Takes the copy to the journal's end; compacts the journal if it is time."""
         if self._behind is None:
             for _ in replayed(self._copy, self._journal):
                 pass

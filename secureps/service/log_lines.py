@@ -1,7 +1,4 @@
-"""Words the log lines of a server: one for each journal record that an operator should see.
-
-It reads records and nothing else.
-"""
+"""Words the log lines of a server: one for each journal record that an operator should see."""
 
 from __future__ import annotations
 
@@ -154,7 +151,7 @@ class LogLines:
 
 
 def facts(record: Record) -> dict[str, str | int]:
-    """The fields of a record for programs: its group, version, cohort number and the like."""
+    """The fields of a record for programs."""
     known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
     if isinstance(cohort := getattr(record, "cohort", None), Cohort):
         known |= {"group": cohort.group, "version": cohort.version, "cohort": cohort.number}

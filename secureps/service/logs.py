@@ -4,9 +4,8 @@
      "event": "VersionCommitted", "message": "version 3 is committed",
      "group": "all", "version": 3}
 
-Nothing else sets up logging, and our lines depend on nobody who does: the logger `secureps` has a
-handler of its own. A process outlives its own stdout and stderr, closed or on a disk that is full:
-whatever a party computes is in its files, and what it prints is only told.
+Nothing else sets up logging, and the logger `secureps` has a handler of its own. A process survives
+its stdout and stderr, closed or on a full disk: results are in files, and prints only tell of them.
 """
 
 from __future__ import annotations
@@ -57,11 +56,7 @@ def complain(party: str, event: object, error: Exception) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a line as one JSON object: ts, level, party, event, message, then other fields.
-
-    Args:
-        party: the process's, for lines that name none.
-    """
+    """Formats a line as JSON: ts, level, party (the process's by default), event, message."""
 
     def __init__(self, party: str) -> None:
         super().__init__()
@@ -90,7 +85,7 @@ def _drop_traceback(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _handle_alone(logger: logging.Logger, handler: logging.Handler, level: int) -> Iterator[None]:
-    """Has one handler alone show a logger's lines while the `with` lasts."""
+    """Lets one handler alone show a logger's lines while the `with` lasts."""
     before = logger.handlers, logger.propagate, logger.level
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(level)
@@ -107,12 +102,11 @@ def logging_as(
 ) -> Iterator[None]:
     """Sets up logging on stderr for the process of one party; `verbose` shows DEBUG lines too.
 
-    A limit of the operating system that ends the `with` is the operator's error, which names it. In
-    JSON an error that ends it is a line too, and the process ends with `exit_status`.
+    A limit of the operating system that ends the `with` becomes the operator's error. With "json"
+    an error that ends it is a line too, and the process ends with `exit_status`.
 
     Args:
-        ours: the process runs one of our commands, so that other code's lines look like ours. In a
-            script's own process they stay as the script has configured them, if it has.
+        ours: the process runs one of our commands; a script's process keeps its own configuration.
     """
     logging.getLogger("grpc._cython.cygrpc").addFilter(_drop_traceback)
     handler = logging.StreamHandler(sys.stderr)
@@ -132,7 +126,6 @@ def logging_as(
 
 @contextmanager
 def _log_errors(party: str) -> Iterator[None]:
-    """Writes warnings, and an error that ends the `with`, as lines too."""
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_error
     try:
@@ -169,7 +162,7 @@ class _Lossy(io.FileIO):
 
 
 def ignore_output_errors() -> None:
-    """From now on no print of this process fails; nothing changes where streams are no files."""
+    """Makes every later print of this process succeed; streams without files stay."""
     for number in (0, 1, 2):  # a file that is opened later must not become stdout
         try:
             os.fstat(number)

@@ -1,9 +1,9 @@
 """Event loops, which run a party's actions one after another, in real or in virtual time.
 
-`RealLoop` is a thread with a heap of timers and a few workers beside it. `VirtualLoop` is the same
-heap without a thread, whose time jumps to the next event, so that a simulation is a function of its
-inputs; `WaveLoop` is one that jumps over short waits, and ends when all is done. All number events,
-so that those of one time happen in the order in which they were scheduled.
+`RealLoop` is a thread with a heap of timers and a few workers. `VirtualLoop` is the heap without a
+thread: its time jumps to the next event, so that a simulation is a function of its inputs.
+`WaveLoop` jumps over short waits, and ends when all is done. All keep the order of scheduling among
+events of one time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from secureps.wire.transport import Clock
 T = TypeVar("T")
 
 WRITERS = 4
-"""Files that are on their way to a disk at once: one after another they would wait for it."""
+"""Files that are written at once: one after another they would wait for the disk."""
 
 PATIENCE = 8.0
-"""Seconds of waits that are passed over in one wave; whatever is due later has to come in the next.
+"""Seconds of waits that one wave skips; later actions come in the next wave.
 
-Longer than an executor's longest pause before it tries again.
+It is more than an executor's longest pause before a retry.
 """
 
 
@@ -41,16 +41,13 @@ class Loop(Clock, Protocol):
         """Runs `action` beside the loop. Under virtual time it takes `seconds` of it."""
 
     def write(self, action: Callable[[], T]) -> Future[T]:
-        """Runs what waits for a disk beside the loop, and beside what `offload` runs.
-
-        Under virtual time it takes none, and has ended on return.
-        """
+        """Runs a disk write beside the loop and its workers; under virtual time it ends at once."""
 
 
 class RealLoop:
-    """A loop in real time, counted on from `begin` (the last second in the journal).
+    """A loop in real time, which continues from `begin`, the last second in the journal.
 
-    With one worker, the default, offloaded actions run in the order in which they came.
+    With one worker, the default, offloaded actions run in order.
     """
 
     def __init__(self, begin: float = 0.0, workers: int = 1) -> None:
@@ -100,7 +97,7 @@ class RealLoop:
 
     @property
     def age(self) -> float:
-        """Seconds that the action under way has taken; 0 if there is none. From any thread."""
+        """Seconds of the action under way; 0 if there is none. Thread-safe."""
         began = self._acting
         return 0.0 if began is None else time.monotonic() - began
 
@@ -126,7 +123,7 @@ class RealLoop:
 
 
 class _OneThread:
-    """A heap of actions that one thread performs: what is written is written at once."""
+    """A heap of actions that one thread performs."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -142,7 +139,7 @@ class _OneThread:
 
 
 class VirtualLoop(_OneThread):
-    """A loop in virtual time from 0; offloaded actions take as long as they are said to."""
+    """A loop in virtual time from 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,11 +167,7 @@ class VirtualLoop(_OneThread):
 
 
 class WaveLoop(_OneThread):
-    """The loop of a party that lives for one wave: real time, in which waits are passed over.
-
-    Args:
-        begin: the last second in the journal.
-    """
+    """The loop of a party that lives for one wave: real time, without waits."""
 
     def __init__(self, begin: float = 0.0) -> None:
         super().__init__()

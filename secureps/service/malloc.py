@@ -1,5 +1,5 @@
-"""Sets glibc's allocator up: for a server through whose hands payloads go, for a client's pieces,
-and for a process that plays many clients, one after another.
+"""Sets glibc's allocator up: for servers of payloads, for a client's pieces, and for a process that
+plays many clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLIENT_HEAPS = 4
 core, and the pieces of payloads that gRPC makes lie in as many: 30 MiB at ten million values."""
 
 PIECES = 2 << 20
-"""Bytes of what is more than any array that a client makes for a piece of an update."""
+"""Bytes beyond any array that a client makes for a piece of an update."""
 
 WHOLE = (32 << 20) - (1 << 16)
 """Bytes of the largest block after whose end glibc raises its thresholds (M_MMAP_THRESHOLD_MAX)."""
@@ -38,11 +38,10 @@ _M_ARENA_MAX = -8
 
 
 def keep_pieces() -> bool:
-    """Makes glibc keep twice PIECES bytes of a heap, and map no shorter block by itself.
+    """Makes glibc keep twice PIECES bytes of a heap; returns whether the C library is glibc.
 
-    What is freed raises its thresholds (mallopt(3)). No threshold is set, which would end that: the
-    process is a data holder's own, whose training may need more. Heaps are few: what threads began
-    with before this call they keep. Returns whether the C library is glibc, and did so.
+    A freed block raises its thresholds (mallopt(3)). No threshold is set, which would stop that: a
+    data holder's training may need more. Heaps are few.
     """
     np.empty(PIECES, np.uint8)
     return _set({_M_ARENA_MAX: CLIENT_HEAPS})
@@ -52,10 +51,8 @@ def keep_pieces() -> bool:
 def keep_whole() -> None:
     """Makes glibc keep twice WHOLE bytes of a heap, and map no shorter block by itself.
 
-    For a process that makes the same large arrays again and again: of a model of a million values a
-    wave frees more at once than is kept by default, and fetches it anew, page by page: up to 6000
-    pages, or a third of its time. It is what glibc comes to by itself once a block of WHOLE bytes
-    was freed. Under another C library it does nothing.
+    A process that makes the same large arrays again and again would fetch them anew, page by page:
+    up to a third of its time for a model of a million values.
     """
     np.empty(WHOLE, np.uint8)
 
@@ -69,8 +66,7 @@ def give_back_free() -> None:
 def give_back_payloads() -> bool:
     """Makes glibc map every block of PAYLOAD bytes or more, and unmap it when it is freed.
 
-    Left alone, glibc raises that threshold to the largest block ever freed (mallopt(3)). Payloads
-    then come from the heaps of many threads, among small things that live on, and a burst of
+    By default that threshold rises to the largest block ever freed (mallopt(3)), and a burst of
     uploads stays resident: 50 clients left 100 MB more than 5 did. Returns as `keep_pieces`.
     """
     return _set({_M_MMAP_THRESHOLD: PAYLOAD, _M_TRIM_THRESHOLD: KEPT, _M_ARENA_MAX: HEAPS})

@@ -1,11 +1,10 @@
 """Counts what a server does, for Prometheus, and serves the counts on a port.
 
-A `Metrics` has a registry of its own; nothing is global. Labels are words of the code
-(message, record, task and error classes), the plan's groups and steps, rules' reasons and servers'
-names: their number is bounded, and none is a client's. Values are counts, sizes and seconds: no
-secret, no payload, nothing of anybody's data.
+A `Metrics` has a registry of its own; nothing is global. Labels are words of the code (classes of
+messages, records, tasks and errors), the plan's groups and steps, rules' reasons and servers'
+names: their number is bounded, and none is a client's. Values are counts, sizes and seconds.
 
-Machines belong to their loop's thread: metrics and health checks read the last `Snapshot` instead.
+Machines belong to their loop's thread: scrapes and health checks read the last `Snapshot`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import IO, TYPE_CHECKING, Any
@@ -56,25 +55,7 @@ from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wording import named
 
-
-@dataclass(frozen=True, slots=True)
-class Spending:
-    """The privacy spent: how often each fact by member (`Ledger.tally`) under a plan.
-
-    An `unsafe` seed protects nobody.
-    """
-
-    plan: Plan
-    facts: Mapping[str, Mapping[Fact, int]]
-    unsafe: bool
-
-    def largest_epsilon(self) -> float | None:
-        """The largest epsilon of a member; infinite under an unsafe seed, None without privacy."""
-        if self.plan.section.privacy is None:
-            return None
-        if self.unsafe:
-            return math.inf
-        return max((spent(self.plan, facts) for facts in self.facts.values()), default=0.0)
+Facts = Mapping[str, Mapping[Fact, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +70,8 @@ class Snapshot:
         joined, live: how many clients ever joined, and how many have a lease that runs.
         away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
         follows: whether the coordinator's standby has everything; None if it never had one.
+        facts: by member, how often each spent (`Ledger.tally`), under the `plan`.
+        unsafe: a seed was unsafe, which protects nobody.
     """
 
     ready: bool
@@ -100,17 +83,28 @@ class Snapshot:
     away: Mapping[str, int] = field(default_factory=dict)
     follows: bool | None = None
     finished: bool = False
-    spending: Spending | None = None
+    plan: Plan | None = None
+    facts: Facts | None = None
+    unsafe: bool = False
+
+    @property
+    def largest_epsilon(self) -> float | None:
+        """The largest epsilon of a member; infinite under an unsafe seed, None without privacy."""
+        if self.plan is None or self.plan.section.privacy is None or self.facts is None:
+            return None
+        if self.unsafe:
+            return math.inf
+        return max((spent(self.plan, facts) for facts in self.facts.values()), default=0.0)
 
     @classmethod
-    def of(cls, machine: Machine, now: float, spending: Spending | None) -> Snapshot:
+    def of(cls, machine: Machine, now: float, facts: Facts | None) -> Snapshot:
         """Takes a snapshot, on the machine's own thread.
 
-        With the `spending` of the last one, if it still holds, the ledger is not read again.
+        With the `facts` of the last one, if they still hold, the ledger is not read again.
         """
         match machine:
             case Coordinator():
-                return cls._coordinator(machine, now, spending)
+                return cls._coordinator(machine, now, facts)
             case Shard():
                 return cls(ready=machine.state.founded)
             case Holder():
@@ -118,11 +112,10 @@ class Snapshot:
         return cls(ready=True)
 
     @classmethod
-    def _coordinator(cls, machine: Coordinator, now: float, spending: Spending | None) -> Snapshot:
+    def _coordinator(cls, machine: Coordinator, now: float, facts: Facts | None) -> Snapshot:
         federation = machine.federation
-        if spending is None:
+        if facts is None:
             facts = {name: federation.ledger.tally(name) for name in federation.members}
-            spending = Spending(machine.plan, facts, False)
         live, servers, groups = machine.live(now), machine.servers, federation.groups.values()
         return cls(
             ready=True,
@@ -137,7 +130,9 @@ class Snapshot:
             },
             follows=next((s.live for s in servers if s.name == STANDBY), None),
             finished=bool(federation.finished),
-            spending=replace(spending, unsafe=bool(federation.unsafe)),
+            plan=machine.plan,
+            facts=facts,
+            unsafe=bool(federation.unsafe),
         )
 
 
@@ -148,9 +143,9 @@ REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 ASKING = 16
-"""Connections to the port that are open at a time."""
+"""Open connections to the port."""
 PATIENCE = 10.0
-"""Seconds without a word in which a handshake, a request or a reader ends its connection."""
+"""Seconds of silence after which a handshake, a request or a reader loses its connection."""
 
 IN, OUT = "in", "out"
 
@@ -224,13 +219,12 @@ class Metrics(Meter, Collector):
         return self._snapshot.ready and not self._hangs
 
     def on_ready(self, tell: Callable[[bool], None]) -> None:
-        """Calls `tell` with whether the party is ready: now, and at each change, on its loop."""
+        """Calls `tell` with whether the party is ready, now and at each change, on its loop."""
         with self._ready_lock:
             self._tell_ready = tell
             tell(self.ready)
 
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        """Adds a gauge, read at every scrape on the scraper's thread."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
     def counting(self, authenticate: Authenticate) -> Authenticate:
@@ -276,7 +270,7 @@ class Metrics(Meter, Collector):
         self._works.labels(type(task).__name__).observe(seconds)
 
     def stands(self, machine: Machine, now: float) -> None:
-        known, was_ready = self._snapshot.spending, self.ready
+        known, was_ready = self._snapshot.facts, self.ready
         self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
         self._spent_more = False
         if self.ready != was_ready:
@@ -293,7 +287,6 @@ class Metrics(Meter, Collector):
             self._payload.labels(direction).inc(len(message.payload))
 
     def _outcome(self, done: Future[Reply], direction: str) -> str:
-        """The outcome of a request or call, whose reply's payload goes in this direction."""
         if done.cancelled():
             return "cancelled"
         if (error := done.exception()) is not None:
@@ -342,13 +335,11 @@ class Metrics(Meter, Collector):
                 now.follows,
             )
         yield _gauge("secureps_finished", "1 if the run is over.", now.finished)
-        if now.spending is None:
-            return
-        epsilon, of = now.spending.largest_epsilon(), adjacency(now.spending.plan)
-        if epsilon is not None:
+        if now.plan is not None and (epsilon := now.largest_epsilon) is not None:
             yield _gauge(
                 "secureps_largest_epsilon",
-                f"The most that any client has spent, at the plan's delta, of {of}.",
+                "The most that any client has spent, at the plan's delta, of "
+                f"{adjacency(now.plan)}.",
                 epsilon,
             )
 
@@ -356,8 +347,8 @@ class Metrics(Meter, Collector):
 def unnamed(reason: str, clients: Collection[str]) -> str:
     """Replaces clients' names in a reason: "client-1, client-2 and 3 more" becomes "clients".
 
-    Also removes the seconds that are left. Both keep the number of labels bounded, and the names
-    keep who takes part out of the metrics, which need no signature to read.
+    It also removes the seconds that are left. Both bound the number of labels, and metrics, which
+    need no signature to read, tell of no client.
     """
     reason = re.sub(r", \d+ s left", "", reason)
     words = ("clients" if w in clients else w for w in re.split(r"([^\w.-]+|[.](?:\s|$))", reason))
@@ -381,12 +372,8 @@ def _gauges(
 def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) -> Iterator[str]:
     """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
 
-    On loopback whoever reaches the port by a name of this machine may read, by HTTP. Anywhere else
-    it is HTTPS, TLS 1.3, for those with a certificate of the kit's CA.
-
-    Args:
-        listen: HOST:PORT; port 0 takes a free one.
-        tls: what it shows of itself; None: it has nothing to show.
+    On loopback it is HTTP, by a name of this machine. Elsewhere it is HTTPS, TLS 1.3, for holders
+    of a certificate of the kit's CA.
 
     Raises:
         ConfigError: `listen` is not HOST:PORT, or beyond this machine without `tls`.
@@ -421,7 +408,7 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
 
 
 def _guard(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
-    """Refuses requests that do not name this server: a browser's other pages could read it else."""
+    """Refuses requests that do not name this server, which come from a browser's other pages."""
 
     def answer(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
         host = environ.get("HTTP_HOST")  # of several headers it has all, with commas
@@ -434,7 +421,7 @@ def _guard(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
 
 
 class _Asked(WSGIRequestHandler):
-    """One request; a caller that is slower than PATIENCE is let go."""
+    """One request; a caller that is slower than PATIENCE loses its connection."""
 
     timeout = PATIENCE
 
@@ -442,14 +429,14 @@ class _Asked(WSGIRequestHandler):
         """Logs nothing."""
 
     def get_stderr(self) -> IO[str]:
-        """Nowhere: callers go in the middle of an answer; one that cannot be made is a 500."""
+        """Discards errors: callers leave in the middle of an answer."""
         return io.StringIO()
 
 
 class _Port(ThreadingMixIn, WSGIServer):
-    """The port: a thread to each connection, of which the oldest goes for one more than ASKING.
+    """The port: a thread for each connection, of which the oldest ends for one more than ASKING.
 
-    No caller holds up where connections are accepted: each one's own thread makes the handshake.
+    Handshakes are made on the connections' threads, so that no caller delays the others.
     """
 
     daemon_threads = True
@@ -487,7 +474,7 @@ class _Port(ThreadingMixIn, WSGIServer):
                 self._open.pop(client_address, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Does nothing: what a caller sends ends its own connection, and fills nobody's log."""
+        """Does nothing: a caller's errors fill no log."""
 
 
 class _Secured:
@@ -506,7 +493,7 @@ class _Secured:
 
 
 def server_context(tls: TlsFiles) -> ssl.SSLContext:
-    """Mutual TLS 1.3 for a server of Python's own, with the certificate that is there now."""
+    """Makes mutual TLS 1.3 for a server of Python's own, with the newest certificate."""
     authority, certificate, _ = tls.paths
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -519,9 +506,9 @@ def server_context(tls: TlsFiles) -> ssl.SSLContext:
 
 @contextmanager
 def _key_file(tls: TlsFiles) -> Iterator[str]:
-    """A file to read the private key from, once: Python's TLS takes no bytes, and no disk has it.
+    """Yields a file with the private key: Python's TLS takes no bytes, and the disk has none.
 
-    On the kit's disk it may be under a passphrase. A pipe holds more than a key is long.
+    A pipe holds more than the length of a key.
     """
     reading, writing = os.pipe()
     try:
@@ -542,7 +529,7 @@ def spooled_bytes(spool: Path) -> int:
 
 
 def host_names(hosts: Iterable[str], port: int, default: int = 80) -> frozenset[str]:
-    """What a Host header may say: HOST:PORT, and HOST alone where the port is the scheme's."""
+    """Allowed Host headers: HOST:PORT, and HOST alone where the port is the scheme's."""
     ends = ("", f":{port}") if port == default else (f":{port}",)
     return frozenset(f"{host}{end}".lower() for host in hosts for end in ends)
 
@@ -550,13 +537,13 @@ def host_names(hosts: Iterable[str], port: int, default: int = 80) -> frozenset[
 def refuse_host(headers: Sequence[str], target: str, names: frozenset[str]) -> str:
     """Says why a request is not for the server of these names; empty if it is.
 
-    A page in the operator's browser may point its own name at 127.0.0.1 and read what a server
-    there answers (DNS rebinding). Its requests still carry that page's name, so a server on
-    loopback answers to its own names alone.
+    A page in the operator's browser may point its own name at 127.0.0.1 and read the answers (DNS
+    rebinding). Its requests carry that page's name, so a server on loopback answers only to its
+    own.
 
     Args:
-        headers: the values of all its Host headers.
-        target: what it asks for: a path, or a whole URL, whose host counts too.
+        headers: the values of all Host headers.
+        target: the path, or a whole URL, whose host counts too.
     """
     asked = list(headers)
     if not target.startswith("/"):

@@ -1,12 +1,12 @@
-"""One wave of a party: it starts from its journal, hears a batch, says what it has, and ends.
+"""Plays one wave of a party: it starts from its journal, takes a batch, answers it, and ends.
 
-Whatever outlives the wave lies in the state folder. What the party will ask first in its next wave
-goes along, so that the answer comes with it.
+Whatever outlives the wave lies in the state folder. The answer also has the requests with which the
+party will begin its next wave, so that their answers come with that wave.
 
-A key holder hears its waves by a local socket: whoever relays them reads none of its files. No
-process may ask that could read them: the same user's, or root's. File modes hold the others off. A
-frame is a kind (uint8: a batch, or an error in words), a length (uint64, little endian), and as
-many bytes; one goes each way, and the connection ends.
+A key holder takes its waves from a local socket, so that the app that relays them reads none of its
+files. Processes of the same user or of root could read these files, and are refused; file modes
+keep others out. A frame is a kind (uint8: a batch, or an error in words), a length (uint64, little
+endian), and as many bytes. One frame goes each way, and the connection ends.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from secureps.crypto.identity import Identity
+from secureps.crypto.roster import Roster
 from secureps.errors import (
     ConfigError,
     KitError,
@@ -45,11 +45,11 @@ from secureps.service.executor import Executor, replayed
 from secureps.service.kit_watch import ActWatch, KitWatch
 from secureps.service.logs import tell
 from secureps.service.loop import WaveLoop
+from secureps.service.process import Party
 from secureps.store.atomic_file import one_at_a_time, own
 from secureps.store.backup import demand_owner
 from secureps.store.journal import DatedJournal, Journal, SqliteJournal, WrappedJournal
 from secureps.store.journal_rows import Record
-from secureps.store.keyring import PublicKit
 from secureps.store.spool import DiskSpool
 from secureps.wire.msgpack import encode
 from secureps.wire.waves.batch import (
@@ -72,7 +72,7 @@ SECONDS = 120.0
 _BATCH, _ERROR = 0, 1
 _HEAD = struct.Struct("<BQ")
 _PEER = struct.Struct("3i")
-"""Linux's word for who is at the other end: process, user, group."""
+"""Linux's credentials of the other end: process, user, group."""
 
 
 @contextmanager
@@ -81,8 +81,8 @@ def answering(
 ) -> Iterator[None]:
     """Listens on a socket, and answers one batch after another, while the context is open.
 
-    SecurepsErrors of `answer` go back in words. In a `test` no real records are at stake: whoever
-    asks may read this party's files.
+    SecurepsErrors of `answer` go back in words. In a `test` no real records are at stake, and a
+    process that can read this party's files may ask too.
 
     Raises:
         OperatorError: it cannot listen there.
@@ -124,9 +124,9 @@ def answering(
 
 
 def refuse_reader(line: socket.socket) -> None:
-    """ConfigError if who asks could read this process's files, or its memory, whatever their modes.
+    """Raises ConfigError if the asking process could read this one's files or memory.
 
-    One in a container of its own has no process id here, nor our files.
+    A process in another container has no process id here, and not our files.
     """
     process, user, _ = _PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     own = os.geteuid()
@@ -139,7 +139,7 @@ def refuse_reader(line: socket.socket) -> None:
 
 
 def asked(path: Path, batch: bytes) -> bytes:
-    """What a party at a socket answers; Unreachable if nobody does, NotReady if it refuses."""
+    """Asks the party at a socket; Unreachable if nobody answers, NotReady if it refuses."""
     try:
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(SECONDS)
@@ -185,96 +185,78 @@ LEAST = 256 << 10
 """Bytes of rows before which the journal is not compacted: every wave reads them all."""
 
 TOLD = (WrongRun, KitError)
-"""Complaints whose words its server hears: others may tell of records, or what a site keeps to
-itself, and it hears of which class they are."""
+"""Errors whose words the server hears. Words of others may tell of records, or of what a site keeps
+to itself, so the server hears only their class."""
 
 
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """What a party says in a wave: its batch; and, in words for its server, why it takes part no
-    more, if it does not."""
+def play_wave(
+    party: Party, data: bytes, payloads: Mapping[bytes, bytes], make: Make
+) -> tuple[bytes, str]:
+    """Takes one batch of the servers' messages to a party whose process lives for a wave.
 
-    batch: bytes
-    ended: str = ""
+    Args:
+        payloads: of answers, by digest.
+
+    Returns:
+        the party's own batch; and, in words for its server, why it takes part no more, if so.
+
+    Raises:
+        WrongRun: the batch is of another run than the one that the state folder is of.
+        SecurepsError: it is not this run's server's, or whatever ended this party.
+    """
+
+    own(party.state)
+    batch = opened(data, MOST_BYTES, partial(_verify, party.roster))
+    if batch.sender != COORDINATOR or batch.to not in ("", party.name):
+        raise Malformed(f"a batch from {batch.sender} to {batch.to}, and none for {party.name}")
+    ended = ""
+    with one_at_a_time(party.state / "wave"), closing(_journal_of(party)) as journal:
+        demand_owner(party.state, party.role, party.name)
+        kept = _ReadOnce(journal)
+        ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
+        if batch.run and ours and batch.run != ours:
+            raise WrongRun(other_run(party.name, ours, batch.run))
+        transport = WaveTransport(one_wave=True)
+        transport.take(batch.entries, payloads)
+        loop = WaveLoop(journal.last)
+        around = Environment(transport, loop, lambda: 1.0)
+        stores = Stores(kept, DiskSpool(party.state / "spool"), party.state)
+        executor = make(stores, around)
+        executor.start()
+        KitWatch(party.name, executor, party.kit).once()
+        ActWatch(party.name, executor, party.state, party.identity.public).once()
+        loop.run(executor.halted.done)
+        said = transport.out()
+        if executor.halted.done():
+            halt = executor.halted.result()
+            if halt.error is ScriptFailed:  # it may train the next time, and told more than we
+                raise ScriptFailed(halt.reason)
+            ended = explain_end(party.name, halt)
+        else:
+            first = tuple(_first(make(stores, around), kept, loop.now()))
+            said = (*_drop_repeated(said, first), *first)
+        executor.stop()
+    answer = Batch(party.name, COORDINATOR, executor.run, batch.challenge, said)
+    return sealed(answer, partial(party.identity.sign, WAVE_DOMAIN)), ended
 
 
-@dataclass(frozen=True, eq=False)
-class OneWave:
-    """A party whose process lives for a wave, by its name, keys, kit and state folder."""
+def _verify(roster: Roster, sender: str, data: bytes, signature: bytes) -> None:
+    roster.identity(sender).verify(WAVE_DOMAIN, data, signature)
 
-    name: str
-    identity: Identity
-    kit: PublicKit
-    folder: Path
-    state: Path
 
-    def play(self, data: bytes, payloads: Mapping[bytes, bytes], make: Make) -> Answer:
-        """Hears one batch of the servers', and answers it; `payloads` go by their digests.
+def _journal_of(party: Party) -> DatedJournal:
+    rows = SqliteJournal(party.state / "journal.db", least=LEAST)
+    return DatedJournal(rows, party.name, party.role, time.time)
 
-        Raises:
-            WrongRun: the batch is of another run than the one that the state folder is of.
-            SecurepsError: it is not this run's server's, or whatever ended this party.
-        """
-        own(self.state)
-        batch = opened(data, MOST_BYTES, self._verify)
-        if batch.sender != COORDINATOR or batch.to not in ("", self.name):
-            raise Malformed(f"a batch from {batch.sender} to {batch.to}, and none for {self.name}")
-        ended = ""
-        with (
-            one_at_a_time(self.state / "wave"),
-            closing(self._journal()) as journal,
-        ):
-            demand_owner(self.state, self._role, self.name)
-            kept = _ReadOnce(journal)
-            ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
-            if batch.run and ours and batch.run != ours:
-                raise WrongRun(other_run(self.name, ours, batch.run))
-            transport = WaveTransport(one_wave=True)
-            transport.take(batch.entries, payloads)
-            loop = WaveLoop(journal.last)
-            around = Environment(transport, loop, lambda: 1.0)
-            stores = Stores(kept, DiskSpool(self.state / "spool"), self.state)
-            executor = make(stores, around)
-            executor.start()
-            KitWatch(self.name, executor, self.folder).once()
-            ActWatch(self.name, executor, self.state, self.identity.public).once()
-            loop.run(executor.halted.done)
-            said = transport.out()
-            if executor.halted.done():
-                halt = executor.halted.result()
-                if halt.error is ScriptFailed:  # it may train the next time, and told more than we
-                    raise ScriptFailed(halt.reason)
-                ended = self._ended(halt)
-            else:
-                first = tuple(_first(make(stores, around), kept, loop.now()))
-                said = (*_drop_repeated(said, first), *first)
-            executor.stop()
-        answer = Batch(self.name, COORDINATOR, executor.run, batch.challenge, said)
-        return Answer(sealed(answer, self._sign), ended)
 
-    def _journal(self) -> DatedJournal:
-        rows = SqliteJournal(self.state / "journal.db", least=LEAST)
-        return DatedJournal(rows, self.name, self._role, time.time)
-
-    @property
-    def _role(self) -> str:
-        roster = self.kit.roster
-        return roster.find(self.name).role if self.name in roster else "client"
-
-    def _ended(self, halt: Halt) -> str:
-        """Logs why it takes part no more; returns what its server hears of that."""
-        if halt.error is None:
-            return halt.reason
-        tell(self.name, "Ended", halt.reason, logging.ERROR)
-        if issubclass(halt.error, TOLD):
-            return halt.reason
-        return f"{halt.error.__name__}; the node's log says why"
-
-    def _sign(self, data: bytes) -> bytes:
-        return self.identity.sign(WAVE_DOMAIN, data)
-
-    def _verify(self, party: str, data: bytes, signature: bytes) -> None:
-        self.kit.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
+def explain_end(name: str, halt: Halt) -> str:
+    """Logs why a party takes part no more; returns what its server hears of that."""
+    if halt.error is None:
+        return halt.reason
+    tell(name, "Ended", halt.reason, logging.ERROR)
+    if issubclass(halt.error, TOLD):
+        return halt.reason
+    return f"{halt.error.__name__}; the node's log says why"
 
 
 class _ReadOnce(WrappedJournal):
@@ -319,7 +301,6 @@ def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry
 
 
 def _drop_repeated(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
-    """Drops what the next process asks anyway."""
     asked = {about(each.name.decode(), each.envelope) for each in first if each.name}
     for each in said:
         repeated = each.name and about(each.name.decode(), each.envelope) in asked

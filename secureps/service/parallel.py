@@ -18,9 +18,8 @@ Made = TypeVar("Made")
 def in_order(threads: int, action: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
     """Yields `action(item)` for every item, in order; with 1 thread all happens in the caller's.
 
-    At most `threads` items are in work, and as many wait to be taken, so memory does not grow with
-    their number. Raises what `action` raises, once no thread works any more; items that were not
-    begun by then never are.
+    At most `threads` items are in work, and as many wait to be taken. Raises what `action` raises,
+    once no thread works; later items are never begun.
     """
     if threads == 1:
         yield from map(action, items)

@@ -1,9 +1,8 @@
 """Pins a process to the cores of one NUMA node, and its memory to that node.
 
-On a machine of several sockets memory of the other socket is slower to reach. A pinned process
-has cores of one node alone, all of its threads, those of kernels and of torch among them. Its
-memory comes from there as long as there is any, because Linux takes a page from the node of the
-thread that first touches it. Elsewhere no node is known, and nothing is pinned.
+Memory of another socket is slower to reach. A pinned process runs on one node's cores, with all of
+its threads. Its memory comes from there while there is any, because Linux takes a page from the
+node of the thread that first touches it. Without known nodes nothing is pinned.
 
 Source: sched_setaffinity(2), set_mempolicy(2) for the default policy, and
 Documentation/ABI/stable/sysfs-devices-node of Linux.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,47 +24,38 @@ from secureps.service.logs import tell
 from secureps.wording import counted, named
 
 NODES = Path("/sys/devices/system/node")
-"""Where Linux tells a machine's nodes."""
 THREADS = Path("/proc/self/task")
 
 
-@dataclass(frozen=True)
-class Node:
-    """A NUMA node, and the numbers of its CPUs that are online."""
-
-    number: int
-    cpus: frozenset[int]
+Nodes = Mapping[int, frozenset[int]]
+"""NUMA nodes by number, each with the numbers of its CPUs."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The node to pin a process to, with those of its CPUs that it may use, or None; and why."""
+    """The number of the node to pin a process to (None: nothing is pinned), and the reason.
 
-    node: Node | None
-    reason: str
-
-
-def read_nodes(folder: Path = NODES) -> tuple[Node, ...]:
-    """The nodes that have CPUs, by number; none where the system tells none.
-
-    Args:
-        folder: of `nodeN/cpulist`, as in /sys/devices/system/node.
+    `cpus` are those of the node that the process may use.
     """
-    found = []
+
+    node: int | None
+    reason: str
+    cpus: frozenset[int] = frozenset()
+
+
+def read_nodes(folder: Path = NODES) -> Nodes:
+    """Reads the nodes with CPUs that are online, from `nodeN/cpulist` in a folder."""
+    found = dict[int, frozenset[int]]()
     for path in folder.glob("node*"):
         number = re.fullmatch(r"node(\d+)", path.name)
         with suppress(OSError, ValueError):  # a kernel that tells less tells of one node
             if number and (cpus := parse_cpus((path / "cpulist").read_text())):
-                found.append(Node(int(number[1]), cpus))
-    return tuple(sorted(found, key=lambda node: node.number))
+                found[int(number[1])] = cpus
+    return dict(sorted(found.items()))
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """The numbers in a list such as "0-3,8,10-11"; an empty one has none.
-
-    Raises:
-        ValueError: it is no such list.
-    """
+    """Parses a list such as "0-3,8,10-11"; ValueError if it is none."""
     cpus = set[int]()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -74,13 +64,13 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def choose(
-    pin: str, name: str, nodes: Iterable[Node], allowed: frozenset[int] | None, threads: int = 1
+    pin: str, name: str, nodes: Nodes, allowed: frozenset[int] | None, threads: int = 1
 ) -> Choice:
     """Chooses a node for a process, and says why, or why none.
 
-    Under "auto" parties take the nodes in turns, by the number at the end of their names: shard-0,
-    shard-1 and so on, and a name without one by its digest. Nobody has to agree on it, and a party
-    that is started again is where it was.
+    Under "auto" parties take the nodes in turns, by the number at the end of their names (shard-0,
+    shard-1 and so on), or by the name's digest. Parties need not agree on it, and a party that is
+    started again gets the same node.
 
     Args:
         pin: "auto", "off" or the number of a node.
@@ -95,39 +85,35 @@ def choose(
         raise ConfigError(f"it is auto, off or the number of a NUMA node, not {pin!r:.80}")
     if pin == "off":
         return Choice(None, "")
-    every = tuple(nodes)
-    parts = (Node(n.number, n.cpus if allowed is None else n.cpus & allowed) for n in every)
-    usable = [node for node in parts if node.cpus]
+    parts = {n: cpus if allowed is None else cpus & allowed for n, cpus in nodes.items()}
+    usable = {number: cpus for number, cpus in parts.items() if cpus}
     if pin != "auto":
-        own = _find_node(int(pin), every, usable, allowed)
+        _refuse_node(int(pin), nodes, usable, allowed)
         if len(usable) > 1:
-            return Choice(own, "as it is told to")
-    if not every:
+            return Choice(int(pin), "as it is told to", usable[int(pin)])
+    if not nodes:
         return Choice(None, "this system tells of no NUMA nodes: nothing is pinned")
     if len(usable) < 2:
-        here = f"node {usable[0].number}" if usable else "no node"
+        here = f"node {next(iter(usable))}" if usable else "no node"
         return Choice(None, f"all CPUs that it may use are on {here}: nothing is pinned")
-    wide = [node for node in usable if len(node.cpus) >= threads]
+    wide = [number for number, cpus in usable.items() if len(cpus) >= threads]
     if not wide:
-        most = max(len(node.cpus) for node in usable)
+        most = max(map(len, usable.values()))
         text = f"it has {threads} threads, and no node has more than {counted(most, 'CPU')} for it"
         return Choice(None, f"{text}: nothing is pinned")
     end = re.search(r"\d+$", name)
     place = int.from_bytes(digest("secureps-pin", name.encode())[:8], "little")
-    return Choice(wide[(int(end[0]) if end else place) % len(wide)], "by its name")
+    node = wide[(int(end[0]) if end else place) % len(wide)]
+    return Choice(node, "by its name", usable[node])
 
 
-def _find_node(
-    number: int, every: tuple[Node, ...], usable: list[Node], allowed: frozenset[int] | None
-) -> Node:
-    """The node of this number; ConfigError if none is, or it has no CPU for this process."""
-    if number not in (node.number for node in every):
-        there = named([str(node.number) for node in every], len(every))
-        told = f"this machine has {there}" if every else "this system tells of none"
+def _refuse_node(number: int, nodes: Nodes, usable: Nodes, allowed: frozenset[int] | None) -> None:
+    if number not in nodes:
+        there = named([str(each) for each in nodes], len(nodes))
+        told = f"this machine has {there}" if nodes else "this system tells of none"
         raise ConfigError(f"there is no NUMA node {number}: {told}")
-    for node in usable:
-        if node.number == number:
-            return node
+    if number in usable:
+        return
     own = named([str(cpu) for cpu in sorted(allowed or ())])
     raise ConfigError(
         f"this process may use no CPU of NUMA node {number}, but {own}: by its cgroup's cpuset, or "
@@ -142,10 +128,9 @@ def refuse_pin(pin: str) -> None:
 
 
 def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> str:
-    """Pins this process as `choose` says; tells and returns what it did, or why nothing.
+    """Pins this process as `choose` says; logs and returns what it did, or why nothing.
 
-    To be called before there are threads with memory of their own: memory that was touched before
-    stays where it is.
+    Call it before there are threads with memory of their own: memory stays where it was touched.
 
     Raises:
         ConfigError: as `choose`; or the system refuses to pin.
@@ -154,15 +139,14 @@ def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> 
         return ""
     with naming("pin", ConfigError):
         choice = choose(pin, name, read_nodes(folder), _allowed(), threads)
-    done = choice.reason if choice.node is None else _pin(choice.node, choice.reason)
+    done = choice.reason
+    if choice.node is not None:
+        _narrow(choice.node, choice.cpus)
+        where = "its memory is taken there as long as there is any"
+        cpus = counted(len(choice.cpus), "CPU")
+        done = f"pinned to NUMA node {choice.node}, {choice.reason}: {cpus}; {where}"
     tell(name, "Pinned", done)
     return done
-
-
-def _pin(node: Node, reason: str) -> str:
-    _narrow(node)
-    where = "its memory is taken there as long as there is any"
-    return f"pinned to NUMA node {node.number}, {reason}: {counted(len(node.cpus), 'CPU')}; {where}"
 
 
 def _allowed() -> frozenset[int] | None:
@@ -170,14 +154,14 @@ def _allowed() -> frozenset[int] | None:
     return None if ask is None else frozenset(ask(0))
 
 
-def _narrow(node: Node) -> None:
+def _narrow(node: int, cpus: frozenset[int]) -> None:
     narrow: Callable[[int, Iterable[int]], None] | None = getattr(os, "sched_setaffinity", None)
     if narrow is None:
         raise ConfigError("pin: this system pins no process to CPUs: leave it out")
     try:
-        narrow(0, node.cpus)
+        narrow(0, cpus)
     except OSError as error:
-        raise ConfigError(f"pin: the system refuses node {node.number}: {error}") from None
+        raise ConfigError(f"pin: the system refuses node {node}: {error}") from None
     for task in THREADS.glob("[0-9]*"):  # those that libraries began when they were imported
         with suppress(OSError):  # it has ended meanwhile
-            narrow(int(task.name), node.cpus)
+            narrow(int(task.name), cpus)

@@ -1,8 +1,8 @@
 """Runs one party as an operating-system process, from its journal to its end.
 
 Journal -> loop -> transport -> executor -> (server), until the machine halts, something
-fails or a signal comes; then everything is closed. If it is killed, it starts again from
-its journal, on the same port.
+fails or a signal comes; then everything is closed. A killed process starts again from its journal,
+on the same port.
 """
 
 from __future__ import annotations
@@ -70,31 +70,29 @@ EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
 EXPORTERS = ("otlp", "console")
 
 CALL_TIMEOUT = 30.0
-"""Seconds after which an unanswered call counts as lost, and is tried again."""
+"""Seconds after which an unanswered call counts as lost, and is repeated."""
 
 GRACE = 1.0
 """Seconds in which requests under way may end by themselves."""
 
 LAST_RESORT = 3.0
-"""Seconds after a signal, or after a limit was met, at which the process ends, whatever is still at
-work in it."""
+"""Seconds after a signal, or a limit, after which the process ends in any case."""
 
 
 CERTIFICATE_SECONDS = 1.0
-"""Seconds between two looks whether the certificates are good."""
+"""Seconds between two looks at the certificates."""
 
 STILL = 20.0
-"""Seconds that one event, or one read or write, may take before the party counts as hanging."""
+"""Seconds of one event, or of one read or write, after which the party counts as hanging."""
 
 PROBE_SECONDS = 5.0
-"""Seconds between two probes whether a file can be opened and a thread started."""
+"""Seconds between two probes that open a file and start a thread."""
 
 
 class Probing:
-    """Probes the limits of one process; a single failure may pass, two in succession do not.
+    """Probes the limits of one process; one failure may pass, two in succession do not.
 
-    Args:
-        stalled: says what of its connections is at an end for good; empty if nothing is.
+    `stalled` says what of its connections is at an end for good; empty if nothing is.
     """
 
     def __init__(self, stalled: Callable[[], str] = str) -> None:
@@ -103,10 +101,7 @@ class Probing:
         self._starting = frozenset[threading.Thread]()
 
     def look(self) -> None:
-        """Probes; raises what is wrong when it is for the second time in a row, as `probe` does.
-
-        Starved also says that calls do not end any more, or that a thread never ran.
-        """
+        """Probes; raises a fault the second time in a row. Starved also means calls that hang."""
         before, self._starting = self._starting, starting()
         try:
             if hung := before & self._starting:  # whoever started it waits for it, for ever
@@ -125,9 +120,8 @@ class Probing:
 class Hangs:
     """Notices when a party hangs: its loop does not go on, or its disk does not answer.
 
-    Such a process answers its connections and looks alive, because gRPC has threads of its own. So
-    the main thread looks, and says it without the loop: in the log, to `secureps health`, and by
-    `report` to the coordinator, whose status names the party.
+    Such a process looks alive, because gRPC has threads of its own. So the main thread looks, and
+    says so in the log, to `secureps health`, and by `report` to the coordinator's status.
     """
 
     def __init__(
@@ -139,7 +133,12 @@ class Hangs:
 
     def look(self) -> None:
         stands = self._executor.begun and self._loop.age > STILL  # a long journal is no hang
-        text = _said(stands, oldest_wait() > STILL)
+        text = f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
+        if oldest_wait() > STILL:
+            text = (
+                f"hangs: a read or write of its disk has not ended in {STILL:g} s; look at its "
+                "disk or its network file system"
+            )
         if text != self._said:
             self._said = text
             if text:
@@ -151,25 +150,13 @@ class Hangs:
             self._report(text)
 
 
-def _said(stands: bool, waits: bool) -> str:
-    """What hangs, in words that follow the party's name."""
-    if waits:
-        return (
-            f"hangs: a read or write of its disk has not ended in {STILL:g} s; look at its disk or "
-            "its network file system"
-        )
-    return f"hangs: it has been at one event for more than {STILL:g} s" if stands else ""
-
-
 Serve = Callable[[Link, Endpoint, str, Authenticate], Server]
-"""Makes a server from how it connects, its endpoint, HOST:PORT, and who may call it."""
+"""Makes a server from its link, its endpoint, HOST:PORT, and the check of callers."""
 
 
 @dataclass(frozen=True)
 class Party:
-    """The party of a process: name, signing identity, how it connects, roster of the others, state
-    folder, kit.
-    """
+    """The party of a process."""
 
     name: str
     identity: Identity
@@ -193,19 +180,14 @@ def link_of(
     insecure: bool,
     passphrases: Passphrases | None = None,
 ) -> Link:
-    """How a party connects: with its kit's certificates, or in the clear on loopback.
-
-    Raises:
-        KitError: as `load_credentials`.
-    """
+    """How a party connects: with its kit's certificates, or in the clear on loopback."""
     return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca, passphrases=passphrases))
 
 
 def tracing(party: str, role: str, environment: Mapping[str, str] | None = None) -> Tracing | None:
-    """The tracing of a party, if OpenTelemetry's variables ask for it; None if they do not.
+    """Sets up a party's tracing if OpenTelemetry's variables ask for it.
 
-    They may be those of everything on a machine: what is wrong with them is logged, and stops
-    nobody.
+    They may be meant for everything on a machine: a fault in them is logged, and stops nobody.
     """
     asked = os.environ if environment is None else environment
     exporter = asked.get(EXPORTER, "otlp" if any(map(asked.get, ENDPOINTS)) else "none").strip()
@@ -225,7 +207,7 @@ def tracing(party: str, role: str, environment: Mapping[str, str] | None = None)
 
 
 def await_certificates(kit: Path, name: str) -> None:
-    """Waits while a party's certificates are not good at the time that this machine's clock says.
+    """Waits while a party's certificates are not valid by this machine's clock.
 
     A machine without a battery begins in another year, until NTP sets its clock.
     """
@@ -239,7 +221,7 @@ def await_certificates(kit: Path, name: str) -> None:
 
 
 def authenticator(roster: Callable[[], Roster]) -> Authenticate:
-    """Makes a check that a request is signed by its sender, by the `roster` of its server now."""
+    """Makes a check that a request is signed by its sender, by its server's newest roster."""
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
         known = roster()
@@ -273,7 +255,7 @@ def run_process(
             `settled`), and `STATE/address` says so once it answers.
 
     Raises:
-        SecurepsError: what the machine halted for, or whatever else ended it.
+        SecurepsError: the machine's error, or whatever else ended it.
     """
     own(party.state)
     if serve is not None:
@@ -395,7 +377,7 @@ def _run(
 def _hear(
     executor: Executor, otherwise: Callable[[Any], object], ended: threading.ExceptHookArgs
 ) -> None:
-    """Ends the process with a thread that met a limit, also one of gRPC: nobody does its work."""
+    """Ends the process with a thread, even one of gRPC, that met a limit: its work is missing."""
     if exhaustion(ended.exc_value) and ended.exc_value is not None:
         executor.fail(ended.exc_value)
     else:
@@ -406,12 +388,9 @@ def _hear(
 def settled(state: Path, listen: str) -> Iterator[str]:
     """Chooses HOST:PORT to listen on: the port of `listen`, or the last one, or a free one.
 
-    No other process is given the port while the `with` lasts, unless it names it. gRPC's own server
-    takes it over, because it reuses addresses as this socket does (socket(7) and ip(7) of Linux:
-    two sockets with SO_REUSEADDR may be bound to one port until one of them listens).
-
-    Raises:
-        ConfigError: `listen` is not HOST:PORT, or nothing can be bound there.
+    No other process is given the port while the `with` lasts, unless it names it. gRPC's server
+    takes it over: two sockets with SO_REUSEADDR may be bound to one port until one of them listens
+    (socket(7) and ip(7) of Linux). Raises ConfigError if nothing can be bound there.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
@@ -437,10 +416,9 @@ def settled(state: Path, listen: str) -> Iterator[str]:
 def _end_in_any_case(closed: threading.Event) -> None:
     """Ends the process, with status 0, if closing takes it more than LAST_RESORT seconds.
 
-    A trainer in the middle of a fit, or a sum of large blocks, cannot be interrupted, and the
-    interpreter waits for its thread, for hours if it is a fit. Nothing of such a task is
-    acknowledged, and it is done again after a restart. What a script does once this is `closed` is
-    its own, and takes as long as it takes; the seconds are counted again when it is through.
+    A fit, or a sum of large blocks, cannot be interrupted, and the interpreter would wait for its
+    thread. Nothing of such a task is acknowledged; it is repeated after a restart. A script may
+    take its time once this is `closed`; the seconds are counted again when it has ended.
     """
     through = threading.Event()
     before_threads(through.set)

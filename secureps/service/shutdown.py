@@ -21,16 +21,12 @@ _INSIDE = 0
 class Shutdown:
     """Waits for SIGTERM, SIGINT or `ring`; to be used in a `with`.
 
-    A handler in Python that sets a `threading.Event` would not do. It runs in the main thread,
-    which may wait for the event in C: a signal that another thread gets, or that comes just before
-    the main thread sleeps, does not wake it; a second signal, while the first one's handler holds
-    the event's lock, waits for ever. Here the interpreter's C handler writes a byte into a socket,
-    in whatever thread, and the byte stays there until it is read. (A pipe would do but on Windows.)
-
-    In other threads than the main one, where Python allows no handlers, only `ring` ends the wait.
-
-    A process that a script forks in the `with` inherits handlers and socket: a signal to that
-    process would ring here, and would not end that process. So it gets back the handlers of before.
+    A Python handler that sets a `threading.Event` could be missed: the main thread may wait in C,
+    where another thread's signal does not wake it, and a second signal may deadlock on the event's
+    lock. Here the interpreter's C handler writes a byte into a socket, which stays there until it
+    is read. (A pipe would not do on Windows.) In other threads, where Python allows no handlers,
+    only `ring` ends the wait. A process that is forked in the `with` gets back the handlers of
+    before.
     """
 
     def __init__(self) -> None:
@@ -75,9 +71,8 @@ class Shutdown:
     def end_within(self, seconds: float) -> None:
         """Ends the process by SIGALRM if leaving the `with` takes longer, or its threads do.
 
-        No thread is needed for it, but on Windows, which has no such signal. What a program does in
-        between is its own. In other threads than the main one it does nothing: the process is not
-        ours to end.
+        It needs no thread, except on Windows. It does nothing in other threads than the main one,
+        where the process is not ours to end.
         """
         if self._before:
             self._hurries = seconds
@@ -92,11 +87,7 @@ class Shutdown:
     def wait(
         self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None
     ) -> signal.Signals | None:
-        """Waits for the end, and returns its signal, or None if it was `ring`.
-
-        Args:
-            every: seconds between two calls of `meanwhile`, whose errors end it; None: no calls.
-        """
+        """Waits for the end: its signal, or None for `ring`; calls `meanwhile` every so often."""
         while True:
             if not select.select([self._reader], [], [], every)[0]:
                 meanwhile()
@@ -113,11 +104,11 @@ _open: list[Shutdown] = []
 """Each Shutdown whose `with` this process is in and whose handlers it has; innermost last."""
 
 _forking = threading.local()
-"""The signals that a thread held back before it began to fork."""
+"""The signals that a thread blocked before it began to fork."""
 
 
 def _hold_back() -> None:
-    """Before a fork: a signal that comes to the child at once must not meet our handlers."""
+    """Blocks signals before a fork, so that the child meets none of our handlers."""
     if _open:
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
@@ -142,11 +133,10 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 def before_threads(action: Callable[[], object]) -> None:
-    """Calls this where the interpreter, at its end, begins to wait for threads.
+    """Calls an action where the interpreter, at its end, begins to wait for threads.
 
-    As concurrent.futures does, whose own call of this kind joins the threads of pools; ours is
-    registered later and comes first. There is no public way: `atexit` comes after those threads
-    are joined, and until then `threading.main_thread()` counts as alive.
+    There is no public way: `atexit` comes after those threads are joined. concurrent.futures
+    registers itself in the same way; ours is registered later and comes first.
     """
     threading._register_atexit(action)  # type: ignore[attr-defined]
 
@@ -163,4 +153,4 @@ def _end_after(seconds: float) -> None:
 
 
 def _nothing(number: int, frame: object) -> None:
-    """Keeps the signal from its default action; the byte in the pipe is what counts."""
+    """Keeps the signal from its default action; the byte in the socket is what counts."""

@@ -53,9 +53,9 @@ class _Ids:
 
 
 class OpenTelemetrySpans:
-    """Where the spans of one party go.
+    """Sends the spans of one party.
 
-    Servers are named; of a client no name is sent, but what its own OTEL_RESOURCE_ATTRIBUTES say.
+    Servers are named; a client only by its own OTEL_RESOURCE_ATTRIBUTES.
     """
 
     def __init__(self, party: str, role: str, processor: SpanProcessor) -> None:
@@ -71,7 +71,6 @@ class OpenTelemetrySpans:
 
     @classmethod
     def exported(cls, party: str, role: str, exporter: str) -> OpenTelemetrySpans:
-        """Those that are sent by an exporter, "otlp" or "console"."""
         return cls(party, role, BatchSpanProcessor(_exporter(exporter)))
 
     def add(self, span: Span) -> None:

@@ -56,12 +56,12 @@ SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What somebody did for a version, of a group, in nanoseconds since 1970.
+    """Work that a party did for a version of a group, in nanoseconds since 1970.
 
     Args:
-        id: 0: any. parent: the span that it is a part of, 0 for the first one.
+        id: 0: any. parent: the enclosing span, 0 for the first one.
         links: other versions' traces that went into this one.
-        failed: in one word how it ended, if it came to nothing.
+        failed: in one word how it ended, if it failed.
     """
 
     name: str
@@ -76,13 +76,11 @@ class Span:
 
 
 class Spans(Protocol):
-    """Where spans go."""
+    """The place where spans go; `add`, from any thread, returns at once and never raises."""
 
-    def add(self, span: Span) -> None:
-        """Takes one; from any thread. Returns at once, and never raises."""
+    def add(self, span: Span) -> None: ...
 
-    def close(self) -> None:
-        """Sends what is left, if that is soon done."""
+    def close(self) -> None: ...
 
 
 def trace_of(run: bytes, group: str, version: int) -> int:
@@ -99,8 +97,6 @@ def span_of(trace: int, step: str, cohort: int = -1) -> int:
 
 @dataclass(slots=True)
 class _Times:
-    """When the steps of a group's version began."""
-
     since: int
     closed: int = 0
     held: int = 0
@@ -109,11 +105,7 @@ class _Times:
 
 
 class Tracing(Meter):
-    """Makes the spans of one party.
-
-    Args:
-        clock: nanoseconds since 1970.
-    """
+    """Makes the spans of one party; `clock` gives nanoseconds since 1970."""
 
     def __init__(self, spans: Spans, clock: Callable[[], int] = time.time_ns) -> None:
         self._spans, self._clock = spans, clock
@@ -125,7 +117,7 @@ class Tracing(Meter):
         self._sealed: dict[tuple[str, int], int] = {}
         self._pulls: dict[tuple[str, int], list[int]] = {}
         self._contribution: tuple[Contribute, int] | None = None
-        """What is being made, and since when."""
+        """The contribution that is being made, and since when."""
 
     def add(self, span: Span) -> None:
         self._spans.add(span)
@@ -210,7 +202,6 @@ class Tracing(Meter):
     def _trained(
         self, task: Contribute | SealOn, begin: int, end: int, result: TaskResult | None
     ) -> None:
-        """Makes the spans of a training and its sealing, for all versions that it is part of."""
         if isinstance(task, Contribute):
             self._contribution = (task, begin)
         if isinstance(result, Done) or self._contribution is None:
@@ -262,7 +253,7 @@ class Tracing(Meter):
         return self._times[group]
 
     def _held(self, group: str) -> None:
-        """A cohort is held when its last shard holds it, which shows when it is opened or burnt."""
+        """A cohort's last shard holds it: this shows when the cohort is opened or burnt."""
         times = self._of(group)
         if (cohort := self._cohorts.get(group)) is not None:
             self._closed("hold", cohort, times.closed or self._born, times.held or self._born)
@@ -296,7 +287,6 @@ class Tracing(Meter):
         self.add(Span(step, trace, whole, begin, max(begin, end), facts, own, failed=failed))
 
     def _of_cohort(self, name: str, cohort: Cohort, step: str, begin: int, end: int) -> None:
-        """Makes the span of something that was done for one of the six steps."""
         trace = trace_of(self._run, cohort.group, cohort.version)
         facts = self._facts(cohort.group, cohort.version) | {"cohort": cohort.number}
         parent = span_of(trace, step, cohort.number)
@@ -311,7 +301,6 @@ class Tracing(Meter):
         end: int,
         more: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Makes the span of something that was done for a version, whatever cohort makes it."""
         trace = trace_of(self._run, group, version)
         facts = {**self._facts(group, version), **more}
         self.add(Span(name, trace, span_of(trace, VERSION), begin, end, facts))

@@ -2,8 +2,8 @@
 
 A message is an array of two: the name of its class, and a map of all its fields by name, in their
 order. A message within a message is such a map; tuples are arrays. A payload goes beside its
-message (see `wire.grpc.framing`): in its place the map has empty bytes. Every message has one form:
-whatever `encode` would write otherwise is refused, so that no two byte strings say the same.
+message (`wire.grpc.framing`), where the map has empty bytes. A message has one form: other bytes
+for the same message are refused.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ SIZES = dict.fromkeys(_DIGESTS, DIGEST_BYTES) | {
 """Length of bytes fields with these names; empty means "none" and passes too."""
 
 INFINITE = frozenset({"MemberStatus", "Figure"})
-"""Messages that only report, where infinity is a figure (an epsilon where nothing protects)."""
+"""Messages that only report, in which infinity is a figure (an epsilon without protection)."""
 
 SENT: dict[str, type] = {
     kind.__name__: kind for kind in typing.get_args(Request | Reply | AnyOrder | Refusal)
 }
-"""Every class of messages that are sent by themselves, by name."""
 
 
 def encode(message: Any) -> bytes:
@@ -72,11 +71,11 @@ def encode(message: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The message that `encode` made into `data`; a payload field comes back empty.
+    """Decodes what `encode` made; a payload field comes back empty.
 
     Raises:
-        Malformed: anything else than exactly the bytes of one message; digests and
-            signatures of a wrong length; numbers that are NaN or infinite.
+        Malformed: other bytes than exactly those of one message; digests and signatures of a wrong
+            length; numbers that are NaN or infinite.
         Oversized: more than MESSAGE_LIMIT bytes.
     """
     if len(data) > MESSAGE_LIMIT:
@@ -97,7 +96,7 @@ _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def _exact(value: Any) -> Any:
-    """NumPy's float64 is a float, and an Outcome a str; nothing else has a place in a message."""
+    """Converts NumPy's float64 and subclasses of str, for msgspec; refuses everything else."""
     for kind in (str, float):
         if isinstance(value, kind):
             return kind(value)
@@ -118,7 +117,6 @@ def _written(message: Any) -> bytes:
 
 
 def _read(kind: type, body: bytes | msgspec.Raw) -> Any:
-    """Decodes a map of fields into a message of class `kind`."""
     try:
         message = _decoder(kind).decode(body)
     except _UNREADABLE as error:
@@ -134,7 +132,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _demand(message: Any) -> None:
-    """Refuses a value of a length or range other than its field's name demands."""
+    """Refuses a value whose length or range its field's name does not allow."""
     kind: type = type(message)
     for name in _names(kind):
         value, size = getattr(message, name), SIZES.get(name)
@@ -161,7 +159,7 @@ def _demand(message: Any) -> None:
 
 
 def _misspelt(message: Any, data: bytes) -> Malformed:
-    """Names the first field of a message that `encode` writes otherwise than `data` has it."""
+    """Names the first field of a message that `encode` writes in another way."""
     kind: type = type(message)
     name, fields = kind.__name__, _names(kind)
     pieces = [_ENCODER.encode(each) + _ENCODER.encode(getattr(message, each)) for each in fields]

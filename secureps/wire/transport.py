@@ -1,6 +1,6 @@
 """How parties reach one another: the Protocols, and a network inside one process.
 
-    Endpoint            what a server offers
+    Endpoint            the interface of a server
     Transport           a party's way to the servers (gRPC's is in `wire.grpc.client`)
     InProcessNetwork    both ends in one process, all delays by a clock
 
@@ -32,15 +32,14 @@ Cancel = Callable[[], None]
 class Clock(Protocol):
     """Real or virtual time, in seconds; safe to use from any thread."""
 
-    def now(self) -> float:
-        """Seconds of this clock."""
+    def now(self) -> float: ...
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
         """Runs `action` once, `delay` >= 0 seconds from now; equal times keep their order."""
 
 
 class Endpoint(Protocol):
-    """What a server offers; its methods return at once and may be called from any thread."""
+    """The interface of a server; its methods return at once and are thread-safe."""
 
     run: bytes
     """Id of the run that it serves; empty before there is one."""
@@ -93,16 +92,15 @@ DelayOf = Callable[[str, str, Any], float]
 
 
 def no_delay(sender: str, to: str, message: Any) -> float:
-    """Delivers everything at the time it was sent."""
+    """Delivers everything at once."""
     return 0.0
 
 
 class InProcessNetwork:
     """Servers and dialling parties of one process.
 
-    Everything, replies too, is delivered through `clock.call_later`, so that nothing recurs and
-    virtual time works. `delay` says how many seconds a message takes; replies, errors and orders
-    too.
+    `clock.call_later` delivers everything, so that nothing recurs and virtual time works. `delay`
+    gives the seconds of every message, reply, error and order.
     """
 
     def __init__(self, clock: Clock, delay: DelayOf = no_delay) -> None:
@@ -119,7 +117,7 @@ class InProcessNetwork:
         self._served.add(party)
 
     def detach(self, party: str) -> None:
-        """As if its process died: calls to and of it fail, its watchers lose their streams."""
+        """Acts as if a party's process died: its calls fail, and watchers lose its streams."""
         self._endpoints.pop(party, None)
         error = Unreachable(f"{party} is gone")
         with self._lock:
@@ -197,7 +195,6 @@ class InProcessNetwork:
             self._own.setdefault(link.sender, {})[link] = None
 
     def _reached(self, link: _Call | _Stream) -> Endpoint | None:
-        """The server that a link leads to; else None, and the link ends if nobody is there."""
         if link not in self._links:
             return None
         endpoint = self._endpoints.get(link.to)
@@ -225,7 +222,7 @@ class InProcessNetwork:
         return True
 
     def _end(self, links: Iterable[_Call | _Stream], error: SecurepsError, quiet: bool) -> None:
-        """Ends those links that are open; `quiet` streams do not hear of it."""
+        """Ends those links that are open; watchers of `quiet` streams do not hear of it."""
         with self._lock:
             ended = [link for link in links if self._forget(link)]
             for link in ended:
@@ -285,12 +282,12 @@ class _InProcessTransport:
 
 
 def speaker(place: str) -> str:
-    """The party that speaks at a place: a standby is the coordinator, elsewhere."""
+    """The party at a place: a standby is the coordinator, elsewhere."""
     return COORDINATOR if place == STANDBY else place
 
 
 def running() -> Future[Any]:
-    """A future that its holder cannot cancel: nothing on the way can be called back."""
+    """A future that its holder cannot cancel."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
@@ -350,11 +347,11 @@ def outcome(done: Future[Any]) -> Any:
 
 
 EXHAUSTED_SECONDS = 1.0
-"""Seconds until a request is tried again for which one of the two processes had no room."""
+"""Seconds until a request is tried again for which a process had no room."""
 
 
 def told(error: BaseException) -> SecurepsError:
-    """What a sender may hear of an error: a SecurepsError as it is, nothing of others."""
+    """The error that a sender may hear: a SecurepsError as it is, and no words of others."""
     known = isinstance(error, SecurepsError)
     # No fault of the request: a client drops an update for which it hears of a bug.
     if exhaustion(error) and (not known or isinstance(error, InternalError)):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from secureps.dashboard.holder_view import HolderView, OwnLedger, SentUpdate
+from secureps.dashboard.holder_view import OwnLedger
+from secureps.dashboard.observation import Json
 from secureps.messages.member_records import Sealed
 from secureps.policy.plan import Plan
 from secureps.policy.spending import spent
@@ -31,15 +32,15 @@ def receipts(rows: list[Row]) -> list[Sealed]:
     return [row.record for row in rows if isinstance(row.record, Sealed)]
 
 
-def seen(rows: list[Row], ledger: OwnLedger | None = None) -> HolderView:
+def seen(rows: list[Row], ledger: OwnLedger | None = None) -> Json:
     view = holder_view("client-00", rows, ledger or OwnLedger(), HOLDERS)
     assert view is not None
     return view
 
 
-def sent(rows: list[Row]) -> list[SentUpdate]:
+def sent(rows: list[Row]) -> list[Json]:
     view = seen(rows)
-    return list(reversed(view.updates))
+    return list(reversed(view["updates"]))
 
 
 def test_epsilon_is_what_the_facts_that_left_come_to(rows: list[Row]) -> None:
@@ -49,8 +50,8 @@ def test_epsilon_is_what_the_facts_that_left_come_to(rows: list[Row]) -> None:
         if each.receipt.fact is not None:
             ledger.append(each.receipt.fact)
     plan = Plan.from_text(next(r.record.run.plan for r in rows if hasattr(r.record, "run")))
-    assert view.epsilon == pytest.approx(spent(plan, ledger.tally("client-00")), abs=1e-3)
-    assert (view.budget, view.delta, view.unsafe) == (500.0, 1e-5, False)
+    assert view["epsilon"] == pytest.approx(spent(plan, ledger.tally("client-00")), abs=1e-3)
+    assert (view["budget"], view["delta"], view["unsafe"]) == (500.0, 1e-5, False)
 
 
 def test_no_epsilon_bounds_what_an_unsafe_seed_made(rows: list[Row]) -> None:
@@ -58,40 +59,40 @@ def test_no_epsilon_bounds_what_an_unsafe_seed_made(rows: list[Row]) -> None:
     unsafe = replace(sealed.record, receipt=replace(sealed.record.receipt, unsafe=True))
     told = [replace(row, record=unsafe) if row is sealed else row for row in rows]
     view = seen(told, OwnLedger((), 0.5))
-    assert (view.unsafe, view.epsilon, view.total) == (True, None, None)
+    assert (view["unsafe"], view["epsilon"], view["total"]) == (True, None, None)
 
 
 def test_all_that_left_is_listed_with_its_end(rows: list[Row]) -> None:
     updates = sent(rows)
     sealed = receipts(rows)
-    assert [each.bytes for each in updates] == [each.receipt.size for each in sealed]
-    assert {each.outcome for each in updates} == {"durable"}
+    assert [each["bytes"] for each in updates] == [each.receipt.size for each in sealed]
+    assert {each["outcome"] for each in updates} == {"durable"}
     view = seen(rows)
-    assert view.updates == tuple(reversed(updates))
-    assert (view.count, view.bytes) == (len(sealed), sum(e.receipt.size for e in sealed))
+    assert view["updates"] == tuple(reversed(updates))
+    assert (view["count"], view["bytes"]) == (len(sealed), sum(e.receipt.size for e in sealed))
 
 
 def test_what_is_not_settled_is_under_way(rows: list[Row]) -> None:
     last = max(n for n, row in enumerate(rows) if isinstance(row.record, Sealed))
-    assert sent(rows[: last + 1])[-1].outcome == "under way"
+    assert sent(rows[: last + 1])[-1]["outcome"] == "under way"
 
 
 def test_who_could_open_it_is_said_with_names(rows: list[Row]) -> None:
     view = seen(rows)
-    assert (view.holders, view.threshold) == (HOLDERS, 2)
-    assert any("any 2 of the 3 key holders" in who for who in view.open)
-    assert "client" in {role for role, _, _ in view.sees}
+    assert (view["holders"], view["threshold"]) == (HOLDERS, 2)
+    assert any("any 2 of the 3 key holders" in who for who in view["open"])
+    assert "client" in {role for role, _, _ in view["sees"]}
 
 
 def test_all_runs_are_the_ledgers(rows: list[Row]) -> None:
     this = next(r.record.run.id for r in rows if hasattr(r.record, "run"))
     ledger = OwnLedger((RunSpent(b"\x02" * 32, 4, 0.5), RunSpent(this, 3, 0.25)), 0.75, 8.0)
     view = seen(rows, ledger)
-    assert view.runs == {
+    assert view["runs"] == {
         "02" * 8: "4 updates  epsilon 0.500",
-        view.run: "3 updates  epsilon 0.250",
+        view["run"]: "3 updates  epsilon 0.250",
     }
-    assert (view.own_budget, view.ledger_trouble) == (8.0, "")
+    assert (view["own_budget"], view["ledger_trouble"]) == (8.0, "")
 
 
 def test_runs_without_privacy_are_among_them(rows: list[Row]) -> None:
@@ -99,25 +100,25 @@ def test_runs_without_privacy_are_among_them(rows: list[Row]) -> None:
         (RunSpent(b"\x02" * 32, 7, math.inf, 30), RunSpent(b"\x03" * 32, 4, 0.5)), 0.5
     )
     view = seen(rows, ledger)
-    assert list(view.runs.values()) == [
+    assert list(view["runs"].values()) == [
         "at most 30 updates with no privacy",
         "4 updates  epsilon 0.500",
     ]
-    assert (view.total, view.exact) == (0.5, "at most 30 updates with no privacy")
+    assert (view["total"], view["exact"]) == (0.5, "at most 30 updates with no privacy")
 
 
 def test_a_ledger_that_is_not_there_is_not_known_and_not_empty(rows: list[Row]) -> None:
     missing = OwnLedger(missing="there is none at ledgers/client-00.db")
     view = seen(rows, missing)
-    assert view.ledger_trouble == "there is none at ledgers/client-00.db"
+    assert view["ledger_trouble"] == "there is none at ledgers/client-00.db"
     first = next(n for n, row in enumerate(rows) if isinstance(row.record, Sealed))
     before = seen(rows[:first], missing)
-    assert before.ledger_trouble == "", "nothing has left yet"
+    assert before["ledger_trouble"] == "", "nothing has left yet"
 
 
 def test_nobody_else_is_on_it(rows: list[Row]) -> None:
     view = seen(rows)
-    told = json.dumps(asdict(view), allow_nan=False)
+    told = json.dumps(view, allow_nan=False)
     assert "client-01" not in told
     assert "client-02" not in told
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.dashboard.course import Course, HolderRecord
+from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import Observation, Seen
-from secureps.dashboard.officer_view import LogCheck, officer_view
+from secureps.dashboard.officer_view import officer_view
 from secureps.store.budget import RunSpent
 from tests.kits.dashboards import STATUS
 from tests.kits.federations import OF_RECORDS, small_plan
@@ -19,8 +19,13 @@ def seen() -> Seen:
 
 def test_what_is_not_at_hand_is_none() -> None:
     view = officer_view(Seen(), None, None, {}, None)
-    assert (view.explanation, view.holders, view.refused, view.logs) == (None, None, None, None)
-    assert view.clients == ()
+    assert (view["explanation"], view["holders"], view["refused"], view["logs"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert view["clients"] == []
 
 
 def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
@@ -29,32 +34,34 @@ def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
         "somebody": OwnLedger((), None, None, "it is damaged"),
     }
     view = officer_view(seen(), None, None, ledgers, None)
-    told = {each.name: (each.epsilon, each.total, each.trouble) for each in view.clients}
+    told = {
+        each["name"]: (each["epsilon"], each["total"], each["trouble"]) for each in view["clients"]
+    }
     assert told["client-00"] == ("1.250", 0.5, "")
     assert told["client-01"] == ("1.250", None, "")
     assert told["somebody"] == ("has not joined", None, "it is damaged")
-    assert [each.ledger for each in view.clients] == [True, False, False, True]
-    assert view.clients[0].runs.keys() == {"07" * 8}
-    assert (view.unit, view.delta) == (STATUS.adjacency, 1e-5)
-    assert [cost.epsilon for cost in view.costs] == [1.25]
+    assert [each["ledger"] for each in view["clients"]] == [True, False, False, True]
+    assert view["clients"][0]["runs"].keys() == {"07" * 8}
+    assert (view["unit"], view["delta"]) == (STATUS.adjacency, 1e-5)
+    assert [cost.epsilon for cost in view["costs"]] == [1.25]
 
 
 def test_what_nobody_told_is_not_known_and_not_none() -> None:
     """Only a plan without privacy makes nothing private."""
     ledgers = {"client-00": OwnLedger()}
     view = officer_view(Seen(), None, None, ledgers, None)
-    assert (view.unit, [each.epsilon for each in view.clients]) == (None, ["not known"])
+    assert (view["unit"], [each["epsilon"] for each in view["clients"]]) == (None, ["not known"])
     plain = officer_view(Seen(), None, None, ledgers, None, small_plan("rlwe"))
-    assert plain.unit == ""
+    assert plain["unit"] == ""
     private = officer_view(Seen(), None, None, ledgers, None, small_plan("rlwe", **OF_RECORDS))
-    assert (private.unit, private.delta) == ("one record added or removed", 1e-5)
+    assert (private["unit"], private["delta"]) == ("one record added or removed", 1e-5)
     ended = replace(STATUS, finished="all 4 versions are made", members=())
     never = officer_view(Observation().take(ended, 1.0), None, None, ledgers, None)
-    assert [each.epsilon for each in never.clients] == ["never joined"]
+    assert [each["epsilon"] for each in never["clients"]] == ["never joined"]
 
 
 def test_openings_and_logs_are_told_as_they_are() -> None:
-    holders = (HolderRecord("holder-0", 3, 1, 0, "its ledger says no"),)
-    logs = (LogCheck("a.jsonl", False, "entry 3 was changed"),)
+    holders = ({"name": "holder-0", "opened": 3, "why": "its ledger says no"},)
+    logs = ({"file": "a.jsonl", "sound": False, "text": "entry 3 was changed"},)
     view = officer_view(seen(), {"name": "x"}, Course(None, 7, (), (), 0, holders, (), 1), {}, logs)
-    assert (view.holders, view.rows, view.logs, view.refused) == (holders, 7, logs, ())
+    assert (view["holders"], view["rows"], view["logs"], view["refused"]) == (holders, 7, logs, [])

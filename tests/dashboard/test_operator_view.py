@@ -8,13 +8,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from secureps.dashboard.course import Course
-from secureps.dashboard.observation import KEPT, Change, Observation, Seen, with_journal
+from secureps.dashboard.observation import KEPT, Json, Observation, Seen, with_journal
 from secureps.dashboard.operator_view import (
     AT,
     NAMED,
     ROWS,
     STEPS,
-    OperatorView,
     blocking,
     operator_view,
 )
@@ -34,6 +33,15 @@ from tests.kits.federations import small_plan
 PLAN = small_plan("rlwe")
 
 
+def change(at: float, party: str, role: str, state: str, before: str, seconds: float) -> Json:
+    made = {"at": at, "party": party, "role": role, "state": state}
+    return made | {"before": before, "seconds": seconds}
+
+
+def text_of(page: Json) -> str:
+    return json.dumps(page, default=asdict)
+
+
 def seen(status: Status, *before: Status) -> Seen:
     looks = Observation()
     for at, each in enumerate((*before, status)):
@@ -42,7 +50,7 @@ def seen(status: Status, *before: Status) -> Seen:
 
 
 def waits(status: Status, plan: object = PLAN) -> list[tuple[str, str]]:
-    return [(each.name, each.why) for each in blocking(seen(status), PLAN if plan else None)]
+    return [(each["name"], each["why"]) for each in blocking(seen(status), PLAN if plan else None)]
 
 
 def test_a_shard_that_is_away_is_named_before_a_client_that_is_late() -> None:
@@ -54,7 +62,7 @@ def test_a_shard_that_is_away_is_named_before_a_client_that_is_late() -> None:
 
 def test_since_when_it_is_away_is_said() -> None:
     (shard, _) = blocking(seen(without(STATUS, "shard-1"), STATUS), PLAN)
-    assert shard.since == 1.0
+    assert shard["since"] == 1.0
 
 
 def test_key_holders_that_others_can_stand_in_for_keep_nobody_waiting() -> None:
@@ -92,10 +100,13 @@ def test_a_client_that_is_late_and_gone_is_said_so() -> None:
 
 
 def test_a_client_that_is_just_at_work_is_no_trouble() -> None:
-    assert [each.ill for each in blocking(seen(STATUS), PLAN)] == [False]
+    assert [each["ill"] for each in blocking(seen(STATUS), PLAN)] == [False]
     late = blocking(seen(without(STATUS, CLIENTS[2])), PLAN)
-    assert [each.ill for each in late] == [True]
-    assert [each.ill for each in blocking(seen(without(STATUS, "shard-0")), PLAN)] == [True, False]
+    assert [each["ill"] for each in late] == [True]
+    assert [each["ill"] for each in blocking(seen(without(STATUS, "shard-0")), PLAN)] == [
+        True,
+        False,
+    ]
 
 
 def test_of_many_who_are_awaited_some_are_named() -> None:
@@ -104,8 +115,8 @@ def test_of_many_who_are_awaited_some_are_named() -> None:
     view = operator_view(
         seen(replace(STATUS, groups=(replace(group, late=many),))), None, PLAN, True
     )
-    assert len(view.blocking) == NAMED
-    assert (len(view.groups[0].late), view.groups[0].late_in_all) == (ROWS, 5000)
+    assert len(view["blocking"]) == NAMED
+    assert (len(view["groups"][0]["late"]), view["groups"][0]["late_in_all"]) == (ROWS, 5000)
 
 
 def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nobody() -> None:
@@ -113,22 +124,22 @@ def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nob
     looks.take(STATUS, 1.0)
     silent = looks.miss("no connection to coordinator", 2.0)
     (first, *_) = blocking(silent, PLAN)
-    assert (first.name, first.why, first.since) == (
+    assert (first["name"], first["why"], first["since"]) == (
         *("coordinator", "no connection to coordinator", 2.0),
     )
-    assert blocking(looks.miss("all 4 versions are made", 3.0, over=True), PLAN) == ()
+    assert blocking(looks.miss("all 4 versions are made", 3.0, over=True), PLAN) == []
     over = replace(without(STATUS, "shard-1"), finished="all 4 versions are made")
     assert waits(over) == []
-    assert operator_view(seen(over), None, PLAN, True).over
+    assert operator_view(seen(over), None, PLAN, True)["over"]
 
 
-def states(view: OperatorView) -> set[str]:
+def states(view: Json) -> set[str]:
     """Of all parties and clients but the coordinator."""
-    servers = {row.state for row in view.parties if row.name != "coordinator"}
-    return servers | {row.state for row in view.clients}
+    servers = {row["state"] for row in view["parties"] if row["name"] != "coordinator"}
+    return servers | {row["state"] for row in view["clients"]}
 
 
-def shown(looks: Seen) -> OperatorView:
+def shown(looks: Seen) -> Json:
     return operator_view(looks, None, PLAN, True)
 
 
@@ -137,10 +148,10 @@ def test_while_the_coordinator_is_silent_nobody_knows_who_is_there() -> None:
     looks.take(without(STATUS, "shard-1", CLIENTS[2]), 1.0)
     view = shown(looks.miss("no connection to coordinator", 2.0))
     assert states(view) == {"not known"}
-    assert {row.live for row in view.clients} == {None}
-    assert [(row.state, row.since) for row in view.parties[:1]] == [("silent", 2.0)]
-    assert [each.name for each in view.blocking] == ["coordinator"]
-    assert (view.calm, view.fresh, view.states) == ("", False, {"not known": 3})
+    assert {row["live"] for row in view["clients"]} == {None}
+    assert [(row["state"], row["since"]) for row in view["parties"][:1]] == [("silent", 2.0)]
+    assert [each["name"] for each in view["blocking"]] == ["coordinator"]
+    assert (view["calm"], view["fresh"], view["states"]) == ("", False, {"not known": 3})
     assert states(shown(looks.take(STATUS, 3.0))) == {"here", "waits"}, "it has answered again"
 
 
@@ -157,10 +168,10 @@ def test_a_run_that_ended_is_calm_whoever_is_there() -> None:
     ):
         view = shown(ended)
         assert states(view) == {"ended"}
-        assert [row.state for row in view.parties[:1]] == ["ended"]
-        assert {row.live for row in view.clients} == {None}
-        assert (view.blocking, view.calm, view.over) == ((), "Nobody is waited for.", True)
-        assert view.headline.startswith(headline)
+        assert [row["state"] for row in view["parties"][:1]] == ["ended"]
+        assert {row["live"] for row in view["clients"]} == {None}
+        assert (view["blocking"], view["calm"], view["over"]) == ([], "Nobody is waited for.", True)
+        assert view["headline"].startswith(headline)
 
 
 def test_what_a_client_was_told_or_said_stays_known() -> None:
@@ -172,25 +183,29 @@ def test_what_a_client_was_told_or_said_stays_known() -> None:
         )
     )
     status = replace(STATUS, members=members, finished="all 4 versions are made")
-    assert sorted(row.state for row in shown(seen(status)).clients) == sorted((*said[:3], "ended"))
+    assert sorted(row["state"] for row in shown(seen(status))["clients"]) == sorted(
+        (*said[:3], "ended")
+    )
 
 
 def test_by_the_journal_alone_it_is_known_how_a_run_stands_and_not_who_is_there() -> None:
     view = shown(with_journal(Seen(), without(STATUS, "shard-1", "client-00")))
     assert states(view) == {"not known"}
-    assert view.parties[0].state == "not known", "nobody asked it"
-    assert (view.blocking, view.calm, view.asked) == ((), "", True)
-    assert view.headline.startswith("this is by the coordinator's journal")
-    assert [row.epsilon for row in view.clients] == ["1.250"] * 3
-    assert (view.up, view.down) == (None, None)
+    assert view["parties"][0]["state"] == "not known", "nobody asked it"
+    assert (view["blocking"], view["calm"], view["asked"]) == ([], "", True)
+    assert view["headline"].startswith("this is by the coordinator's journal")
+    assert [row["epsilon"] for row in view["clients"]] == ["1.250"] * 3
+    assert (view["up"], view["down"]) == (None, None)
 
 
 def test_before_any_status_nothing_is_said_to_be_well() -> None:
     view = shown(Seen())
-    assert (view.calm, view.asked, view.up, view.timeline) == ("", False, None, None)
-    assert [(row.name, row.state) for row in view.parties] == [("coordinator", "not known")]
+    assert (view["calm"], view["asked"], view["up"], view["timeline"]) == ("", False, None, None)
+    assert [(row["name"], row["state"]) for row in view["parties"]] == [
+        ("coordinator", "not known")
+    ]
     unfounded = operator_view(Seen(), replace(COURSE, steps=(), burnt=()), PLAN, True)
-    assert unfounded.asked, "the journal says that no run is founded"
+    assert unfounded["asked"], "the journal says that no run is founded"
 
 
 def test_the_journals_status_stands_where_the_coordinators_is_missing_or_its_last() -> None:
@@ -215,14 +230,19 @@ def test_every_phase_is_at_a_step_and_steps_go_on() -> None:
 
 def test_a_group_says_how_far_it_is_and_of_how_much() -> None:
     view = operator_view(seen(STATUS), None, PLAN, True)
-    (group,) = view.groups
-    assert (group.version, group.wanted, group.step, group.late) == (3, 4, 1, CLIENTS[2:])
-    assert operator_view(seen(STATUS), None, None, True).groups[0].wanted is None
+    (group,) = view["groups"]
+    assert tuple(group[key] for key in ("version", "wanted", "step", "late")) == (
+        3,
+        4,
+        1,
+        CLIENTS[2:],
+    )
+    assert operator_view(seen(STATUS), None, None, True)["groups"][0]["wanted"] is None
 
 
 def test_servers_have_a_row_each_with_what_they_hold() -> None:
     view = operator_view(seen(replace(STATUS, incarnation=2)), None, PLAN, True)
-    rows = {row.name: (row.state, row.detail) for row in view.parties}
+    rows = {row["name"]: (row["state"], row["detail"]) for row in view["parties"]}
     assert rows["coordinator"] == ("here", "started 2 times")
     assert rows["shard-1"] == ("here", "2 blocks")
     assert len(rows) == 7
@@ -234,9 +254,9 @@ def test_clients_in_trouble_come_first_and_not_all_of_many_are_listed() -> None:
         for i in range(5000)
     )
     view = operator_view(seen(replace(STATUS, members=many)), None, PLAN, True)
-    assert len(view.clients) == ROWS
-    assert view.clients[0].name == "c-00777"
-    assert view.states == {"waits": 4999, "gone": 1}
+    assert len(view["clients"]) == ROWS
+    assert view["clients"][0]["name"] == "c-00777"
+    assert view["states"] == {"waits": 4999, "gone": 1}
 
 
 STEPS_BURNT = CohortSteps("all", 2, 3, 3, 0.0, 1.0, ended="burnt", why="client-00 sent nonsense")
@@ -247,16 +267,16 @@ def test_without_the_journal_a_page_has_its_timeline_of_the_status() -> None:
     made = CohortSteps("all", 1, 2, 3, 0.0, 1.0, 1.5, 2.0, 2.5, 3.0)
     status = replace(STATUS, steps=(made, STEPS_BURNT), burnt=7, checkpoint=2)
     view = operator_view(seen(status), None, PLAN, True)
-    assert view.timeline == (made, STEPS_BURNT)
-    assert (view.burnt, view.burnt_in_all, view.checkpoint) == ((STEPS_BURNT,), 7, 2)
+    assert view["timeline"] == [made, STEPS_BURNT]
+    assert (view["burnt"], view["burnt_in_all"], view["checkpoint"]) == ([STEPS_BURNT], 7, 2)
     hidden = operator_view(seen(status), None, PLAN, False)
-    assert hidden.timeline is not None
-    assert "client-00" not in json.dumps(asdict(hidden))
+    assert hidden["timeline"] is not None
+    assert "client-00" not in text_of(hidden)
     nothing = operator_view(seen(replace(STATUS, run=b"")), None, PLAN, True)
-    assert (nothing.timeline, nothing.burnt, nothing.checkpoint) == (None, None, None)
+    assert (nothing["timeline"], nothing["burnt"], nothing["checkpoint"]) == (None, None, None)
     known = operator_view(seen(STATUS), COURSE, PLAN, True)
-    assert known.burnt == (STEPS_BURNT,)
-    assert (known.burnt_in_all, known.checkpoint) == (1, 3)
+    assert known["burnt"] == [STEPS_BURNT]
+    assert (known["burnt_in_all"], known["checkpoint"]) == (1, 3)
 
 
 @pytest.mark.parametrize("over", ["", "stopped: client-00 left, hospital-of-st.-anne rests"])
@@ -270,10 +290,10 @@ def test_who_may_not_know_clients_reads_no_name_of_one(over: str) -> None:
     looks = seen(replace(status, paused=paused, move=MOVE), STATUS)
     view = operator_view(looks, COURSE, PLAN, True)
     move = "add-shard shard-9: 1 of 4 blocks, 256 B of 1.0 kB; waits for client-00"
-    assert (view.paused, view.move) == (paused, move)
-    assert operator_view(seen(status), COURSE, PLAN, True).move == ""
-    named = json.dumps(asdict(view))
-    unnamed = json.dumps(asdict(operator_view(looks, COURSE, PLAN, False)))
+    assert (view["paused"], view["move"]) == (paused, move)
+    assert operator_view(seen(status), COURSE, PLAN, True)["move"] == ""
+    named = text_of(view)
+    unnamed = text_of(operator_view(looks, COURSE, PLAN, False))
     assert all(name in named for name in CLIENTS)
     assert not any(name in unnamed for name in CLIENTS)
     assert "clients sent nonsense" in unnamed
@@ -283,10 +303,10 @@ def test_who_may_not_know_clients_reads_no_name_of_one(over: str) -> None:
 def test_words_of_whoever_ended_a_run_are_for_those_who_may_know_names(over: bool) -> None:
     """No status came: nobody knows which of them are names."""
     silent = Observation().miss("failed: client-05 cannot take part", 1.0, over)
-    assert "client-05" in operator_view(silent, None, PLAN, True).headline
+    assert "client-05" in operator_view(silent, None, PLAN, True)["headline"]
     unnamed = operator_view(silent, None, PLAN, False)
-    assert "client-05" not in json.dumps(asdict(unnamed))
-    assert unnamed.headline == ("it has ended" if over else "the coordinator is silent")
+    assert "client-05" not in text_of(unnamed)
+    assert unnamed["headline"] == ("it has ended" if over else "the coordinator is silent")
 
 
 SPARE = ServerStatus("shard-9", "shard", True, False, trouble="has left: removed by the operator")
@@ -295,13 +315,15 @@ MOVE = Move("add-shard", "shard-9", 1, 4, 256, 1024, "waits for client-00")
 
 def test_nobody_waits_for_a_shard_that_holds_nothing() -> None:
     status = replace(STATUS, servers=(*STATUS.servers, SPARE))
-    assert [each.name for each in blocking(seen(status), PLAN)] == [
-        each.name for each in blocking(seen(STATUS), PLAN)
+    assert [each["name"] for each in blocking(seen(status), PLAN)] == [
+        each["name"] for each in blocking(seen(STATUS), PLAN)
     ]
     (row,) = [
-        r for r in operator_view(seen(status), None, PLAN, True).parties if r.name == "shard-9"
+        r
+        for r in operator_view(seen(status), None, PLAN, True)["parties"]
+        if r["name"] == "shard-9"
     ]
-    assert row.detail == "0 blocks; has left: removed by the operator"
+    assert row["detail"] == "0 blocks; has left: removed by the operator"
 
 
 # --- from one look to the next --------------------------------------------------------
@@ -311,11 +333,11 @@ def test_who_goes_and_comes_back_is_told_with_how_long() -> None:
     looks = Observation()
     assert looks.take(STATUS, 100.0).changes == ()
     gone = looks.take(without(STATUS, "shard-1"), 101.0)
-    assert gone.changes == (Change(101.0, "shard-1", "shard", "away", "here", 1.0),)
+    assert gone.changes == (change(101.0, "shard-1", "shard", "away", "here", 1.0),)
     assert gone.since["shard-1"] == 101.0
     assert gone.since["shard-0"] == 100.0
     back = looks.take(STATUS, 103.5)
-    assert back.changes[0] == Change(103.5, "shard-1", "shard", "here", "away", 2.5)
+    assert back.changes[0] == change(103.5, "shard-1", "shard", "here", "away", 2.5)
     assert len(back.changes) == 2
 
 
@@ -325,7 +347,7 @@ def test_a_client_that_trains_is_no_other_than_one_that_waits() -> None:
     trains = replace(STATUS, members=tuple(replace(m, state="trains") for m in STATUS.members))
     assert looks.take(trains, 2.0).changes == ()
     gone = looks.take(without(STATUS, "client-00"), 3.0).changes
-    assert [(each.party, each.state) for each in gone] == [("client-00", "gone")]
+    assert [(each["party"], each["state"]) for each in gone] == [("client-00", "gone")]
 
 
 def test_a_silent_coordinator_is_one_change_and_keeps_what_was_known() -> None:
@@ -334,10 +356,10 @@ def test_a_silent_coordinator_is_one_change_and_keeps_what_was_known() -> None:
     looks.miss("no connection", 11.0)
     seen = looks.miss("still none", 12.0)
     assert (seen.silent, seen.silent_since, seen.status) == ("still none", 11.0, STATUS)
-    assert [(each.party, each.state) for each in seen.changes] == [("coordinator", "silent")]
+    assert [(each["party"], each["state"]) for each in seen.changes] == [("coordinator", "silent")]
     again = looks.take(STATUS, 14.0)
     assert (again.silent, again.silent_since) == ("", None)
-    assert again.changes[0] == Change(14.0, "coordinator", "coordinator", "here", "silent", 3.0)
+    assert again.changes[0] == change(14.0, "coordinator", "coordinator", "here", "silent", 3.0)
 
 
 def test_before_a_first_answer_silence_is_no_change() -> None:

@@ -10,7 +10,8 @@ import pytest
 from secureps.crypto.identity import ROLES, Identity
 from secureps.dashboard.access import Viewer
 from secureps.dashboard.actions import SAID, OwnActs
-from secureps.dashboard.holder_view import HolderView, OwnLedger
+from secureps.dashboard.holder_view import OwnLedger
+from secureps.dashboard.observation import Json
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.store.budget import BudgetLedger
@@ -26,14 +27,14 @@ def rows(run: Path) -> list[Row]:
     return list(read_rows(run / "state" / "client-00" / "journal.db"))
 
 
-def seen(rows: list[Row], *acts: OwnAct) -> HolderView:
+def seen(rows: list[Row], *acts: OwnAct) -> Json:
     more = [replace(rows[-1], record=act) for act in acts]
     view = holder_view("client-00", [*rows, *more], OwnLedger(), ())
     assert view is not None
     return view
 
 
-def acting(folder: Path, view: HolderView | None, budget: float | None = 8.0) -> OwnActs:
+def acting(folder: Path, view: Json | None, budget: float | None = 8.0) -> OwnActs:
     ledger = BudgetLedger(folder / "ledger.db", budget)
     return OwnActs("client-00", ME, folder, ledger, lambda: view)
 
@@ -83,7 +84,7 @@ def test_before_a_run_and_where_privacy_is_not_planned_nothing_is_begun(
 ) -> None:
     with pytest.raises(NotReady, match="takes part in no run yet"):
         acting(tmp_path, None).do("pause", {})
-    plain = replace(seen(rows), budget=None)
+    plain = seen(rows) | {"budget": None}
     with pytest.raises(ConfigError, match="trains without privacy, and no budget bounds that"):
         acting(tmp_path, plain).do("lower-budget", {"budget": "1"})
     with pytest.raises(DamagedStore, match=r"acts\.jsonl has 0 acts, and client-00 has done 2"):
@@ -100,7 +101,7 @@ def test_its_own_page_alone_acts(rows: list[Row], tmp_path: Path) -> None:
 
 
 def test_the_page_says_how_its_client_stands(rows: list[Row]) -> None:
-    assert seen(rows).standing == ""
+    assert seen(rows)["standing"] == ""
     for acts, standing in (
         ((OwnAct(1, "pause"),), "paused"),
         ((OwnAct(1, "pause"), OwnAct(2, "go-on")), ""),
@@ -109,4 +110,4 @@ def test_the_page_says_how_its_client_stands(rows: list[Row]) -> None:
         ((OwnAct(1, "pause"), OwnAct(2, "lower-budget", 1.0)), "paused"),
     ):
         view = seen(rows, *acts)
-        assert (view.standing, view.acted) == (standing, acts[-1].number)
+        assert (view["standing"], view["acted"]) == (standing, acts[-1].number)

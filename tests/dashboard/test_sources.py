@@ -21,12 +21,12 @@ from secureps.dashboard.sources import (
     HolderSource,
     KnownLedger,
     LedgersSource,
-    LogsSource,
-    ReportSource,
     Source,
     StatusSource,
     checked,
     fed,
+    logs_source,
+    report_source,
 )
 from secureps.errors import DamagedStore, KitError, PlanRefused
 from secureps.messages.charge import Release
@@ -97,7 +97,7 @@ def test_the_journal_gives_the_status_where_the_coordinator_does_not(
 
 def test_a_report_is_read_when_it_is_there_and_when_it_grows(tmp_path: Path) -> None:
     board, path = Board(), tmp_path / "metrics.jsonl"
-    source = ReportSource(path)
+    source = report_source(path)
     source.look(board)
     assert board.facts.report is None
     line = '{"group": "all", "version": 1, "epsilon": null, "loss": 0.5, "bytes_up": 7.0}\n'
@@ -237,7 +237,7 @@ def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
     charge(BudgetLedger(tmp_path / "client-00.db"), b"\x05" * 32, FACT)
     look = {
         "read_rows": CourseSource(run / "kit", run / "state" / "coordinator").look,
-        "verify": LogsSource([run / "coordinator.jsonl"], run / "kit").look,
+        "verify": logs_source([run / "coordinator.jsonl"], run / "kit").look,
         "KnownLedger.read": LedgersSource(tmp_path).look,
     }[read]
     monkeypatch.setattr(f"secureps.dashboard.sources.{read}", fail)
@@ -252,11 +252,11 @@ def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> N
     source = HolderSource("client-00", run / "kit", state, ledger, 8.0)
     source.look(board)
     assert board.facts.own is not None
-    assert (board.facts.own.own_budget, board.facts.own.runs) == (8.0, {})
+    assert (board.facts.own["own_budget"], board.facts.own["runs"]) == (8.0, {})
     charge(BudgetLedger(ledger), b"\x05" * 32, FACT)
     source.look(board)
-    assert [*board.facts.own.runs] == ["05" * 8]
-    assert board.facts.own.holders == ("holder-0", "holder-1", "holder-2")
+    assert [*board.facts.own["runs"]] == ["05" * 8]
+    assert board.facts.own["holders"] == ("holder-0", "holder-1", "holder-2")
     board = Board()
     source.look(board)
     assert board.facts.own is None, "it has not changed"
@@ -332,13 +332,13 @@ def test_logs_are_verified_and_what_is_wrong_is_named(run: Path, tmp_path: Path)
     good, bad = run / "coordinator.jsonl", tmp_path / "changed.jsonl"
     bad.write_text(good.read_text().replace("client-01", "client-02"))
     board = Board()
-    LogsSource([good, bad], run / "kit").look(board)
+    logs_source([good, bad], run / "kit").look(board)
     assert board.facts.logs is not None
     sound, changed = board.facts.logs
-    assert sound.sound
-    assert "coordinator (coordinator), run " in sound.text
-    assert (changed.file, changed.sound) == ("changed.jsonl", False)
-    assert [each.file for each in checked([good, good], run / "kit")][-1] == "together"
+    assert sound["sound"]
+    assert "coordinator (coordinator), run " in sound["text"]
+    assert (changed["file"], changed["sound"]) == ("changed.jsonl", False)
+    assert [each["file"] for each in checked([good, good], run / "kit")][-1] == "together"
 
 
 def test_a_status_that_does_not_come_says_why(tmp_path: Path) -> None:
@@ -370,11 +370,14 @@ def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go(
 ) -> None:
     board, looked, mended = Board(), threading.Event(), threading.Event()
 
-    def look(on: Board) -> None:
-        if not mended.is_set():
-            raise fault
-        on.put(lambda facts: replace(facts, logs=()))
-        looked.set()
+    class Journal(Source):
+        name, every = "a journal", 0.01
+
+        def look(self, board: Board) -> None:
+            if not mended.is_set():
+                raise fault
+            board.put(lambda facts: replace(facts, logs=()))
+            looked.set()
 
     def until(wanted: object) -> None:
         for _ in range(2000):
@@ -383,7 +386,7 @@ def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go(
             threading.Event().wait(0.01)
         raise AssertionError(board.facts.troubles)
 
-    with fed(board, [Source("a journal", look, 0.01)]):
+    with fed(board, [Journal()]):
         until({"a journal": told})
         mended.set()
         assert looked.wait(20)

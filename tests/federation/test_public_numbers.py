@@ -21,7 +21,8 @@ from secureps.messages.submission import Cohort, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.service.shard.stepping import Opened, Stepped, Stepping
+from secureps.service.shard.group_values import GroupValues
+from secureps.service.shard.stepping import Opened, Stepping
 from tests.kits.federations import Tensors, Walker, small_plan
 from tests.kits.sealed_blocks import looked_at
 
@@ -57,7 +58,7 @@ class Shards:
         self.sealed: dict[SubmissionId, NDArray[np.int64]] = {}
         step, seal, shards = Stepping.step, OutboxSealer.seal, self
 
-        def stepped(self: Stepping, block: int, opened: Opened) -> Stepped:
+        def stepped(self: Stepping, block: int, opened: Opened) -> GroupValues:
             pieces = [piece.copy() for piece in opened()]
             cohort = self._cohort
             blocks = shards.sums.setdefault(cohort.number, [np.empty(0, np.int64)] * 4)

@@ -20,7 +20,6 @@ from secureps.flower.trainer import FORM, ModelForm
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import holder_names
 from secureps.run.processes.spawning import Program
-from secureps.service.one_wave import Answer
 from secureps.store import durability
 from tests.kits.engine_apps import make_app, write_plan
 from tests.kits.flower_grid import LocalGrid
@@ -44,9 +43,9 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     class Noting:
         def __init__(self, settings: NodeSettings) -> None: ...
 
-        def wave(self, *given: object) -> Answer:
+        def wave(self, *given: object) -> tuple[bytes, str]:
             found.append(durability.waits())
-            return Answer(b"")
+            return b"", ""
 
     monkeypatch.setattr("secureps.flower.mod.Node", Noting)
     return found

@@ -18,7 +18,7 @@ from secureps.flower.trainer import AppTrainer, ModelForm
 from secureps.messages.schema import TRAIN_METRICS
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import NO_REASON
-from secureps.service.one_wave import OneWave
+from secureps.service.one_wave import explain_end
 from secureps.store.keyring import load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
 from tests.flower.test_strategy import CLIENTS, play, record_dict, same, tensors
@@ -176,9 +176,7 @@ def test_what_cannot_be_a_number_of_examples_stays_at_the_node(
 def test_why_a_node_takes_part_no_more_is_for_its_own_log(
     halt: Halt, heard: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nobody: Any = None
-    party = OneWave("client-01", nobody, nobody, Path(), Path())
-    assert party._ended(halt) == heard
+    assert explain_end("client-01", halt) == heard
     assert halt.error is None or halt.reason in caplog.text
 
 

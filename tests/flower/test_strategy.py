@@ -32,7 +32,7 @@ from secureps.config.plan import SyncSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, InternalError, NotReady, PlanRefused
 from secureps.flower import SecureFedAvg, aggregator, post, secureps_mod, waves
-from secureps.flower.federation import Founder
+from secureps.flower.federation import found_run
 from secureps.messages.requests import AskStatus, Submit
 from secureps.messages.submission import UPDATE
 from secureps.policy.plan import load_plan
@@ -409,8 +409,9 @@ def test_a_servers_optimizer_is_the_strategys(tmp_path: Path) -> None:
 def test_as_many_train_as_in_flower(
     tmp_path: Path, fraction: float, least: int, members: int
 ) -> None:
-    founder = Founder(write_plan(tmp_path, clients=5), 1, None, fraction, least, 10, {})
-    rule = founder.found(tmp_path / "run", initial()).section.group[0].rule
+    own = load_plan(write_plan(tmp_path, clients=5)).section
+    strategy = FedAvg(fraction_train=fraction, min_train_nodes=least)
+    rule = found_run(tmp_path / "run", own, initial(), strategy, 1, 10, {}).section.group[0].rule
     assert isinstance(rule, SyncSection)
     assert int(10 * rule.fraction) == members
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from secureps.dashboard.holder_view import HolderView, OwnLedger, OwnRows
+from secureps.dashboard.holder_view import OwnLedger, OwnRows
+from secureps.dashboard.observation import Json
 from secureps.policy.plan import load_plan
 from secureps.run.audit_log import export
 from secureps.run.party_names import client_names, holder_names
@@ -78,7 +79,7 @@ def play(folder: Path, versions: int | None = None, now: float = 0.0) -> float:
 
 def holder_view(
     name: str, rows: Iterable[Row], ledger: OwnLedger, holders: Sequence[str]
-) -> HolderView | None:
+) -> Json | None:
     """The page of a client with these rows in its journal."""
     own = OwnRows(name)
     for row in rows:

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -27,12 +26,13 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, signing_bytes
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.roster_follower import AnnouncedKeys
-from secureps.service.one_wave import OneWave
-from secureps.service.process import authenticator
+from secureps.service.one_wave import play_wave
+from secureps.service.process import Party, authenticator
 from secureps.store.act_lines import FILE, ActLines, read_acts
 from secureps.store.budget import BudgetLedger
 from secureps.store.keyring import _verified
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.waves.batch import WAVE_DOMAIN, Batch, sealed
 from tests.kits.nursery import ROOT
 from tests.kits.roles_kit import (
@@ -193,15 +193,15 @@ def request(folder: Path) -> Signed:
 
 def wave(folder: Path) -> Signed:
     """What a node, or a key holder behind one, is told inside Flower's engine."""
-    kit: Any = SimpleNamespace(roster=ROSTER)
-    node = OneWave(CLIENT, SIGNERS[CLIENT], kit, folder, folder / "state")
+    node = Party(CLIENT, SIGNERS[CLIENT], PLAINTEXT, ROSTER, folder / "state", folder)
 
     def make(*given: Any) -> NoReturn:
         raise HeardError
 
     def hear(author: str, signer: str) -> None:
         told = Batch(author, CLIENT, b"", bytes(32), ())
-        node.play(sealed(told, lambda own: SIGNERS[signer].sign(WAVE_DOMAIN, own)), {}, make)
+        data = sealed(told, lambda own: SIGNERS[signer].sign(WAVE_DOMAIN, own))
+        play_wave(node, data, {}, make)
 
     return Signed(frozenset({COORDINATOR}), hear)
 

@@ -15,14 +15,16 @@ from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
 from secureps.errors import ConfigError
 from secureps.service.pinning import (
-    Node,
+    Nodes,
     choose,
     pin_process,
     read_nodes,
     refuse_pin,
 )
 
-TWO = (Node(0, frozenset(range(4))), Node(1, frozenset(range(4, 8))))
+TWO = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
+ONE = {0: TWO[0]}
+NONE: Nodes = {}
 ALL = frozenset(range(8))
 
 
@@ -41,41 +43,44 @@ def test_nodes_are_read_by_number_and_those_without_cpus_left_out(tmp_path: Path
     (folder / "node8").mkdir()
     (folder / "node8" / "cpulist").write_text("what\n")
     (folder / "nodes").mkdir()
-    assert read_nodes(folder) == (
-        Node(2, frozenset(range(4))),
-        Node(10, frozenset({8, 10, 11})),
-    )
-    assert read_nodes(tmp_path / "nowhere") == ()
+    found = read_nodes(folder)
+    assert found == {2: frozenset(range(4)), 10: frozenset({8, 10, 11})}
+    assert list(found) == [2, 10]
+    assert read_nodes(tmp_path / "nowhere") == {}
 
 
 def test_by_auto_parties_take_the_nodes_in_turns_by_their_names() -> None:
     for name, number in (("shard-0", 0), ("shard-1", 1), ("shard-12", 0), ("client-07", 1)):
         choice = choose("auto", name, TWO, ALL)
-        assert choice.node == TWO[number]
+        assert (choice.node, choice.cpus) == (number, TWO[number])
         assert choice.reason == "by its name"
     named = {choose("auto", f"hospital-{c}", TWO, ALL).node for c in "abcdefgh"}
-    assert named == set(TWO)
+    assert named == {0, 1}
     assert choose("auto", "north", TWO, ALL) == choose("auto", "north", TWO, ALL)
 
 
 def test_of_a_node_it_takes_what_its_cpuset_leaves() -> None:
     few = frozenset({1, 2, 6})
-    assert choose("auto", "shard-0", TWO, few).node == Node(0, frozenset({1, 2}))
-    assert choose("1", "shard-0", TWO, few).node == Node(1, frozenset({6}))
-    assert choose("auto", "shard-1", TWO, few, threads=2).node == Node(0, frozenset({1, 2}))
+    for pin, name, threads, node, cpus in (
+        ("auto", "shard-0", 1, 0, {1, 2}),
+        ("1", "shard-0", 1, 1, {6}),
+        ("auto", "shard-1", 2, 0, {1, 2}),
+    ):
+        choice = choose(pin, name, TWO, few, threads)
+        assert (choice.node, choice.cpus) == (node, frozenset(cpus))
 
 
 def test_a_system_that_tells_no_affinity_has_all_cpus() -> None:
-    assert choose("1", "a", TWO, None).node == TWO[1]
+    assert choose("1", "a", TWO, None).cpus == TWO[1]
 
 
 @pytest.mark.parametrize(
     ("pin", "nodes", "allowed", "threads", "reason"),
     [
         ("off", TWO, ALL, 1, ""),
-        ("auto", (), ALL, 1, "this system tells of no NUMA nodes: nothing is pinned"),
-        ("auto", TWO[:1], ALL, 1, "all CPUs that it may use are on node 0: nothing is pinned"),
-        ("0", TWO[:1], ALL, 1, "all CPUs that it may use are on node 0: nothing is pinned"),
+        ("auto", NONE, ALL, 1, "this system tells of no NUMA nodes: nothing is pinned"),
+        ("auto", ONE, ALL, 1, "all CPUs that it may use are on node 0: nothing is pinned"),
+        ("0", ONE, ALL, 1, "all CPUs that it may use are on node 0: nothing is pinned"),
         (
             "auto",
             TWO,
@@ -93,7 +98,7 @@ def test_a_system_that_tells_no_affinity_has_all_cpus() -> None:
     ],
 )
 def test_why_nothing_is_pinned(
-    pin: str, nodes: tuple[Node, ...], allowed: frozenset[int], threads: int, reason: str
+    pin: str, nodes: Nodes, allowed: frozenset[int], threads: int, reason: str
 ) -> None:
     choice = choose(pin, "shard-1", nodes, allowed, threads)
     assert choice.node is None
@@ -104,7 +109,7 @@ def test_why_nothing_is_pinned(
     ("pin", "nodes", "allowed", "told"),
     [
         ("2", TWO, ALL, "there is no NUMA node 2: this machine has 0, 1"),
-        ("0", (), ALL, "there is no NUMA node 0: this system tells of none"),
+        ("0", NONE, ALL, "there is no NUMA node 0: this system tells of none"),
         (
             "1",
             TWO,
@@ -117,7 +122,7 @@ def test_why_nothing_is_pinned(
     ],
 )
 def test_a_node_that_cannot_be_had_is_refused(
-    pin: str, nodes: tuple[Node, ...], allowed: frozenset[int], told: str
+    pin: str, nodes: Nodes, allowed: frozenset[int], told: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         choose(pin, "shard-0", nodes, allowed)

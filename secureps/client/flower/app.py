@@ -1,6 +1,6 @@
-"""Finds a Flower app in a Python file, in a project's folder, or among a script's objects.
+"""Finds a Flower app in a file, in a project's folder, or among a script's objects.
 
-It reads the app's settings, and refuses mods that do not work without Flower's server.
+It reads the app's settings, and refuses mods that need Flower's server.
 """
 
 from __future__ import annotations
@@ -46,17 +46,14 @@ NO_TRAIN = (
 
 @dataclass(frozen=True)
 class FlowerApp:
-    """A Flower app that a client can run.
+    """A Flower app that a client can run; ConfigError if it does not train, or has unusable mods.
 
     Args:
         where: the place where it was found, for messages.
         client: its ClientApp; one is made of clients and client_fn.
-        server: its ServerApp, which knows the initial model and what the clients are told.
+        server: its ServerApp, which knows the initial model and the clients' settings.
         config: the project's [tool.flwr.app.config], flat ("a.b" for b of table a).
         texts: finds every text in the project's own code; none of an app without a project.
-
-    Raises:
-        ConfigError: it does not train, or has mods that cannot work here.
     """
 
     where: str
@@ -83,11 +80,7 @@ class FlowerApp:
         return name in self.client._registered_funcs
 
     def action(self, kind: str) -> str | None:
-        """The one type of messages that a Message-API app has a function for, such as "train.mine".
-
-        Raises:
-            ConfigError: it has several.
-        """
+        """The one type of messages that the app has a function for; ConfigError if several."""
         found = self._actions(kind)
         if self.legacy or f"{kind}.default" in found:
             return kind
@@ -104,7 +97,7 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """True if a mod wraps the app or one of its functions."""
+        """Whether a mod wraps the app or one of its functions."""
         return next(_mods(self.client), None) is not None
 
 
@@ -112,20 +105,12 @@ class FlowerApp:
 
 
 def of_object(thing: Any, where: str) -> FlowerApp:
-    """Makes an app of a ClientApp, a client_fn, a client, or a client's class.
-
-    Raises:
-        ConfigError: `thing` is none of them.
-    """
+    """Makes an app of a ClientApp, a client_fn, a client, or its class; else ConfigError."""
     return FlowerApp(where, _client_app(thing, where))
 
 
 def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
-    """Finds the app of a file, whose calls of `start_client` gave the clients in `started`.
-
-    Raises:
-        ConfigError: there is none, or more than one.
-    """
+    """Finds the app of a file, which gave `started` to `start_client`; ConfigError if none."""
     things = vars(module)
     apps = _named(things, lambda each: isinstance(each, ClientApp))
     servers = list(_named(things, lambda each: isinstance(each, ServerApp)).values())
@@ -161,12 +146,7 @@ def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
 
 
 def in_project(folder: Path) -> FlowerApp:
-    """Imports the app that a project's pyproject.toml names; adds its folder to sys.path.
-
-    Raises:
-        ConfigError: it names none.
-        ScriptFailed: it names one that does not import.
-    """
+    """Imports the app that a project's pyproject.toml names; adds its folder to sys.path."""
     where = str(folder / "pyproject.toml")
     try:
         own = read_toml(folder / "pyproject.toml")["tool"]["flwr"]["app"]
@@ -192,11 +172,7 @@ def in_project(folder: Path) -> FlowerApp:
 
 @contextmanager
 def loading(where: str) -> Iterator[list[Any]]:
-    """Collects what a file gives to `start_client` while it is loaded; starts nothing.
-
-    Raises:
-        ConfigError: the file mixes Flower's two ways to write an app.
-    """
+    """Collects what a file gives to `start_client` while it is loaded; starts nothing."""
     started: list[Any] = []
 
     def start(**settings: Any) -> None:
@@ -252,7 +228,6 @@ def _client_app(thing: Any, where: str) -> ClientApp:
 
 
 def _named(things: Mapping[str, Any], wanted: Callable[[Any], bool]) -> dict[str, Any]:
-    """The objects of a module that are wanted, each once, by name."""
     found = {id(thing): (name, thing) for name, thing in things.items() if wanted(thing)}
     return dict(found.values())
 
@@ -315,13 +290,8 @@ class Settings:
 
         Declared names override run_config; `partition` and `partitions` become node_config's
         partition-id and num-partitions. All others go to node_config and, if nothing is declared,
-        to run_config too. Where names are declared, one that the app's own code does not contain is
-        refused: it cannot ask node_config for it.
-
-        Args:
-            declared: names and defaults.
-            given: `--set`.
-            read: finds every text in the code of a project that declares names.
+        to run_config too. Where names are declared, others that the app's code (`read`) does not
+        contain are refused.
 
         Raises:
             ConfigError: a value of another type than the default's, a partition that is no whole
@@ -391,14 +361,11 @@ NEEDS_SERVER = {
     "fixedclipping_mod": _CLIPS,
     "adaptiveclipping_mod": _CLIPS,
 }
-"""Flower's mods that are refused, and why; and all others for its secure aggregation."""
+"""Flower's mods that are refused, and why; besides these all for secure aggregation."""
 
 
 def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
-    """Refuses mods that cannot do their work here (ConfigError, which says why).
-
-    In a `legacy` app a client_fn answers, instead of functions that take messages.
-    """
+    """Refuses mods that cannot work here (ConfigError); a `legacy` app is a client_fn."""
     for mod in {id(mod): mod for mod in _mods(app)}.values():
         _refuse(where, mod, legacy)
 

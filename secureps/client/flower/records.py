@@ -23,7 +23,7 @@ from secureps.store.checkpoint import read_state, write_state
 Tensors = dict[str, NumpyArray]
 
 KEPT = 3
-"""Versions kept in `States`: the last one, and two for a run that had to go back."""
+"""Versions kept in `States`: the last one, and two for a run that went back."""
 
 KINDS = {"arrays": ArrayRecord, "metrics": MetricRecord, "config": ConfigRecord}
 """Flower's records, by their names in the files of `States`."""
@@ -36,7 +36,7 @@ _EMPTY = "_empty"
 class FlowerModel:
     """A model in the app's own order. Arrays without names are called arr_0, arr_1, ...
 
-    Flower calls those "0", "1", ...; `nameless` says that the app gets them by these names again.
+    Flower calls those "0", "1", ...; `nameless` says that the app gets these names again.
     """
 
     tensors: Tensors
@@ -53,21 +53,14 @@ class FlowerModel:
 
     @classmethod
     def of_file(cls, tensors: Mapping[str, NumpyArray], names: Sequence[str] = ()) -> FlowerModel:
-        """Takes the tensors of a file in the order of `names`.
-
-        Without `names`: in the file's order; arr_0, arr_1, ... by number.
-        """
+        """Takes a file's tensors in the order of `names`, else in its own; arr_0, ... by number."""
         numbered = [_ours(str(i), True) for i in range(len(tensors))]
         found = numbered if set(tensors) == set(numbered) else tensors
         order = list(names or found)
         return cls({name: tensors[name] for name in order}, order == numbered)
 
     def record(self, tensors: Mapping[str, NumpyArray]) -> ArrayRecord:
-        """Makes the record of a state of this model, as the app expects it; arrays are copied.
-
-        Raises:
-            WrongShape: `tensors` are not this model's.
-        """
+        """Makes the record of a state of this model, with copied arrays, else WrongShape."""
         reason = check_like(tensors, self.shapes)
         if reason is not None:
             raise WrongShape(f"not a state of this app's model: {reason}")
@@ -77,10 +70,9 @@ class FlowerModel:
     def read(self, record: ArrayRecord, given: Mapping[str, NumpyArray]) -> Tensors:
         """Reads the model that the app trained from `given`, in this model's order.
 
-        Floating-point numbers of another width are cast back: many apps compute in float64.
-        Integers and booleans beside them stay as they were given: they count steps, as BatchNorm
-        does, and a hundred steps in an update's norm would leave the weights no room under the
-        clip.
+        Floating-point numbers of another width are cast back. Integers and booleans beside them
+        stay as they were given: BatchNorm counts steps in them, which in an update's norm would
+        leave the weights no room under the clip.
 
         Raises:
             WrongShape: other names, shapes or kinds of numbers; says which.
@@ -174,11 +166,11 @@ def _version(place: str) -> int:
 
 
 class States:
-    """Keeps `context.state` by the version that it follows; in memory if there is no folder.
+    """Keeps `context.state` by version, in a folder or in memory.
 
-    A fit at version n starts from the newest state of n or before, and leaves n + 1: a fit that a
-    killed client repeats finds the same state as the first time. The evaluation of version n comes
-    before the fit: it starts from the last fit's state, and the fit starts from its state.
+    A fit at version n starts from the newest state up to n, and leaves n + 1, so a killed client
+    repeats it from the same state. The evaluation of version n comes between the last fit and this
+    one.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -195,10 +187,7 @@ class States:
         return self._load(self._places())
 
     def keep(self, version: int, state: RecordDict, evaluated: bool = False) -> None:
-        """Keeps the state after the fit at `version`, and drops later ones: the run went back.
-
-        With `evaluated` it is the state after the evaluation of `version`.
-        """
+        """Keeps the state after the fit, or evaluation, at `version`; a fit drops later states."""
         if not state and not self._places():
             return
         place = _place(version, True) if evaluated else _place(version + 1, False)

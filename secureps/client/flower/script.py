@@ -1,23 +1,23 @@
 """Runs a Flower app as a data holder's script.
 
 `run_flower` ends a Flower script that joins by itself; `secureps join` and `secureps up` make a
-`FlowerScript` of a file or a project. Only modules of `client.flower` import flwr, which is an
-extra: pip install 'secureps[flower]'.
+`FlowerScript` of a file or a project. Only `client.flower` imports flwr, which is an extra.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from secureps.client.evaluation import PooledEvaluation
-from secureps.client.flower.served import Founded, Served, Told
+from secureps.client.flower.served import Founded
 from secureps.client.runner import run
 from secureps.client.trainer import Setting
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, SecurepsError
 from secureps.extras import command
 
 # flwr imports alembic, which logs every plugin. Telemetry is off before any app is loaded, because
@@ -25,7 +25,6 @@ from secureps.extras import command
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
 try:
-    from flwr.app import ConfigRecord, RecordDict
     from flwr.supercore import telemetry
 
     from secureps.client.flower.app import (
@@ -36,8 +35,8 @@ try:
         loading,
         of_object,
     )
-    from secureps.client.flower.records import FlowerModel, to_plain
-    from secureps.client.flower.server import optimizer_of, take
+    from secureps.client.flower.records import FlowerModel
+    from secureps.client.flower.server import take
     from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, seeded, told
 except ImportError as missing:
     raise ConfigError(
@@ -49,7 +48,7 @@ telemetry.FLWR_TELEMETRY_ENABLED = "0"
 __all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "run_flower"]
 
 STATE = "flower"
-"""Name of the folder of `context.state`, in a client's state folder."""
+"""The folder of `context.state`, in a client's state folder."""
 
 ROUNDS = "num-server-rounds"
 """The run_config key of Flower's templates for the number of rounds; the plan decides it here."""
@@ -63,11 +62,7 @@ class FlowerScript:
 
     @classmethod
     def at(cls, path: Path, load: Callable[[Path], ModuleType]) -> FlowerScript:
-        """Finds the app of a project's folder, or of a file, which `load` imports.
-
-        Raises:
-            ConfigError: there is none, or one that cannot be run here; says why.
-        """
+        """Finds the app in a project's folder, or in a file that `load` imports."""
         if path.is_dir():
             return cls(in_project(path))
         with loading(str(path)) as started:
@@ -89,13 +84,10 @@ class FlowerScript:
     def found(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
-        """Runs the app's ServerApp, once for the whole run, and returns what is taken of it.
+        """Runs the app's ServerApp, if it has one, once for the run; returns its decisions.
 
-        None if there is no ServerApp. If it has no model, the client of `partition` 0 is asked for
-        one.
-
-        Raises:
-            ConfigError: it fails, has no model, or has code of its own.
+        If it has no model, the client of `partition` 0 is asked for one. Raises ConfigError if it
+        fails, has no model, or has code of its own.
         """
         where = self._app.where
         try:
@@ -106,34 +98,22 @@ class FlowerScript:
             given = Settings.of(self._app.config, settings, self._app.texts)
             rounds = {ROUNDS: versions} if ROUNDS in self._app.config else {}
             with seeded(seed):  # again: torch, if it was imported only now
-                taken = take(server, {**given.run, **rounds}, versions, clients)
+                founded = take(server, {**given.run, **rounds}, versions, clients)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
+        except SecurepsError:
+            raise
         except Exception as error:
             raise ConfigError(f"{where}: its ServerApp failed: {told(error)}") from error
-        if taken.arrays is None or "initial" in settings:
+        if not founded.model or "initial" in settings:
             own: dict[str, Setting] = {"partition": 0, "partitions": clients, **settings}
             trainer = self.make(own, None)
             trainer.parameters(seed)
-            model, ties = trainer.model, trainer.tied()
+            founded = replace(founded, model=trainer.model.tensors, ties=trainer.tied())
         else:
-            model = FlowerModel.of_record(taken.arrays)
-            ours = dict(zip(taken.arrays, model.tensors, strict=True))
-            ties = {ours[name]: ours[own] for name, own in taken.ties.items()}
-            model.refuse_unsummable(where)
-        strategy = taken.strategy
-        config = getattr(strategy, "configrecord_key", "config")
-        served = Served(
-            names=tuple(model.tensors),
-            arrays=getattr(strategy, "arrayrecord_key", "arrays"),
-            config=config,
-            weighted_by=getattr(strategy, "weighted_by_key", "num-examples"),
-            run=rounds,
-            fits=_changes(config, taken.train),
-            evaluations=_changes(config, taken.evaluate),
-        )
-        name, step = type(strategy).__name__, optimizer_of(strategy)
-        return Founded(model.tensors, ties, served, name, step)
+            FlowerModel.of_file(founded.model, tuple(founded.model)).refuse_unsummable(where)
+        served = replace(founded.served, names=tuple(founded.model), run=rounds)
+        return replace(founded, served=served)
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> PooledEvaluation | None:
         """Pools all clients' evaluations, if the app has one: no other records are held out."""
@@ -149,16 +129,6 @@ class FlowerScript:
         return PooledEvaluation(
             [first, *map(holder, range(1, int(settings.get("partitions", "1"))))]
         )
-
-
-def _changes(key: str, rounds: Sequence[ConfigRecord]) -> tuple[Told, ...]:
-    """Lists the configs of rounds without those that repeat the one before."""
-    found = list[Told]()
-    for number, each in enumerate(rounds, 1):
-        records = to_plain(RecordDict({key: each}))[1]
-        if not found or found[-1].records != records:
-            found.append(Told(number, records))
-    return tuple(found)
 
 
 def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:

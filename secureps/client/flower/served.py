@@ -23,8 +23,7 @@ KEY = "flower"
 """Key of the file's metadata."""
 
 MOST_BYTES = 1 << 20
-"""The longest JSON that is read: thousands of rounds of settings fit, and a malicious file does not
-fill a client's memory."""
+"""The longest JSON that is read, so that no malicious file fills a client's memory."""
 
 NO_TIES = MappingProxyType[str, str]({})
 
@@ -46,7 +45,7 @@ def _records(text: str) -> str:
 
 @dataclass(frozen=True)
 class Told:
-    """The records, without arrays, that clients are told from a round on.
+    """The records, without arrays, that clients get from a round on.
 
     Args:
         since: the first round, from 1.
@@ -78,7 +77,7 @@ class Served:
     evaluations: tuple[Told, ...] = ()
 
     def told(self, evaluates: bool, number: int) -> str:
-        """The records that clients are told in round `number` (from 1), as JSON."""
+        """The records that clients get in round `number` (from 1), as JSON."""
         known = self.evaluations if evaluates else self.fits
         before = [told for told in known if told.since <= max(number, 1)]
         return before[-1].records if before else "[]"
@@ -87,10 +86,7 @@ class Served:
 def write_served(
     path: Path, model: Mapping[str, Array], served: Served, ties: Mapping[str, str] = NO_TIES
 ) -> None:
-    """Writes the file of version 0.
-
-    Args:
-        ties: further names of tensors, with the name that each stands for.
+    """Writes the file of version 0; `ties` are further names of tensors, with the names meant.
 
     Raises:
         ConfigError: the settings of all rounds are longer than MOST_BYTES.
@@ -106,11 +102,7 @@ def write_served(
 
 
 def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], Served | None]:
-    """Reads a file of version 0: tensors, further names of some, and a ServerApp's decisions.
-
-    Raises:
-        ConfigError: no such file, or its decisions cannot be read.
-    """
+    """Reads a file of version 0: tensors, ties, and a ServerApp's decisions; else ConfigError."""
     mapped, ties = read_initial(str(path), path)
     tensors = {name: each.copy() for name, each in mapped.items()}
     if not tensors:
@@ -144,7 +136,7 @@ class Founded:
     """A ServerApp's decisions that a plan can follow.
 
     Args:
-        model: version 0.
+        model: version 0, in its own order; empty if a client is to be asked.
         ties: further names of its tensors.
         served: what clients are told.
         strategy: its name.

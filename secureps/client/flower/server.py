@@ -1,8 +1,8 @@
-"""Takes from a ServerApp what a plan can say: version 0, what clients are told, the optimizer.
+"""Takes from a ServerApp what a plan can say: version 0, clients' settings, the optimizer.
 
 The ServerApp runs once, where the plan is made, until it starts its strategy. The strategy must be
-one of six of Flower's, unchanged: then its settings say all that it would do. Any other code of the
-app's would alter the training, and is refused.
+one of six of Flower's, unchanged, so that its settings say everything about it. Other code of the
+app would change the training, and is refused.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import functools
 import inspect
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import flwr.server.strategy as old
@@ -24,8 +23,11 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from secureps.client.flower.records import FlowerModel, to_plain
+from secureps.client.flower.served import Founded, Served, Told
 from secureps.client.flower.trainer import RUN
 from secureps.client.initial_model import shared_names
+from secureps.client.trainer import Array as NumpyArray
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
 
@@ -55,31 +57,12 @@ LOOKS = 10
 """A ServerApp that counts its nodes more often than this, and has not started, wants more nodes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Taken:
-    """A ServerApp's decisions, as Flower's own objects.
-
-    Args:
-        arrays: version 0; None if it would ask a client.
-        ties: further names of its arrays, with the name that each stands for.
-        strategy: one of KINDS.
-        train, evaluate: what clients are told, for each round at which that changes.
-    """
-
-    arrays: ArrayRecord | None
-    ties: Mapping[str, str]
-    strategy: Any
-    train: tuple[ConfigRecord, ...]
-    evaluate: tuple[ConfigRecord, ...]
-
-
-def take(server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int) -> Taken:
+def take(server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int) -> Founded:
     """Runs a ServerApp until it starts its strategy.
 
     Args:
         config: the app's run_config.
-        versions: of the plan.
-        clients: how many take part; the app sees as many nodes.
+        clients: how many nodes the app sees.
 
     Raises:
         ConfigError: it has code of its own, or a strategy that needs single updates.
@@ -108,11 +91,10 @@ def take(server: ServerApp, config: Mapping[str, Setting], versions: int, client
         raise ConfigError("its strategy is started without initial_arrays")
     more = {"proximal-mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
     train, evaluate = (dict(given[f"{action}_config"] or {}) for action in ("train", "evaluate"))
-    told = (ConfigRecord({**train, **more}),), (ConfigRecord(evaluate),)
-    return Taken(arrays, vars(arrays).get(TIES, {}), strategy, *told)
+    return _founded(strategy, arrays, [{**train, **more}], [evaluate])
 
 
-def _of_components(made: Any, versions: int) -> Taken:
+def _of_components(made: Any, versions: int) -> Founded:
     """Reads a ServerApp of Flower's old kind, which names its strategy and runs nothing."""
     for each in (made.server, made.client_manager):
         if each is not None:
@@ -120,14 +102,44 @@ def _of_components(made: Any, versions: int) -> Taken:
     strategy: Any = old.FedAvg() if made.strategy is None else made.strategy
     refuse_own_code(strategy)
     more = {"proximal_mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
-    first, train, evaluate = strategy.initial_parameters, list[ConfigRecord](), list[ConfigRecord]()
+    first, train, evaluate = strategy.initial_parameters, list[Any](), list[Any]()
     for number in range(1, versions + 1):
         fit, judge = strategy.on_fit_config_fn, strategy.on_evaluate_config_fn
-        train.append(ConfigRecord(dict(fit(number) if fit else {}) | more))
-        evaluate.append(ConfigRecord(judge(number) if judge else {}))
+        train.append(dict(fit(number) if fit else {}) | more)
+        evaluate.append(judge(number) if judge else {})
     tensors = {} if first is None else dict(enumerate(first.tensors))
     arrays = {str(i): Array("", (), first.tensor_type, data) for i, data in tensors.items()}
-    return Taken(ArrayRecord(arrays) if arrays else None, {}, strategy, (*train,), (*evaluate,))
+    return _founded(strategy, ArrayRecord(arrays) if arrays else None, train, evaluate)
+
+
+def _founded(
+    strategy: Any, arrays: ArrayRecord | None, train: Sequence[Any], evaluate: Sequence[Any]
+) -> Founded:
+    model, ties = dict[str, NumpyArray](), dict[str, str]()
+    if arrays is not None:
+        model = FlowerModel.of_record(arrays).tensors
+        ours = dict(zip(arrays, model, strict=True))
+        ties = {ours[name]: ours[own] for name, own in vars(arrays).get(TIES, {}).items()}
+    config = getattr(strategy, "configrecord_key", "config")
+    served = Served(
+        names=tuple(model),
+        arrays=getattr(strategy, "arrayrecord_key", "arrays"),
+        config=config,
+        weighted_by=getattr(strategy, "weighted_by_key", "num-examples"),
+        fits=_changes(config, train),
+        evaluations=_changes(config, evaluate),
+    )
+    return Founded(model, ties, served, type(strategy).__name__, optimizer_of(strategy))
+
+
+def _changes(key: str, rounds: Sequence[Any]) -> tuple[Told, ...]:
+    """Lists the settings of rounds without those that repeat the round before."""
+    found = list[Told]()
+    for number, each in enumerate(rounds, 1):
+        records = to_plain(RecordDict({key: ConfigRecord(each)}))[1]
+        if not found or found[-1].records != records:
+            found.append(Told(number, records))
+    return tuple(found)
 
 
 # --- what is Flower's, and what is the app's own ----------------------------------
@@ -143,11 +155,7 @@ def own_code(what: str) -> ConfigError:
 
 
 def flowers_name(strategy: Any) -> str:
-    """The name of Flower's class that a strategy is, or is derived from.
-
-    Raises:
-        ConfigError: the class steps along anything but the mean of all updates.
-    """
+    """The name of a strategy's class in Flower; ConfigError if it steps along no mean."""
     bases = type(strategy).__mro__
     name = next((each.__name__ for each in bases if each.__module__.startswith("flwr.")), "")
     if name in ("", "Strategy", *MEANS):
@@ -255,7 +263,7 @@ def _notice_ties(make: Any) -> Any:
 
 @contextmanager
 def _stop_at_start() -> Iterator[None]:
-    """Stops every strategy at its start, silences Flower's log, and lets the app make messages."""
+    """Stops every strategy at its start, silences Flower's log, and lets apps make messages."""
     stopped: Any = Strategy
     flowers, before_this = Strategy.start, itertools.count()
 

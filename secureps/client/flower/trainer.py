@@ -2,9 +2,9 @@
 
 The app runs in this process, on messages like those of Flower's server; Flower opens no connection.
 
-An app draws from the global generators of random, NumPy and torch, so these are seeded for every
-call from `FitConfig.seed`, and restored: a client that was killed repeats its bits. An app that
-draws from the operating system instead still trains, but does not repeat its bits.
+An app draws from the global generators of random, NumPy and torch. They are seeded for every call
+from `FitConfig.seed`, and restored, so that a killed client repeats its bits. An app that draws
+from the operating system trains too, but does not repeat its bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ RUN = 1
 """The run id that an app sees; it has no meaning here."""
 
 FITTED = "secureps.fitted"
-"""The record of `context.state` that keeps the metrics of the last training; apps never see it."""
+"""The record of `context.state` with the metrics of the last training; apps never see it."""
 
 ROUND, EXAMPLES = "secureps.round", "secureps.examples"
 """Beside those metrics: the version that the training was for, and the number of examples."""
@@ -78,15 +77,12 @@ NO_RECORD_PRIVACY = (
 
 
 class FlowerTrainer:
-    """A `Trainer` that runs a Flower app.
+    """A `Trainer` that runs a Flower app; ConfigError for a setting of the wrong type.
 
     Args:
         settings: of `make(settings)`; `client.flower.app.Settings` sorts them.
         state: the folder that keeps `context.state`; None for memory.
         name: the client's; its node id follows from it.
-
-    Raises:
-        ConfigError: a setting of the wrong type.
     """
 
     def __init__(
@@ -96,23 +92,20 @@ class FlowerTrainer:
         self._settings = Settings.of(app.config, settings, app.texts)
         self._states = States(state)
         self._name = name
-        self._start: tuple[int, Start] | None = None
+        self._served, self._digest, self._ties = Served(), "", dict[str, str]()
+        self._initial: tuple[int, FlowerModel] | None = None
+        """The initial model, and the seed that it was made by."""
         self._told = set[str]()
 
     # --- Trainer ------------------------------------------------------------------
 
     def parameters(self, seed: int) -> dict[str, Array]:
-        """The model of the file `initial`, else of the client's get_parameters.
-
-        Raises:
-            ConfigError: neither has a model that can be averaged; says how to make one.
-        """
+        """The model of the file `initial`, or of the client's get_parameters; else ConfigError."""
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
-        if self._start is None or self._start[0] != seed:
-            self._start = seed, self._start_model(seed)
-        tensors = self._start[1].model.tensors
-        return {name: array.copy() for name, array in tensors.items()}
+        if self._initial is None or self._initial[0] != seed:
+            self._initial = seed, self._make_initial(seed)
+        return {name: array.copy() for name, array in self._initial[1].tensors.items()}
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Sends one train message; its config is the plan's `[training]` and server-round.
@@ -130,16 +123,16 @@ class FlowerTrainer:
         """
         if config.privacy is not None:
             raise PlanRefused(NO_RECORD_PRIVACY)
-        start, versions = self._known(), config.versions.values()
+        model, versions = self.model, config.versions.values()
         number = max(versions, default=0) + 1
         content = self._content("fitins", parameters, lighter(config), number)
         at = sum(versions)  # grows with every group's version
         state = self._states.before(at)
         state.pop(FITTED, None)
         context = self._context(state)
-        kind, seed = self._kind("train"), bound_seed(config.seed, parameters)
+        kind, seed = self._app.action("train") or "train", bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
-        result = self._read_fit(reply, start, parameters)
+        result = self._read_fit(reply, model, parameters)
         if result.metrics:
             context.state[FITTED] = MetricRecord(
                 {**result.metrics, ROUND: number, EXAMPLES: result.examples}
@@ -148,11 +141,7 @@ class FlowerTrainer:
         return result
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Sends one evaluate message, of no version; changes to `context.state` are dropped.
-
-        Raises:
-            ConfigError: the app has no evaluate function, or its answer cannot be used.
-        """
+        """Sends one evaluate message, of no version; changes to `context.state` are dropped."""
         return self.evaluate_at(parameters, None)
 
     def evaluate_at(
@@ -167,14 +156,11 @@ class FlowerTrainer:
     def report_at(
         self, parameters: dict[str, Array], versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
-        """The app's report on a version, beside its evaluation.
+        """The app's report on a version, beside its evaluation; ConfigError if it has none.
 
         "train" is what the app said of its training for this version, None if it did not take part.
         Any other message is sent to the app, with the model and no settings; only numbers of its
         answer count, and changes to `context.state` are dropped.
-
-        Raises:
-            ConfigError: the app has no such function, or its answer cannot be used.
         """
         number, state = (
             max(versions.values(), default=0),
@@ -194,26 +180,27 @@ class FlowerTrainer:
         )
         if count is None and message.startswith("query"):
             count = 1  # Flower's own analytics apps say none: their nodes count alike
-        examples = example_count(count, key, f"{self._app.where}: {message}")
+        examples = whole_number(f"{self._app.where}: {message}: {key}", count)
         return EvaluateResult(None, examples, self._numbers(message, said))
 
     def kinds(self) -> dict[str, Kind]:
-        """Running statistics, by PyTorch's names for them; unknown for arrays without names."""
-        names = self._known().model.tensors
-        return {name: "statistics" for name in names if name.endswith(STATISTICS)}
+        """The kinds of running statistics, by name."""
+        return statistics_in(self.model)
 
     def tied(self) -> Mapping[str, str]:
-        """Further names of tensors in the file `initial`, with the names that they stand for."""
-        return self._known().ties
+        """Further names of tensors in the file `initial`."""
+        self._load()
+        return self._ties
 
     def initial_digest(self) -> str:
         """The hex digest of the file that `initial` names; empty if there is none."""
-        return self._known().digest
+        self._load()
+        return self._digest
 
     @property
     def model(self) -> FlowerModel:
         """The initial model, in the app's order."""
-        return self._known().model
+        return self._load()
 
     def evaluates(self) -> bool:
         """Whether the app can evaluate; sends it an evaluate message with its initial model."""
@@ -221,18 +208,17 @@ class FlowerTrainer:
 
     # --- the initial model --------------------------------------------------------
 
-    def _known(self) -> Start:
-        if self._start is None:
+    def _load(self) -> FlowerModel:
+        if self._initial is None:
             self.parameters(0)
-        assert self._start is not None
-        return self._start[1]
+        assert self._initial is not None
+        return self._initial[1]
 
-    def _start_model(self, seed: int) -> Start:
+    def _make_initial(self, seed: int) -> FlowerModel:
         if self._settings.initial is not None:
             path = _find_initial(self._settings.initial)
             tensors, ties, served = read_served(path)
             names = () if served is None else served.names
-            digest = file_digest(path.read_bytes()).hex()
             model = FlowerModel.of_file(tensors, names)
             if self._app.legacy and not names and not model.nameless and len(tensors) > 1:
                 raise ConfigError(
@@ -240,11 +226,12 @@ class FlowerTrainer:
                     f"{len(tensors)} tensors arr_0, arr_1, ... in that order, in place of "
                     f"{next(iter(tensors))} and so on"
                 )
-            start = Start(model, served or Served(), digest, ties)
+            self._served, self._ties = served or Served(), dict(ties)
+            self._digest = file_digest(path.read_bytes()).hex()
         else:
-            start = Start(self._own_model(seed), Served())
-        start.model.refuse_unsummable(self._app.where)
-        return start
+            model = self._own_model(seed)
+        model.refuse_unsummable(self._app.where)
+        return model
 
     def _own_model(self, seed: int) -> FlowerModel:
         if not self._app.legacy:
@@ -268,8 +255,7 @@ class FlowerTrainer:
     # --- messages -----------------------------------------------------------------
 
     def _context(self, state: RecordDict) -> Context:
-        known = self._known().served.run if self._start is not None else {}
-        node, run = dict(self._settings.node), {**self._settings.run, **known}
+        node, run = dict(self._settings.node), {**self._settings.run, **self._served.run}
         return Context(RUN, self._node_id(), node, state, run)
 
     def _node_id(self) -> int:
@@ -279,22 +265,14 @@ class FlowerTrainer:
         name = hashlib.blake2b(self._name.encode(), digest_size=8, person=b"secureps-node").digest()
         return int.from_bytes(name, "big") >> 1 or 1
 
-    def _kind(self, action: str) -> str:
-        """The type of a message that the app has a function for; `action` if it has none."""
-        return self._app.action(action) or action
-
     def _content(
         self, legacy: str, parameters: Mapping[str, Array], config: Mapping[str, Setting], at: int
     ) -> RecordDict:
         """Makes a message's content; `legacy` is the prefix of records' names in the older API.
 
-        `config` overrides the ServerApp's settings for round `at`.
-
-        Raises:
-            WrongShape: the tensors are not this model's.
+        `config` overrides the ServerApp's settings for round `at`. WrongShape for another model.
         """
-        start = self._known()
-        served, arrays = start.served, start.model.record(parameters)
+        arrays, served = self.model.record(parameters), self._served
         said = from_plain({}, served.told(legacy == "evaluateins", at))
         before = dict(said.config_records.get(served.config, {}))
         settings = ConfigRecord({**before, **config, "server-round": at})
@@ -331,10 +309,12 @@ class FlowerTrainer:
             return dict(reply.config_records[f"{legacy}.metrics"]), number, "num-examples"
         records: list[Any] = [*reply.config_records.values(), *reply.metric_records.values()]
         said = {name: value for record in records for name, value in record.items()}
-        key = self._known().served.weighted_by
+        key = self._served.weighted_by
         return said, said.pop(key, None), key
 
-    def _read_fit(self, reply: RecordDict, start: Start, given: Mapping[str, Array]) -> FitResult:
+    def _read_fit(
+        self, reply: RecordDict, model: FlowerModel, given: Mapping[str, Array]
+    ) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
             status = self._status(reply, "fitres")
@@ -345,14 +325,14 @@ class FlowerTrainer:
             raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
         (arrays,) = reply.array_records.values()
         said, count, key = self._read_metrics(reply, "fitres")
-        tensors = start.model.read(arrays, given)
-        examples = example_count(count, key, where)
+        tensors = model.read(arrays, given)
+        examples = whole_number(f"{where}: {key}", count)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
     def _evaluate(
         self, parameters: dict[str, Array], versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
-        kind = self._kind("evaluate")
+        kind = self._app.action("evaluate") or "evaluate"
         if not self._app.legacy and not self._app.has(kind):
             return None
         at = 0 if versions is None else sum(versions.values())
@@ -387,7 +367,7 @@ class FlowerTrainer:
         if found is not None and not math.isfinite(found):
             raise NotFinite(f"{where}: the loss is {loss}: look at the held-out records")
         return EvaluateResult(
-            found, example_count(count, key, where), self._numbers("evaluate", said)
+            found, whole_number(f"{where}: {key}", count), self._numbers("evaluate", said)
         )
 
     def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
@@ -414,18 +394,12 @@ def made(content: RecordDict, metadata: Metadata) -> Message:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Start:
-    """The initial model, with the ServerApp's decisions, and the file's digest and tied names."""
-
-    model: FlowerModel
-    served: Served
-    digest: str = ""
-    ties: Mapping[str, str] = field(default_factory=dict)
+def statistics_in(model: FlowerModel) -> dict[str, Kind]:
+    """The kinds of running statistics, by PyTorch's names; unknown for arrays without names."""
+    return {name: "statistics" for name in model.tensors if name.endswith(STATISTICS)}
 
 
 def _find_initial(initial: str) -> Path:
-    """The file of version 0 that this client was given; ConfigError if there is none."""
     try:
         return initial_path(initial)
     except DamagedStore as error:
@@ -447,8 +421,8 @@ def lighter(config: FitConfig) -> dict[str, Setting]:
 def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
     """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
-    An app's own noise (LocalDpMod) comes from them too. If a server has a version trained again
-    from another model, the noise must differ: the same noise would cancel in the difference.
+    An app's own noise (LocalDpMod) comes from them. If a server has a version trained again from
+    another model, the same noise would cancel in the difference.
     """
     digest = hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=8, person=b"secureps-flower")
     for name, array in sorted(parameters.items()):
@@ -482,20 +456,14 @@ def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def example_count(count: Any, key: str, where: str) -> int:
-    """Converts a reply's number of examples; Malformed unless it is a whole number of 0 or more."""
-    return whole_number(f"{where}: {key}", count)
-
-
 _TURNS = threading.RLock()
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds the global generators with 63 bits, and restores their state on exit.
+    """Seeds the global generators with 63 bits, and restores their state on exit; calls take turns.
 
-    They are global, so calls in one process take turns. torch is not imported for this: an app that
-    uses torch has imported it.
+    torch is not imported for this: an app that uses torch has imported it.
     """
     with _TURNS, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())

@@ -18,8 +18,8 @@ from secureps.store.checkpoint import Tensors, tensor_name
 class GroupValues:
     """A group's own blocks at one version: values and optimizer state by block.
 
-    `codes` are the differences from the version before, where clients pull those. Arrays that are
-    `mapped` lie in a file, and are read-only: their pages come and go as the system likes.
+    `codes` are the differences from the version before, where clients pull those. `mapped` arrays
+    lie in a file, and are read-only.
     """
 
     version: int
@@ -45,7 +45,7 @@ def in_memory(values: int) -> Values:
 
 
 def laid_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[int, Values]:
-    """Vectors of these sizes by block, one after another: of much memory pages are huge."""
+    """Makes vectors of these sizes, one after another: of much memory pages are huge."""
     whole, made, start = allocate(sum(sizes.values())), dict[int, Values](), 0
     for block, size in sizes.items():
         made[block] = whole[start : start + size]
@@ -54,7 +54,7 @@ def laid_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[i
 
 
 def published(values: Values) -> memoryview:
-    """What clients pull of a block, and what its digest is of: float32 LE, read-only."""
+    """The bytes of a block that clients pull, and that have its digest: float32 LE."""
     return values.astype("<f4", copy=False).view(np.uint8).data.toreadonly()
 
 
@@ -63,18 +63,19 @@ def digest_of(values: Values) -> bytes:
     return payload_digest(published(values))
 
 
-def together(first: GroupValues, others: GroupValues) -> GroupValues:
-    """The blocks of both; of one that both have, the first's."""
+def together(version: int, parts: Iterable[GroupValues]) -> GroupValues:
+    """Joins blocks of a version; of a block that is in several parts the last one counts."""
+    every = tuple(parts)
     return GroupValues(
-        first.version,
-        {**others.values, **first.values},
-        {**others.optimizer, **first.optimizer},
-        {**others.codes, **first.codes},
+        version,
+        {block: each for part in every for block, each in part.values.items()},
+        {block: each for part in every for block, each in part.optimizer.items()},
+        {block: each for part in every for block, each in part.codes.items()},
     )
 
 
 def only(made: GroupValues, own: Iterable[int]) -> GroupValues:
-    """These blocks of it, in their order."""
+    """Takes these blocks, in their order."""
     blocks = tuple(own)
     return GroupValues(
         made.version,

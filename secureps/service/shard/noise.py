@@ -26,10 +26,10 @@ from secureps.store.spool import Spool
 class ShardNoise:
     """The noise of cohorts on the disk of one shard, until their versions are made.
 
-    It is there before a sum, and no record has its digest. So the digest stands behind it, in its
+    It is there before a sum, and no record has its digest: so the digest stands behind it, in its
     file and on its way to another shard. It is sealed under the key that clients seal under, of the
-    kit's `holder_keys`. By the shard's own `seed` a sum that is made again gets the same noise, and
-    two cohorts never do.
+    kit's `holder_keys`. The shard's own `seed` gives a repeated sum the same noise, and two cohorts
+    never.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ShardNoise:
     holder_keys: Mapping[str, bytes]
 
     def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
-        """Draws what of a cohort's noise is not on the disk, and keeps it."""
+        """Draws and keeps the missing noise of a cohort."""
         about = cohort_digest(self.state.run, cohort)
 
         def drawn(block: int) -> None:

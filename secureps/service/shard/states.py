@@ -1,15 +1,14 @@
 """Keeps a shard's versions on disk, in state files and in its parts of checkpoints.
 
-A version comes from memory, from its state file, from this shard's part of any checkpoint that
-holds it, or is computed again from the version before it; in each case its state file has the
-digest on record afterwards.
+A version comes from memory, from its state file, from a part of a checkpoint, or is computed again
+from the version before it; its state file then has the digest on record.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,18 +53,18 @@ from secureps.store.checkpoint import (
 log = logging.getLogger("secureps")
 
 Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
-"""A function that computes a version from a task and the version before (None for version 0)."""
+"""Computes a version from a task and the version before (None for version 0)."""
 
 
 _Blocks = tuple[str, int]
-"""A group, and the epoch of the placement since which the shard has these blocks of it."""
+"""A group, and the placement's epoch since which the shard has these blocks of it."""
 
 MAPS = 64
-"""Files of versions that stay mapped after they were read for their digest: each takes a handle."""
+"""Files that stay mapped after they were read for their digest; each takes a handle."""
 
 
 class States:
-    """All versions that a shard has on record; the newest of what is resident are in memory too."""
+    """All versions that a shard has on record; the newest resident ones are in memory."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class States:
         self._held: dict[_Blocks, dict[int, GroupValues]] = {}
         self._codes: dict[_Blocks, dict[int, Mapping[int, Codes]]] = {}
         self._mapped: dict[Path, tuple[str, GroupValues]] = {}
-        """Versions, of which group, that were read for their digests, last used last."""
+        """Versions that were read for their digests, with their group, last used last."""
 
     def keep(self, group: str, made: GroupValues) -> bytes:
         """Writes a version's state file; returns its digest."""
@@ -92,19 +91,15 @@ class States:
         return digest
 
     def figures(self, made: GroupValues) -> tuple[Figure, ...]:
-        """What status says of memory at the moment when this version has been made."""
+        """The memory figures for status when this version has been made."""
         resident = (each for held in self._held.values() for each in held.values())
         here = () if made.mapped else (made,)
         return self.tiers.figures(sum(each.nbytes for each in (*resident, *here)))
 
     def codes(self, group: str, version: int, block: int) -> bytes | memoryview:
-        """The differences of a block of a version on record; of a file, they alone are read.
+        """Reads the differences of a block of a version; only the block's digest covers them.
 
-        Nothing has a digest of them: whoever follows them looks at that of the block.
-
-        Raises:
-            DamagedStore: as `values`.
-            KeyError: there are none.
+        Raises DamagedStore as `values`, KeyError if there are none.
         """
         with self.tiers.used():
             if not self.tiers.is_resident(group, version):
@@ -120,12 +115,10 @@ class States:
                 self._codes.setdefault(self._blocks(group), {})[made.version] = made.codes
 
     def values(self, group: str, version: int) -> GroupValues:
-        """Reads, maps or recomputes a version that is on record.
+        """Reads, maps or recomputes a version; DamagedStore if no copy or source of it is whole.
 
-        What was mapped for a sum is so for its step: its file is read once for its digest.
-
-        Raises:
-            DamagedStore: no copy of it is whole, and neither is what it was computed from.
+        A version that was mapped for a sum stays so for its step: its file is read once for its
+        digest.
         """
         with self.tiers.used():
             return self._values(group, version)
@@ -156,20 +149,15 @@ class States:
             del self._mapped[next(iter(self._mapped))]
 
     def published(self, group: str, version: int, block: int) -> memoryview:
-        """What clients pull of a block.
-
-        Raises:
-            DamagedStore: as `values`.
-            KeyError: it is no block of this version here.
-        """
+        """Reads what clients pull of a block; raises as `values`, or KeyError."""
         with self.tiers.used():
             made = self._known(group, version) or self._alone(group, version, block)
             return published((made or self._values(group, version)).values[block])
 
     def _alone(self, group: str, version: int, block: int) -> GroupValues | None:
-        """A block that is alone in its file, mapped after it alone was read for its digest.
+        """Maps a block that is alone in its file, after reading it alone for its digest.
 
-        The optimizer's vectors are in the file too, and would take the room of other blocks.
+        The optimizer's vectors in the file would take the room of other blocks.
         """
         if self.tiers.is_resident(group, version) or self._state.own(group) != (block,):
             return None
@@ -183,26 +171,20 @@ class States:
         return None
 
     def block(self, group: str, version: int, block: int) -> bytes:
-        """The tensors of one block of a version, for another shard; raises as `values` does.
-
-        A file is read by its digest once for all blocks that are asked for.
-        """
+        """Encodes one block of a version for another shard; raises as `values` does."""
         head = tensor_name(group, block)
         made = to_tensors(group, self.values(group, version))
         return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
 
     def gather(self, task: GatherState, parts: Sequence[bytes]) -> Prepared:
-        """Writes the state file of a version that others gave, or a part of a checkpoint has.
-
-        Args:
-            parts: what `block` gave elsewhere, of blocks that are not on record here.
+        """Writes a version's state file from other shards' `block`s, or a part of a checkpoint.
 
         Returns:
-            the record of the file, with the digests of its blocks.
+            its record, with the digests of its blocks.
 
         Raises:
-            DamagedStore: nothing here is that version; what others gave is no state of these
-                blocks, or has other digests than the order's.
+            DamagedStore: nothing here is that version; or what came is no state of these blocks, or
+                has other digests than the order's.
         """
         order, own = task.order, task.blocks
         group, version = order.group, order.version
@@ -213,7 +195,7 @@ class States:
             given = {name: each for part in parts for name, each in load(part).items()}
             found = from_tensors(version, given)
             if task.epoch and version in self._state.group(group).states:
-                found = together(found, self.values(group, version))
+                found = together(version, (self.values(group, version), found))
             made = only(found, own)
         except (SafetensorError, ValueError, KeyError, IndexError):
             what = "what other shards gave of it is damaged"
@@ -230,18 +212,13 @@ class States:
         return Prepared(self._name, group, version, blocks, digest, epoch=task.epoch)
 
     def _from_parts(self, order: Commit) -> tuple[bytes, ...]:
-        """Writes the state file of a version that no record here is of, by its digest.
+        """Writes a state file of which only the digest is known; returns its blocks' digests.
 
-        Returns:
-            the digests of its blocks.
-
-        Raises:
-            DamagedStore: no part here is of that version and has that digest; says what to do.
+        Raises DamagedStore, with advice, if no part here has that digest.
         """
         group, version = order.group, order.version
         gone = self._not_here(group, version)
-        parts = map(self._part, checkpoint_directories(self._folders.checkpoints))
-        everywhere = itertools.chain(parts, self._folders.elsewhere())
+        everywhere = itertools.chain(self._parts(), self._folders.elsewhere())
         whole = self._taken(group, {version: order.state}, everywhere, gone)
         if whole is None:
             raise gone
@@ -297,16 +274,13 @@ class States:
         return tuple(damaged)
 
     def prune_parts(self, number: int, kept: Sequence[int]) -> None:
-        """Deletes this shard's parts of checkpoints before `number`, but for those `kept`.
-
-        Where none is kept nothing is deleted: the coordinator did not say.
-        """
+        """Deletes parts of checkpoints before `number` that are not `kept`; none if none is."""
         for directory in checkpoint_directories(self._folders.checkpoints) if kept else ():
             if int(directory.name) < number and int(directory.name) not in kept:
                 remove_files(directory, self._part(directory).name)
 
     def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | Filed]:
-        """The tensors of a version for another file: of what is not in memory, where they lie."""
+        """The tensors of a version for another file, or their places in its own file."""
         made = self._held.get(self._blocks(group), {}).get(version)
         if made is None and not self.tiers.is_resident(group, version):
             with suppress(DamagedStore, KeyError):
@@ -360,17 +334,12 @@ class States:
         return found
 
     def _brought(self, group: str, oldest: int, newest: int, damage: DamagedStore) -> bool:
-        """Takes the state file of one of these versions from a store, if it has any."""
         known = self._state.group(group).states
         wanted = {at: known[at].state for at in range(oldest, newest + 1) if at in known}
         return self._taken(group, wanted, self._folders.elsewhere(), damage) is not None
 
     def _stored(self, group: str, version: int) -> GroupValues:
-        """Reads a version from its state file, or restores the file from a part of a checkpoint.
-
-        Raises:
-            DamagedStore: neither is whole; names the state file.
-        """
+        """Reads a version from its state file, or restores that; DamagedStore if neither works."""
         record = self._state.group(group).states.get(version)
         if record is None:
             raise DamagedStore(f"nothing is on record of {group} version {version}")
@@ -381,20 +350,12 @@ class States:
                 return from_tensors(version, map_state(path, digest), mapped=True)
             tensors: Tensors = read_tensors(path, digest)
         except DamagedStore as damage:
-            tensors = self._from_part(group, version, digest, damage)
+            # Without the manifest, which may be elsewhere: the digest is the stronger proof.
+            restored = self._taken(group, {version: digest}, self._parts(), damage)
+            if restored is None:
+                raise
+            tensors = restored
         return from_tensors(version, tensors)
-
-    def _from_part(self, group: str, version: int, digest: bytes, damage: DamagedStore) -> Tensors:
-        """Restores a state file from a part of a checkpoint, and returns its tensors.
-
-        The manifest is not read: it may be on another machine, or damaged where this part is
-        whole. The digest on record is the stronger proof.
-        """
-        parts = map(self._part, checkpoint_directories(self._folders.checkpoints))
-        tensors = self._taken(group, {version: digest}, parts, damage)
-        if tensors is None:
-            raise damage
-        return tensors
 
     def _taken(
         self, group: str, wanted: Mapping[int, bytes], parts: Iterable[Path], damage: DamagedStore
@@ -416,7 +377,6 @@ class States:
         return None
 
     def _own(self, group: str, tensors: Tensors) -> Tensors:
-        """Those of own blocks: a part from before blocks moved away has more."""
         own = self._state.own(group)
         return {name: each for name, each in tensors.items() if int(name.split("/")[1]) in own}
 
@@ -440,12 +400,14 @@ class States:
     # --- files --------------------------------------------------------------------
 
     def _blocks(self, group: str) -> _Blocks:
-        """Of which blocks a group's versions on record are."""
         return group, self._state.group(group).epoch
 
     def _file(self, group: str, version: int) -> Path:
         group, epoch = self._blocks(group)
         return self._folders.state(group, version, epoch)
+
+    def _parts(self) -> Iterator[Path]:
+        return map(self._part, checkpoint_directories(self._folders.checkpoints))
 
     def _part(self, directory: Path) -> Path:
         return directory / f"{self._name}.safetensors"

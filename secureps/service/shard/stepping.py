@@ -1,13 +1,12 @@
 """Steps blocks of a group from a cohort's opened sums: their mean, and the optimizer's step.
 
-It is done in pieces that stay in the processor's cache: of a large block neither the integers nor
-what is made of them on the way to new values is in memory as a whole.
+It works on pieces that stay in the processor's cache. Of a large block neither the integers nor
+intermediate values are in memory as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -19,10 +18,7 @@ from secureps.errors import SecurepsError
 from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import Cohort
 from secureps.model.layout import GroupLayout
-from secureps.model.optimizer import (
-    OptimizerState,
-    Values,
-)
+from secureps.model.optimizer import OptimizerState, Values
 from secureps.policy.block_deltas import Codes, block_code, block_delta
 from secureps.policy.counting import shares_in
 from secureps.policy.groups import moved
@@ -35,15 +31,6 @@ PIECE = 1 << 15
 
 Opened: TypeAlias = Callable[[], Iterator[NDArray[np.int64]]]
 """Opens a block's sums, from the beginning, piece by piece."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """A block of the next version; clients may pull its `codes`, where the plan has `pull_bits`."""
-
-    values: Values
-    state: OptimizerState
-    codes: Codes | None
 
 
 class Stepping:
@@ -66,10 +53,14 @@ class Stepping:
         names = {name for state in before.optimizer.values() for name in state.slots}
         self._slots = {name: laid_out(sizes, allocate) for name in names}
 
-    def step(self, block: int, opening: Opened) -> Stepped:
+    def step(self, block: int, opening: Opened) -> GroupValues:
         """Steps a block, as a pure function of its sums and of the version before.
 
-        Malformed or NotFinite: no members who keep to the plan can have sent these sums.
+        Returns:
+            the next version of this block alone.
+
+        Raises:
+            Malformed, NotFinite: no members who keep to the plan can have sent these sums.
         """
         opened = opening()
         try:
@@ -79,7 +70,7 @@ class Stepping:
                 pass
             raise
 
-    def _stepped(self, block: int, opened: Iterator[NDArray[np.int64]]) -> Stepped:
+    def _stepped(self, block: int, opened: Iterator[NDArray[np.int64]]) -> GroupValues:
         plan, cohort = self._plan, self._cohort
         optimizer = plan.optimizer(cohort.group)
         mover = moved(plan, cohort.group, self._layout.sent)
@@ -106,15 +97,16 @@ class Stepping:
             at = here.stop
         if mover is not None and scaled:
             made[-1] = mover.after(float(values[-1]), measured)
-        codes, difference = None, block_delta(plan, self._layout, block)
+        codes, difference = dict[int, Codes](), block_delta(plan, self._layout, block)
         if difference is not None:
-            codes = difference.publish(made, values, code)
-        return Stepped(made, OptimizerState(state.step, slots), codes)
+            codes[block] = difference.publish(made, values, code)
+        stepped = OptimizerState(state.step, slots)
+        return GroupValues(cohort.version, {block: made}, {block: stepped}, codes)
 
     def _means(
         self, opened: Iterator[NDArray[np.int64]], code: BlockCode | None
     ) -> Iterator[Values]:
-        """What a block's values are to move by on average, a few of them at a time."""
+        """Yields the mean change of a block's values, a few values at a time."""
         means = self._sent(opened)
         if code is None:
             yield from means

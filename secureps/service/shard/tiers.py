@@ -1,8 +1,7 @@
-"""Where a shard has each version: in memory beside its file, or in its file alone; its folders.
+"""Decides whether a shard has a version in memory too, or in its file alone; and names its folders.
 
-Every version has its state file, durable and with its digest on record, before anybody hears of
-it. So memory is a copy that can be let go of at any time: a shard that is killed has lost
-nothing, whatever was resident. Which pages of files are in memory the system decides.
+A version's state file is durable, with its digest on record, before anybody hears of it. So memory
+is a copy that a killed shard does not miss. The system decides which pages of files are in memory.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ def nowhere() -> Iterator[Path]:
 class ShardFolders:
     """The folders of a shard: its states, and its parts of checkpoints.
 
-    `initial` is its own path or URL of the file of version 0; None: the plan's.
-    `elsewhere` brings its parts of a store's checkpoints, newest first, each for a moment; it
-    raises DiskFailed.
+    `initial` is its own path or URL of the file of version 0; None: the plan's. `elsewhere` brings
+    its parts of a store's checkpoints, newest first, each for a moment; it raises DiskFailed.
     """
 
     states: Path
@@ -49,10 +47,7 @@ class ShardFolders:
     initial: str | None = None
 
     def state(self, group: str, version: int, epoch: int) -> Path:
-        """The file of a version, whether it exists or not.
-
-        Beside a file with other blocks, that of a placement's epoch has another name.
-        """
+        """The path of a version's file; with another placement's blocks it has another name."""
         name = f"{group}-{version:06d}" + (f".{epoch}" if epoch else "")
         return self.states / f"{name}.safetensors"
 
@@ -66,7 +61,7 @@ class ShardFolders:
 
 
 def _disk_reads() -> int:
-    """How often the system has had the disk read for this thread; 0 where it does not say."""
+    """How often the system has read the disk for this thread; 0 where it does not say."""
     if resource is None:
         return 0
     return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_inblock
@@ -95,10 +90,7 @@ class Tiers:
         return self._limit.memory is not None
 
     def is_resident(self, group: str, version: int) -> bool:
-        """Whether a version is held in memory; within a limit, only the newest of a group is.
-
-        Clients that are behind ask for older ones, for which no room is kept.
-        """
+        """Whether a version is held in memory; within a limit, only a group's newest is."""
         tier = self._tier(group)
         if not self.bounded:
             return tier != "mapped"
@@ -106,7 +98,7 @@ class Tiers:
         return tier == "resident" and version >= newest
 
     def allocate(self, group: str, size: int) -> Allocate:
-        """Where a version of so many bytes is made: in memory, or in a file that has no name."""
+        """Chooses where a version of so many bytes is made: in memory, or in a nameless file."""
         tier = self._tier(group)
         if tier == "resident" or (tier is None and not self.bounded):
             return in_memory
@@ -114,7 +106,7 @@ class Tiers:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Counts a use of a version, and whether it had to wait for the disk."""
+        """Counts a use of a version, and whether it waited for the disk."""
         reads, began = _disk_reads(), time.perf_counter()
         yield
         if _disk_reads() == reads:
@@ -124,11 +116,7 @@ class Tiers:
             self._waited += time.perf_counter() - began
 
     def figures(self, held: int) -> tuple[Figure, ...]:
-        """What status says of memory, since the process began; nothing where there is no limit.
-
-        Args:
-            held: bytes of versions that are in this process.
-        """
+        """The memory figures for status, with `held` bytes of versions; none without a limit."""
         if self._limit.memory is None:
             return ()
         known = {
@@ -144,7 +132,6 @@ class Tiers:
         return self._state.pinned.plan.group(group).tier
 
     def _making(self) -> int:
-        """Bytes of a version that is made in memory, anew for every placement."""
         if not self.bounded:
             return SHORT
         pinned = self._state.pinned

@@ -1,8 +1,8 @@
 """The worker of a shard: stores, adds, opens and averages payloads, and steps the optimizer.
 
-Blocks are taken one at a time, or as many as there are threads, so that memory does not grow with
-the number of members. Nothing on the disk is trusted: a payload is used if it has the digest on
-record, else it is made again from others that have theirs, or asked for again.
+It takes as many blocks at a time as it has threads, so that memory does not grow with the number of
+members. It trusts nothing on the disk: a payload without the digest on record is made again from
+others, or asked for again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -59,10 +60,11 @@ from secureps.service.shard.group_values import (
     in_memory,
     laid_out,
     published,
+    together,
 )
 from secureps.service.shard.noise import ShardNoise, found_whole
 from secureps.service.shard.states import States
-from secureps.service.shard.stepping import Stepped, Stepping
+from secureps.service.shard.stepping import Stepping
 from secureps.service.shard.tiers import ShardFolders
 from secureps.store.checkpoint import digest_of_file, map_state
 from secureps.store.spool import Spool
@@ -73,16 +75,11 @@ BUFFERS = 64 << 20
 """Bytes of buffers that are kept for payloads and sums of the next cohort."""
 
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
-"""How the keys of blocks begin that came with a header."""
+"""The first words of the keys of blocks that came with a header."""
 
 
 class ShardWorker(Worker):
-    """The worker of one shard.
-
-    Args:
-        limit: of what is resident, and how many threads add, open and step blocks; the results
-            depend on neither.
-    """
+    """The worker of one shard; results do not depend on the `limit` of memory and threads."""
 
     def __init__(
         self,
@@ -105,17 +102,13 @@ class ShardWorker(Worker):
         self.adding: Callable[[int], float] = lambda blocks: 0.0
 
     def seconds(self, task: Task) -> float:
-        """Virtual seconds: adding up takes what `adding` says of so many blocks of updates."""
+        """Virtual seconds: `adding` says what adding so many blocks takes."""
         return self.adding(sum(map(len, task.keys))) if isinstance(task, SumCohort) else 0.0
 
     # --- payloads -----------------------------------------------------------------
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """Checks that a block that the machine wants is what its header says.
-
-        Raises:
-            Malformed: another length, another digest, or a coefficient out of range.
-        """
+        """Checks a wanted block: its header's length and digest, and coefficients in range."""
         header = request.header
         if len(payload) != header.length:
             raise Malformed(f"{len(payload)} bytes came, the header announced {header.length}")
@@ -140,9 +133,9 @@ class ShardWorker(Worker):
         self._spool.put(key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """A held sum, a published block (float32 LE), its differences, or a block for a shard.
+        """Reads a held sum, a published block (float32 LE), its differences, or a shard's block.
 
-        In place of differences that are lost the block is sent.
+        If differences are lost, the block is sent.
 
         Raises:
             KeyError: the block that came is gone, or damaged.
@@ -198,7 +191,6 @@ class ShardWorker(Worker):
         return payload
 
     def _block(self, key: str) -> memoryview:
-        """Reads a payload that came with a header, whose key ends in its digest."""
         return self._payload(key, bytes.fromhex(key.rpartition("/")[2]))
 
     # --- works --------------------------------------------------------------------
@@ -319,11 +311,7 @@ class ShardWorker(Worker):
         return adder.total(total)
 
     def _held(self, group: str, number: int, block: int) -> memoryview:
-        """Reads a sum on record, or makes it again from members' blocks.
-
-        Raises:
-            Refused: neither the sum nor the blocks are whole.
-        """
+        """Reads a sum on record, or makes it again; Refused if it and its blocks are bad."""
         name = f"the sum of block {block} of cohort {number} of {group}"
         made = self._state.group(group).sums.get(number)
         if made is None:
@@ -346,7 +334,7 @@ class ShardWorker(Worker):
         return again
 
     def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
-        """The members' blocks that a lost sum needs and that are not whole; none if it is whole."""
+        """The damaged members' blocks that a lost sum needs; none if the sum is whole."""
         try:
             self._held(cohort.group, cohort.number, block)
         except Refused:
@@ -412,25 +400,19 @@ class ShardWorker(Worker):
         return Done(task, self._ready(cohort.group, made, cohort.number), report)
 
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
-        """Computes the next version, as a pure function of the sums and the state before."""
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
         allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
         stepping = Stepping(plan, layout, cohort, before, allocate)
 
-        def stepped(at: tuple[int, int]) -> Stepped:
+        def stepped(at: tuple[int, int]) -> GroupValues:
             place, block = at
             return stepping.step(block, partial(self._opened, task, place, block, opener))
 
-        made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
-        return GroupValues(
-            cohort.version,
-            {block: each.values for block, each in made.items()},
-            {block: each.state for block, each in made.items()},
-            {block: each.codes for block, each in made.items() if each.codes is not None},
-            mapped=allocate is not in_memory,
-        )
+        parts = in_order(self._threads, stepped, enumerate(own))
+        made = together(cohort.version, parts)
+        return replace(made, mapped=allocate is not in_memory)
 
     def _has_scale(self, group: str, block: int) -> bool:
         return bool(self._layout(group).apart(block))
@@ -448,11 +430,7 @@ class ShardWorker(Worker):
     def _opened(
         self, task: StepState, place: int, block: int, opener: Opener | None
     ) -> Iterator[NDArray[np.int64]]:
-        """The opened sums of a block, piece by piece.
-
-        Raises:
-            Refused: they are lost; as DoesNotOpen, the sum of keys belongs to other ciphertexts.
-        """
+        """Yields a block's opened sums; Refused if they are lost, DoesNotOpen if the key is bad."""
         group = task.cohort.group
         if opener is None:
             assert task.opened is not None

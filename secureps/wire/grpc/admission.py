@@ -1,16 +1,15 @@
-"""Who may call a server, and how much of it one caller takes: judged before a message is.
+"""Decides who may call a server, and how much of it one caller takes, before it reads a message.
 
-Everything here runs on the server's loop, but for `Refusals`. A caller whom nobody knows is told so
-from its metadata, and takes nothing; one who is known has CALLS under way, no more, and no message
-of its own may keep the server waiting for longer than STALLED.
+Everything here runs on the server's loop, except `Refusals`. An unknown caller is refused by its
+metadata and takes nothing. A known one has at most CALLS under way, and the server waits at most
+STALLED seconds for a message of it.
 
-Whoever has a copy of a party's key has the party's places too. So they are shared out among its
-connections: one whose calls come to their end is trusted more than one that leaves them undone,
-and does not wait for it.
+A thief with a copy of a party's key has the party's places too. So a party's places are shared out
+among its connections: a connection whose calls end well is trusted more than one that breaks them
+off, and does not wait for it.
 
-A refused request changes nothing, and no machine hears of most of them; people ask all the same.
-So refusals are counted, within a bound whoever asks how often: names are of the roster, errors of
-one tree, and above MOST pairs of both the others are one.
+Refused requests are counted, because people ask about them. The count is bounded: names are those
+of the roster, errors are of one tree, and above MOST pairs of both all others count as one.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ import threading
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from grpc.aio import EOF
@@ -47,13 +45,13 @@ from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.uploads import RETRY_SECONDS
 
 QUIET = 0.5
-"""Seconds in which nothing moves after which a call gives way to another connection's."""
+"""Seconds without movement after which a call gives way to one of another connection."""
 TURN = 60.0
-"""Seconds of a place after which its call gives way to one that waits, and goes on later."""
+"""Seconds after which a call gives its place to one that waits, and goes on later."""
 TRUST = 8
-"""The most that a connection is trusted: so many calls that it has ended well."""
+"""The most that a connection is trusted: the number of calls that it has ended well."""
 REMEMBERED = 256
-"""Connections of a party of which is known how far they are trusted: those of the newest calls."""
+"""Connections of a party whose trust is remembered: those of the newest calls."""
 
 _BESIDE = "another connection of {} goes before a call on which nothing moves"
 _OVER = "others wait, and this call has had its turn; go on with it later"
@@ -61,9 +59,9 @@ _OVER = "others wait, and this call has had its turn; go on with it later"
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A call that waits for its `turn`, or has it `since` then (infinite before).
+    """A call that waits for its `turn`, or has had it `since` then (infinite before).
 
-    `moved` is when anything of it came or went last; `ousted` says for whom it has to go.
+    `moved` is when anything of it came or went last; `ousted` says why it has to go.
     """
 
     peer: str
@@ -77,25 +75,16 @@ class Place:
         self.moved = asyncio.get_running_loop().time()
 
     def pause(self) -> None:
-        """Says that the call waits for the server, which is no silence of its own."""
+        """Notes that the call waits for the server: it is not silent itself."""
         self.moved = math.inf
 
     def oust(self, why: str) -> None:
-        """Ends the call, which has a place or waits for one."""
         self.ousted = why
         self.limit.reschedule(0.0)
 
 
-@dataclass(slots=True)
-class Own:
-    """The calls of one party that have a place, and those that wait for one."""
-
-    held: list[Place] = field(default_factory=list)
-    waiting: list[Place] = field(default_factory=list)
-
-
 class Connections:
-    """How far the connections of each party are trusted, from -TRUST to TRUST.
+    """The trust in the connections of each party, from -TRUST to TRUST.
 
     A call that ends well adds one; a call that gives way, or is broken off, takes one.
     """
@@ -117,15 +106,14 @@ class Connections:
 class Places:
     """Calls that go on at once: `most` in all and `each` of one party; the others wait in turn.
 
-    One party that holds its own for as long as it may leaves the rest to the others. So that
-    several parties together cannot keep all places, a call on which nothing moved for `silent`
-    seconds gives way to another party's.
+    A call on which nothing moved for `silent` seconds gives way to another party's, so that several
+    parties together cannot keep all places.
     """
 
     def __init__(self, most: int, each: int, connections: Connections, silent: float) -> None:
         self._each, self._silent = each, silent
         self._all = asyncio.Semaphore(most)
-        self._own: defaultdict[str, Own] = defaultdict(Own)
+        self._calls: defaultdict[str, list[Place]] = defaultdict(list)
         self._connections = connections
 
     @asynccontextmanager
@@ -134,16 +122,15 @@ class Places:
 
         Raises:
             Busy: another connection of the party goes first, and nothing came on this one; or its
-                turn is over and others wait. The sender goes on with its payload later.
+                turn has ended and others wait. The sender goes on with its payload later.
         """
-        own, good = self._own[party], False
-        loop = asyncio.get_running_loop()
+        good, loop = False, asyncio.get_running_loop()
         limit = asyncio.timeout(None)
         place = Place(peer, limit, loop.create_future(), loop.time())
         try:
             async with limit:
-                await self._enter(party, own, place)
-                await self._room(own)
+                await self._enter(party, place)
+                await self._room(party)
                 try:
                     place.move()
                     place.since = place.moved
@@ -160,27 +147,36 @@ class Places:
             raise Busy(place.ousted, random.uniform(*RETRY_SECONDS)) from None
         finally:
             self._connections.note(party, peer, good)
-            self._leave(party, own, place)
+            self._calls[party].remove(place)
+            self._give_turns(party)
 
     def oust(self, party: str, peer: str) -> bool:
-        """Whether a call of another connection gives way to one for which there is no room."""
-        own = self._own[party]
-        victim = self._yielding(party, own.waiting, peer) or self._yielding(party, own.held, peer)
+        """Makes a call of another connection give way, if one must; returns whether one did."""
+        return self._oust(party, self.waiting(party), peer) or self._oust(
+            party, self.held(party), peer
+        )
+
+    def _oust(self, party: str, places: list[Place], peer: str) -> bool:
+        victim = self._find_victim(party, places, peer)
         if victim is not None:
             victim.oust(_BESIDE.format(party))
         return victim is not None
 
-    async def _enter(self, party: str, own: Own, place: Place) -> None:
-        own.waiting.append(place)
-        self._next(party, own)
+    def held(self, party: str) -> list[Place]:
+        return [place for place in self._calls[party] if place.turn.done()]
+
+    def waiting(self, party: str) -> list[Place]:
+        return [place for place in self._calls[party] if not place.turn.done()]
+
+    async def _enter(self, party: str, place: Place) -> None:
+        self._calls[party].append(place)
+        self._give_turns(party)
         while not place.turn.done():
-            victim = self._yielding(party, own.held, place.peer)
-            if victim is not None:
-                victim.oust(_BESIDE.format(party))
+            self._oust(party, self.held(party), place.peer)
             await asyncio.wait({place.turn}, timeout=QUIET)
 
-    async def _room(self, own: Own) -> None:
-        """Waits for one of the places of all, which another party's call gives up after a TURN."""
+    async def _room(self, party: str) -> None:
+        """Waits for one of the places of all; another party's call gives up its own after TURN."""
         if not self._all.locked():
             await self._all.acquire()  # at once
             return
@@ -188,12 +184,11 @@ class Places:
         try:
             while not (await asyncio.wait({room}, timeout=QUIET))[0]:
                 now = asyncio.get_running_loop().time()
-                others = (
-                    place for each in self._own.values() if each is not own for place in each.held
-                )
                 late = [
                     place
-                    for place in others
+                    for other in self._calls
+                    if other != party
+                    for place in self.held(other)
                     if place.since <= now - TURN
                     or max(place.since, place.moved) <= now - self._silent
                 ]
@@ -204,27 +199,18 @@ class Places:
                 self._all.release()
             raise
 
-    def _leave(self, party: str, own: Own, place: Place) -> None:
-        for places in (own.held, own.waiting):
-            if place in places:
-                places.remove(place)
-        self._next(party, own)
-
-    def _next(self, party: str, own: Own) -> None:
+    def _give_turns(self, party: str) -> None:
         """Gives free places to the most trusted connection first, then to one that has few."""
-        while own.waiting and len(own.held) < self._each:
-            first = min(own.waiting, key=partial(self._order, party, own))
-            own.waiting.remove(first)
-            own.held.append(first)
-            if not first.turn.done():
-                first.turn.set_result(None)
+        while (waiting := self.waiting(party)) and len(held := self.held(party)) < self._each:
+            has = Counter(place.peer for place in held)
 
-    def _order(self, party: str, own: Own, place: Place) -> tuple[int, int]:
-        has = sum(each.peer == place.peer for each in own.held)
-        return -self._connections.of(party, place.peer), has
+            def order(place: Place, has: Counter[str] = has) -> tuple[int, int]:
+                return -self._connections.of(party, place.peer), has[place.peer]
 
-    def _yielding(self, party: str, places: Iterable[Place], peer: str) -> Place | None:
-        """The call that gives way to a call of this connection; None if none does.
+            min(waiting, key=order).turn.set_result(None)
+
+    def _find_victim(self, party: str, places: Iterable[Place], peer: str) -> Place | None:
+        """Finds the call that gives way to a call of this connection, if one does.
 
         A call of a connection that is trusted less gives way at once. A call of an equal connection
         that has more of them gives way when nothing moves, or when its turn is over.
@@ -247,7 +233,7 @@ class Places:
 
 
 COUNTED = (ClientError, ConfigError, Refused, Busy)
-"""Errors by which somebody asked wrongly or too much: all others are of the course of a run."""
+"""Errors of a sender that asked wrongly or too much; all others belong to the course of a run."""
 
 MOST = 64
 """Pairs of a party and an error that are counted apart."""
@@ -257,7 +243,7 @@ NOBODY, OTHERS = "(nobody known)", "(others)"
 
 
 class Refusals:
-    """Counts the refused requests of one server, by party and error; safe from any thread."""
+    """Counts the refused requests of one server, by party and error; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -294,7 +280,7 @@ it. A piece takes 34 on a line of 1 Mbit/s that four uploads share."""
 
 
 class Callers:
-    """Lets authenticated calls in, so many of each party; `run` is empty before there is one."""
+    """Lets authenticated calls in, a bounded number of each party; `run` is empty before one."""
 
     def __init__(
         self, link: Link, name: str, run: Callable[[], bytes], authenticate: Authenticate
@@ -311,7 +297,8 @@ class Callers:
         """Judges a call before its message is taken, and counts it while it lasts.
 
         Raises:
-            Unsigned, UnknownParty, Malformed: it is nobody's, or over another party's connection.
+            Unsigned, UnknownParty, Malformed: it has no known sender, or comes over another party's
+                connection.
             Unreachable: it is for another server.
             ConfigError: its party has another format.
             WrongRun: its party is in another run.
@@ -338,7 +325,7 @@ class Callers:
             raise
 
     def _known(self, method: str, context: Any) -> Claim:
-        """Whose call it is; raises as `admitted`."""
+        """Reads whose call it is; raises as `admitted`."""
         claim = claim_of(context.invocation_metadata())
         if claim.to != self._name:
             raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
@@ -349,7 +336,7 @@ class Callers:
         return claim
 
     def places(self, most: int, each: int, silent: float = STALLED) -> Places:
-        """Makes places for calls; where a party has no room for another call, one of these goes."""
+        """Makes places for calls; a party without room for another call loses one of these."""
         made = Places(most, each, self._connections, silent)
         self._places.append(made)
         return made

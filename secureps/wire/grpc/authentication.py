@@ -1,11 +1,11 @@
 """The signed claim in the metadata of every request: it says who asks whom.
 
-A claim names the party that asks, the server that is asked, and the run; its signature covers
-these, the method and the digest of the envelope that follows. A recorded request is therefore
-worth nothing at another server, nor in another run, once its sender knows its own. Nobody
-records one on the way: TLS 1.3 hides it, and rejects a record that is sent again (RFC 8446, E.2;
-0-RTT data, which could be, is not used). Without TLS, on the loopback of one machine, a process
-that may listen there can send one again: it counts as the aggregator (docs/threat-model.md).
+A claim names the asking party, the server and the run. Its signature covers these, the method, and
+the digest of the envelope that follows. So a recorded request is useless at another server, and in
+another run once its sender knows its own. Nobody records one on the way: TLS 1.3 hides it, and
+rejects a record that is sent again (RFC 8446, E.2; 0-RTT data is not used). Without TLS, on the
+loopback of one machine, a process that may listen there can send one again: it counts as the
+aggregator (docs/threat-model.md).
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a request says of itself.
+    """The sender's statement about a request.
 
     Args:
         run: id of the run that `party` takes part in; empty before it knows.
         digest: of the envelope to come.
-        format: the party's FORMAT. It is not signed: whoever changes it has the request refused,
-            and could as well drop it.
+        format: the party's FORMAT. It is not signed: a change of it only has the request refused.
     """
 
     party: str
@@ -52,7 +51,7 @@ class Claim:
     format: int = UNNUMBERED
 
     def signed(self, method: str) -> bytes:
-        """What the signature covers: each part behind its length, so that none runs into another.
+        """The signed bytes: each part after its length, so that no part runs into another.
 
         `method` is gRPC's: no claim on one method holds for another.
         """
@@ -83,12 +82,7 @@ def sign_request(
 
 
 def claim_of(metadata: Iterable[Any] | None) -> Claim:
-    """Reads the claim in a request's metadata.
-
-    Raises:
-        Unsigned: it names nobody, or is without a signature.
-        Malformed: a part that cannot be.
-    """
+    """Reads the claim in a request's metadata; Unsigned if it names nobody, else Malformed."""
     found: dict[str, Any] = dict(metadata or ())
     party, to = found.get(_PARTY), found.get(_TO)
     binary: list[Any] = [found.get(key) for key in (_RUN, _DIGEST, _SIGNATURE)]

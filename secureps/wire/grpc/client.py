@@ -1,17 +1,17 @@
-"""gRPC, the dialling side; the servers are in `wire.grpc.servers`.
+"""The dialling side of gRPC; the servers are in `wire.grpc.servers`.
 
-Small messages go in one call at a time to each server, without a thread that waits: what is said
-to a server while a call to it is under way goes together in the next one (`framing.bundle`), and so
-does what a party says in one breath, since a thread of its own begins the calls. Each message has
-an answer of its own. One whose answer waits for other messages has a call of its own beside these.
+Small messages go in one call at a time to each server, and no thread waits for them. Messages to a
+server that come while a call to it is under way go together in the next call (`framing.bundle`).
+A thread of its own begins the calls, so messages that a party sends at once go together too. A
+message whose answer waits for other messages has a call of its own.
 
-Payloads go and come in pieces, by a small pool of threads, as many at once as the link carries
-(`wire.grpc.pacing`); one that moves is left to move, and goes on where it was when its connection
-breaks. A watch has a daemon thread at the watcher, none at the coordinator.
+A small pool of threads carries payloads in pieces, as many at once as the link allows
+(`wire.grpc.pacing`). A payload that moves may take its time, and continues where it was when its
+connection breaks. A watch has a daemon thread at the watcher, none at the coordinator.
 
-Where memory or threads are used up, threads that gRPC could not start are missing for good, and it
-says so to nobody: from there on no call ends, not even at its deadline, and nobody connects. So
-`Liveness` sees whether a call to nobody ends.
+If memory or threads run out, threads that gRPC could not start are missing for good, without any
+error: from then on no call ends, not even at its deadline, and no connection is made. `Liveness`
+notices that by calls to an address where nobody answers.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
 
 TURN = 0.5
-"""Seconds between two turns: what fails together is one failure."""
+"""Seconds between two turns: calls that fail together are one failure."""
 
 
 class Addresses:
-    """The address of each server that is dialled now; to be used under a lock."""
+    """The address that is dialled for each server; to be used under a lock."""
 
     def __init__(
         self, given: Mapping[str, str], clock: Callable[[], float] = time.monotonic
@@ -75,14 +75,14 @@ class Addresses:
         return len(self._known.get(party, ())) > 1
 
     def set(self, party: str, address: str) -> bool:
-        """Notes an address; returns whether it differs from the one before."""
+        """Sets an address; returns whether it differs from the one before."""
         other = self.of(party) != address
         if other:
             self._known[party] = deque([address])
         return other
 
     def failed(self, party: str, error: SecurepsError) -> bool:
-        """After a failed call: returns whether another address is dialled from now on."""
+        """Takes a failed call; returns whether another address is dialled from now on."""
         now = self._clock()
         soon = now - self._turned.get(party, -TURN) < TURN
         if not isinstance(error, Unreachable) or not self.several(party) or soon:
@@ -96,14 +96,14 @@ NOBODY = f"unix:{os.devnull}"
 """An address of this machine at which nobody answers, whatever its network is."""
 
 NOBODY_SECONDS = 5.0
-"""Seconds after which a call to nobody has ended; it is refused at once."""
+"""Deadline in seconds of a call to nobody; it is refused at once."""
 
 LATE = 10.0
-"""Seconds after which one has not ended that must have, also on a busy machine."""
+"""Seconds after which a call that has not ended shows a fault, also on a busy machine."""
 
 
 class Liveness:
-    """One call to nobody after another; to be asked now and then, by one thread."""
+    """Calls nobody again and again; to be asked now and then, by one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -112,7 +112,7 @@ class Liveness:
         self._begun = 0.0
 
     def stalled(self) -> str:
-        """Says that a call has not ended; empty if all is well. Begins the next one after it.
+        """Returns words if a call has not ended, else empty ones, and begins the next call.
 
         Raises:
             RuntimeError, MemoryError: there is no thread or memory for a call.
@@ -139,7 +139,7 @@ class Liveness:
 
 
 def _keep(channel: grpc.Channel) -> None:
-    """Leaks a channel whose call found no thread: gRPC waits for that call where it closes one."""
+    """Leaks a channel whose call found no thread: closing it would wait for that call."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 
 
@@ -175,7 +175,6 @@ class Tells:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
 
     def add(self, to: str, envelope: bytes, alone: bool, future: Future[Any]) -> None:
-        """Sends a message when its turn comes; may be called from any thread."""
         with self._lock:
             self._waiting[to].append(_Tell(envelope, alone, future))
             if to in self._busy:
@@ -189,13 +188,13 @@ class Tells:
                 self._answer(sent, [failed] * len(sent))
 
     def longest(self) -> tuple[str, float]:
-        """The server with the oldest call under way, and its age in seconds; else ("", 0.0)."""
+        """Returns the server with the oldest call under way, and its age in seconds, or ("", 0)."""
         with self._lock:
             to = min(self._busy, key=self._busy.__getitem__, default="")
             return to, self._clock() - self._busy[to] if to else 0.0
 
     def beside(self, to: str, envelope: bytes, future: Future[Any]) -> None:
-        """Sends a message that others need not wait for; may be called from any thread."""
+        """Sends a message that the others need not wait for; thread-safe."""
         tell = _Tell(envelope, True, future)
         try:
             self._thread.submit(self._begun_beside, to, tell)
@@ -223,7 +222,7 @@ class Tells:
             self._answer([tell], [self._failed(error, to)])
 
     def _taken(self, to: str) -> list[_Tell]:
-        """Takes the messages of the next call; none if nothing waits."""
+        """Takes the messages of the next call; none if no message waits."""
         with self._lock:
             waiting, taken = self._waiting[to], list[_Tell]()
             while waiting and (not taken or _together([*taken, waiting[0]])):
@@ -261,15 +260,15 @@ def _together(tells: Sequence[_Tell]) -> bool:
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
 KEPT = 8 << 20
-"""Bytes of buffers for payloads that are kept for the next ones."""
+"""Bytes of buffers that are kept for later payloads."""
 BEAT = 5.0
-"""Seconds between two calls to a coordinator that may be elsewhere, while it is watched."""
+"""Seconds between two calls to a watched coordinator that may be elsewhere."""
 ELSEWHERE = 10.0
-"""Seconds after which it has to answer a call: then it is looked for at its next address."""
+"""Seconds after which such a coordinator counts as gone, and its next address is dialled."""
 OVERDUE = 5.0
-"""Seconds after the end of its time by which a call has ended, also on a busy machine."""
+"""Seconds after its deadline by which a call has ended, also on a busy machine."""
 ASK_FROM = 64 << 10
-"""Bytes of a payload of which it is asked how much is there already: after a break, or a start."""
+"""From this size, in bytes, the sender first asks how much of a payload the server has."""
 
 
 class GrpcTransport:
@@ -307,9 +306,9 @@ class GrpcTransport:
         self._addresses = Addresses(addresses)
         self._run = b""
         self._channels: dict[str, tuple[object, grpc.Channel]] = {}
-        """Each party's channel, behind the identity that it was made with."""
+        """The channel of each party, and the identity that it was made with."""
         self._retired: list[grpc.Channel] = []
-        """Made with what changed since; calls on them go on to their ends."""
+        """Channels that were replaced; calls on them go on to their ends."""
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._failed, self._settle)
@@ -317,9 +316,9 @@ class GrpcTransport:
         self._lanes, self._pace, self._stalls = Lanes(), Pace(), Stalls(timeout)
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
-        """Payloads of which a part came; at most one for each lane, for when they are asked for."""
+        """Payloads of which a part came, at most LANES, for the next request of them."""
         self._met: set[str] = set()
-        """Servers that answered: whatever is there in their place later goes away again."""
+        """Servers that answered before: an impostor at their address is expected to go away."""
         self._taking: set[str] = set()
         """Servers that took the last block: they hold nothing of the next one yet."""
         self._threads: ThreadPoolExecutor | None = None
@@ -438,10 +437,7 @@ class GrpcTransport:
             return channel
 
     def _turn(self, to: str, error: SecurepsError) -> None:
-        """Dials another address of a server from now on, if it has several and this one failed.
-
-        A coordinator that answers no calls gives no orders either: its watch ends.
-        """
+        """Dials another address of a server from now on, if it has several and this one failed."""
         with self._lock:
             if not self._addresses.failed(to, error):
                 return
@@ -488,7 +484,7 @@ class GrpcTransport:
     # --- payloads -----------------------------------------------------------------
 
     def _put(self, to: str, message: PutBlock) -> Any:
-        """Sends a block; after a break it goes on from the byte that the server has."""
+        """Sends a block; after a break it continues from the byte that the server has."""
         offset = 0
         if len(message.payload) > ASK_FROM and to not in self._taking:
             asked = self._ask(to, message)
@@ -536,7 +532,7 @@ class GrpcTransport:
             return decode(call.result())
 
     def _get(self, to: str, message: GetBlock | GetSum) -> Any:
-        """Fetches a payload; after a break it goes on from the byte that is here."""
+        """Fetches a payload; after a break it continues from the byte that is here."""
         name = (to, encode(message))
         with self._lock:
             here = self._halves.pop(name, None) or framing.Collected()
@@ -582,7 +578,7 @@ class GrpcTransport:
 
     @contextmanager
     def _watched(self, call: Any, to: str) -> Iterator[Progress]:
-        """Ends a payload's call when nothing moves any more, and at the end of the `with`."""
+        """Cancels a payload's call when nothing moves, and at the end of the `with`."""
         try:
             with Progress(self._stalls, call.cancel, self._lanes.saw) as progress:
                 try:
@@ -634,7 +630,7 @@ class GrpcTransport:
 
 
 def _broke(error: Exception) -> bool:
-    """Whether the call may go on over another connection."""
+    """Whether the call may continue over another connection."""
     return isinstance(error, Unreachable) and error.retry_after is not None
 
 
@@ -659,7 +655,7 @@ class _Watch:
         self.drop()
 
     def drop(self) -> None:
-        """Ends the stream, as if it had broken."""
+        """Ends the stream as if it had broken."""
         with self._lock:
             call = self._call
         if call is not None:
@@ -676,7 +672,7 @@ class _Watch:
             self._lost(error)
 
     def _watched(self) -> SecurepsError:
-        """Delivers all orders of a stream; returns the error that it ended in."""
+        """Delivers all orders of a stream; returns the error that ended it."""
         try:
             call = self._subscribe()
             with self._lock:

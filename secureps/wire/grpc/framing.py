@@ -1,21 +1,21 @@
-"""What both ends of gRPC agree on: methods, metadata, pieces of payload, errors.
+"""The conventions of both ends of gRPC: methods, metadata, pieces of payload, errors.
 
     /secureps.Coordinator/Tell    unary: envelopes in, as many envelopes out
     /secureps.Coordinator/Watch   Subscribe in, a stream of orders out, one or several at a time
-    /secureps.Shard/Tell          unary, whatever has no payload
+    /secureps.Shard/Tell          unary: any message without a payload
     /secureps.Shard/Put           a frame in (PutBlock), an envelope out
     /secureps.Shard/Get           GetBlock or GetSum in, a frame out (Payload)
 
-An envelope goes as it is; several go as a bundle: a zero byte, which begins no envelope, and each
-after its length (uint32, little endian). What is refused of a bundle is answered by a Refusal.
+A single envelope is sent as it is. Several are a bundle: a zero byte, with which no envelope
+begins, and each envelope after its length (uint32, little endian). A Refusal answers each one that
+is refused.
 
 A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length
 (uint64), both little endian, the envelope, and then the payload. A Put's first piece ends with
-the envelope, so that a shard judges it before it takes any payload; a Get's answer has the begin
-of the payload in it. What is sent of a payload begins at its message's offset and goes on to its
-end.
+the envelope, so that a shard judges it before it takes any payload; a Get's first piece also has
+the beginning of the payload. The payload is sent from its message's offset to its end.
 
-Who speaks stands, signed, in a request's metadata (`wire.grpc.authentication`).
+A request's metadata names its sender, signed (`wire.grpc.authentication`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
 ALONE = (Join, AskRun, AskStatus, Follow)
 """Requests that are in no bundle: their answers may be long."""
 BESIDE = (Missing,)
-"""Requests that a shard answers when others have come to their end: these do not wait for them."""
+"""Requests that a shard answers only after others have ended: these do not wait for them."""
 BUNDLED, BUNDLE_LENGTH = 64, 128 << 10
 """The most envelopes of a bundle, and bytes that it has where another envelope joins it: a receipt
 with a key's correction has 34 KB."""
@@ -90,9 +90,9 @@ coordinator sends is many times what any one party sends to it."""
 SENT_LIMIT = MESSAGE_LIMIT + BUNDLE_LENGTH + HEADER_LIMIT
 """Bytes of the longest gRPC message that a server sends; what it takes in is a PIECE at most."""
 TEXT_LIMIT = 1000
-"""Characters of an error's text that travel."""
+"""Characters of an error's text that are sent."""
 RETRY_LIMIT = 3600.0
-"""Seconds: nobody is asked to wait longer."""
+"""Seconds: the longest time that a sender is asked to wait."""
 
 _REFUSAL = "secureps-refusal-bin"
 _ANOTHER_CA = "who is there is certified by another CA; check kit and address"
@@ -104,7 +104,7 @@ _TLS_FAILED = {
     "CERTIFICATE_VERIFY_FAILED": ("its certificate is not good, or over: have it renewed", True),
     "andshake failed": ("TLS could not be agreed on", True),
 }
-"""What gRPC's texts come to, and whether that passes by itself."""
+"""Meanings of gRPC's texts, and whether the failure may pass by itself."""
 _PREFIX = struct.Struct("<IQ")
 _LENGTH = struct.Struct("<I")
 _BUNDLE = b"\0"
@@ -131,7 +131,7 @@ FOLLOWING_OPTIONS = tuple(
         "grpc.min_reconnect_backoff_ms": 3_000,
     }.items()
 )
-"""Options to a server that may be elsewhere: a paused one is noticed in seconds."""
+"""Options for a server that may be elsewhere: a paused one is noticed in seconds."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", PIECE),
     ("grpc.max_send_message_length", SENT_LIMIT),
@@ -207,7 +207,7 @@ def pieces(payload: memoryview, pace: Pace, head: bytes = b"") -> Iterator[bytes
 
 
 def part(reply: Payload, request: GetBlock | GetSum) -> memoryview:
-    """The part of a payload that a request asks for; Malformed if the payload has no such byte."""
+    """The part of a payload that a request asks for; Malformed if it begins beyond the end."""
     if not 0 <= request.offset <= len(reply.payload):
         raise Malformed(f"byte {request.offset} of {len(reply.payload)} is asked for")
     return memoryview(reply.payload)[request.offset :]
@@ -230,7 +230,7 @@ def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
 
 
 def announced(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
-    """The signed PutBlock of a Put's first piece, and how many bytes of payload are to follow."""
+    """Reads the first piece of a Put: the signed PutBlock, and the length of the rest."""
     envelope, length, begin = open_frame(first)
     message = decode(claim.envelope(envelope))
     if not isinstance(message, PutBlock):
@@ -241,14 +241,14 @@ def announced(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
 
 
 class Collected:
-    """The part of a payload that is here; it may come over several connections."""
+    """The received part of a payload; it may come over several connections."""
 
     def __init__(self) -> None:
         self.digest, self.have = b"", 0
         self._room = memoryview(b"")
 
     def begin(self, digest: bytes, length: int, buffers: Buffers) -> None:
-        """Says which payload comes; what is here of another one is dropped."""
+        """Names the payload that comes; drops a part of another one."""
         if self.digest != digest or length != len(self._room):
             self.digest, self.have = digest, 0
             self._room = buffers.lend(max(1, length))[:length]
@@ -275,7 +275,7 @@ class Collected:
 
 
 def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
-    """(status, details, trailing metadata) that bring an error back as itself."""
+    """Makes (status, details, trailing metadata) of an error, for `error_of`."""
     status = grpc.StatusCode[type(error).status]
     return status, type(error).__name__, ((_REFUSAL, refusal(error)),)
 
@@ -286,7 +286,7 @@ def _text(error: SecurepsError) -> str:
 
 
 def refusal(error: SecurepsError) -> bytes:
-    """The envelope that brings an error back as itself."""
+    """Encodes an error as a Refusal."""
     retry_after = error.retry_after if isinstance(error, PeerError) else None
     if retry_after is not None and not math.isfinite(retry_after):
         retry_after = None
@@ -304,9 +304,9 @@ def is_answered(call: Any) -> bool:
 
 
 def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
-    """The SecurepsError behind a call that gRPC says has failed; `to` is who was called, in words.
+    """Makes a SecurepsError of a failed call; `to` names the server in words.
 
-    A server that has been `met` is waited for, because another one in its place goes away again.
+    A server that has been `met` is waited for, because an impostor in its place goes away again.
     """
     for key, value in call.trailing_metadata() or ():
         if key == _REFUSAL and isinstance(value, bytes):
@@ -329,10 +329,7 @@ def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
 
 
 def replies(data: bytes, count: int, to: str) -> list[Any]:
-    """What a server answers to so many envelopes: messages, and SecurepsErrors of those refused.
-
-    Raises Malformed if it is something else.
-    """
+    """Decodes the answers to so many envelopes: messages, and SecurepsErrors; else Malformed."""
     found = unbundled(data)
     if len(found) != count:
         raise Malformed(f"{to} gave {len(found)} answers to {count} messages")
@@ -354,7 +351,7 @@ def _told_by(data: bytes, to: str) -> SecurepsError:
 
 
 def error_in(refusal: Refusal) -> SecurepsError:
-    """The error that a Refusal brings back."""
+    """Makes the error that a Refusal names."""
     wait = refusal.retry_after
     if wait is not None:  # whoever answers for the server has nobody wait for ever
         wait = min(max(wait, 0.0), RETRY_LIMIT)

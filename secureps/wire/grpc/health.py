@@ -24,11 +24,10 @@ SERVICE = "grpc.health.v1.Health"
 WATCHERS = 64
 """Streams that may be open at a time; more are refused: no party is counted here."""
 ASKING = 64
-"""Calls whose question is on its way; with one more the oldest ends, so that there is room for
-whoever does ask."""
+"""Calls whose question has not come yet; for one more the oldest ends."""
 QUESTION_SECONDS = 10.0
 WATCH_SECONDS = 600.0
-"""Seconds after which a stream ends, for nobody signs for it; its watcher asks again."""
+"""Seconds after which a stream ends, because it is not signed; its watcher asks again."""
 
 _SERVING, _NOT_SERVING, _UNKNOWN = (bytes([0x08, status]) for status in (1, 2, 3))
 """A HealthCheckResponse: the number of its status, in field 1."""
@@ -40,11 +39,7 @@ def _question(service: str) -> bytes:
 
 
 def ask(channel: grpc.Channel, timeout: float) -> bool:
-    """Whether the server at the other end can work now, as it says itself.
-
-    Raises:
-        Unreachable: it does not answer within `timeout` seconds.
-    """
+    """Asks whether a server can work now; Unreachable if it does not answer in time."""
     check: Any = channel.unary_unary(f"/{SERVICE}/Check")
     try:
         answer: bytes = check(_question(""), timeout=timeout)
@@ -68,14 +63,14 @@ class Health:
         self._watchers: set[asyncio.Event] = set()
 
     def set_ready(self, ready: bool) -> None:
-        """NOT_SERVING until it is told otherwise; from any thread."""
+        """Sets the answer; until then it is NOT_SERVING. Thread-safe."""
         self._ready = ready
         if self._loop is not None:
             with suppress(RuntimeError):  # the server has stopped
                 self._loop.call_soon_threadsafe(self._tell)
 
     def end(self) -> None:
-        """NOT_SERVING from now on, whatever `set_ready` says."""
+        """Answers NOT_SERVING from now on."""
         self._ended = True
         self._tell()
 
@@ -92,7 +87,7 @@ class Health:
             changed.set()
 
     async def _asked(self, context: Any) -> bytes:
-        """Reads the question of a call; one that never asks it takes nobody's place."""
+        """Reads the question of a call; a call that never asks keeps no place from others."""
         data: Any = EOF
         if len(self._asking) >= ASKING:
             oldest = next(iter(self._asking))

@@ -1,8 +1,8 @@
-"""How connections are made: by mutual TLS 1.3, or in the clear between processes of one machine.
+"""Makes connections: by mutual TLS 1.3, or in the clear between processes of one machine.
 
-Under TLS both ends show a certificate of the kit's CA. Who dials knows under which name the other
-one must be certified; a server compares the name in the caller's certificate with the one that
-signed the request. References: RFC 8446; gRPC's authentication guide.
+Under TLS both ends show a certificate of the kit's CA. The dialling party knows the server's
+certified name; the server compares the name in the caller's certificate with the signer of the
+request. References: RFC 8446; gRPC's authentication guide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Link(Protocol):
     """The connections of one party, at both ends."""
 
     def identity(self) -> object:
-        """What new connections are made with: another object after a change."""
+        """The identity of new connections: another object after a change."""
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
         """A channel to a party at HOST:PORT; it connects by itself."""

@@ -1,6 +1,6 @@
-"""How fast a link is: how long its pieces are, how many payloads it carries at once, and stalls.
+"""Measures a link: sets the length of pieces and the number of payloads at once, and finds stalls.
 
-Nothing here has a limit on how long a payload takes: one that moves is left to move.
+Nothing here limits how long a payload takes while it moves.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHORTEST, LONGEST = 32 << 10, 1 << 20
-"""Bytes of the first piece on a link, and of any: measured best where nothing is slow."""
+"""Bytes of the first piece on a link, and of the longest: measured best on a fast link."""
 FAST, SLOW = 0.25, 2.0
-"""Seconds: a piece that takes less is followed by a longer one, after more by a shorter."""
+"""Seconds: a piece that takes less is followed by a longer one, after SLOW by a shorter one."""
 REMEMBERED = 256
-"""Connections of which a server knows how long pieces go well: those of the newest payloads."""
+"""Connections whose pace a server remembers: those of the newest payloads."""
 LANES, FIRST_LANES = 8, 4
-"""Payloads at once: at most, and before anything is known of the link."""
+"""Payloads at once: the most, and the number before anything is known of the link."""
 
 
 def next_length(length: int, seconds: float) -> int:
@@ -29,10 +29,10 @@ def next_length(length: int, seconds: float) -> int:
 
 
 class Pace:
-    """How long the pieces are of payloads that one party sends, one after another or side by side.
+    """Chooses the length of the pieces of one party's payloads.
 
-    The first is short, so that something arrives whatever the link is; a payload begins as the one
-    before it ended, and short again where one `broke`.
+    The first piece is short, so that something arrives on any link. A payload begins with the last
+    length of the one before it, or short if that one broke.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,7 +49,6 @@ class Pace:
         self._length = length
 
     def broke(self) -> None:
-        """Makes the next payload begin short again."""
         self._length = SHORTEST
 
 
@@ -61,7 +60,7 @@ class Paces:
 
     @contextmanager
     def of(self, peer: str) -> Iterator[Pace]:
-        """A connection's pace for one payload; an error that ends the `with` was a break."""
+        """Yields a connection's pace for one payload; an error in the `with` counts as a break."""
         pace = self._known.setdefault(peer, Pace())
         self._known.move_to_end(peer)
         while len(self._known) > REMEMBERED:
@@ -74,10 +73,10 @@ class Paces:
 
 
 class Lanes:
-    """How many payloads are on their way at once; the others wait for one of them to end.
+    """Limits how many payloads are on their way at once; the others wait.
 
-    On a slow link they would only share it. A fixed number would be too few for a fast link to
-    several shards, or more than one shard sends at once: the rest would wait there, and stall.
+    On a slow link more would only share it. A fixed limit would be too low for a fast link to
+    several shards, or higher than what one shard takes at once: the rest would wait there.
     """
 
     def __init__(self) -> None:
@@ -88,7 +87,7 @@ class Lanes:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Waits for a lane, and has it; `close` ends the wait."""
+        """Waits for a lane and holds it; `close` ends the wait."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._taken < self.open)
             self._taken += 1
@@ -100,7 +99,7 @@ class Lanes:
                 self._changed.notify()  # one lane is free, for one of those that wait
 
     def saw(self, seconds: float) -> None:
-        """Closes a lane if a payload moved on only after this long."""
+        """Closes a lane if a payload waited this long for its next piece, and it was long."""
         if seconds > SLOW:
             with self._changed:
                 self.open = max(1, self.open - 1)
@@ -152,7 +151,7 @@ class Stalls:
             self._changed.notify()
 
     def late(self) -> tuple[list[Progress], float | None]:
-        """What has stalled, and the seconds until anything may have: None if nothing is watched."""
+        """Returns the stalled payloads, and the seconds until another may stall, or None."""
         with self._changed:
             now = self.clock()
             late = [each for each in self._watched if each.last + self.seconds <= now]
@@ -174,19 +173,14 @@ class Stalls:
 
 
 class Progress:
-    """Watches one payload: where nothing moves, `stalled` is called, once.
-
-    `saw` is told how long each step took.
-    """
+    """Watches one payload: calls `stalled` once if nothing moves, and `saw` with steps' seconds."""
 
     def __init__(
         self, stalls: Stalls, stalled: Callable[[], object], saw: Callable[[float], None]
     ) -> None:
         self.over = False
-        """Whether it stalled."""
         self.longest = 0.0
         self.last = stalls.clock()
-        """When something moved."""
         self._stalls = stalls
         self._stalled = stalled
         self._saw = saw

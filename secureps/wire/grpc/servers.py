@@ -1,8 +1,8 @@
 """gRPC servers: the coordinator's and a shard's, each on an event loop in a thread of its own.
 
-Both authenticate the sender of every request before they take any of it, hand the message to an
-`Endpoint`, and send back its answer or its SecurepsError; health alone (`wire.grpc.health`) needs
-no signature. A call that waits, for its sender or for the endpoint, holds no thread.
+Both authenticate the sender of a request before they read it, hand the message to an `Endpoint`,
+and send its answer or its SecurepsError; only health (`wire.grpc.health`) needs no signature. A
+call that waits, for its sender or for the endpoint, holds no thread.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ from secureps.wire.transport import Endpoint, told
 WATCH_QUEUE = 1024
 """Orders that may wait for one watcher before its stream is ended."""
 TELLING, TELLING_EACH = 64, 8
-"""Small messages that are taken in at once: in all, and of one party."""
+"""Small messages that are read at once: in all, and of one party."""
 TRANSFERS, TRANSFERS_EACH = 12, 4
-"""Payloads that a shard takes in at once, and as many that it sends; the others wait, unread."""
+"""Payloads that a shard reads at once, and as many that it sends; in all, and of one party."""
 NEWEST, NEWEST_BYTES = 8, 1 << 20
-"""Orders of which the bytes are kept, for watchers that are given the same: the newest, and as many
-before them as have so few bytes. Holders take in what receipts of a whole cohort say, one holder
-after another."""
+"""The number of newest orders whose bytes are kept for other watchers, and bytes of further ones.
+
+One holder after another gets the receipts of a whole cohort.
+"""
 CLOSING = 1.0
-"""Seconds that gRPC gets to end calls that it has cancelled."""
+"""Seconds for gRPC to end calls that it has cancelled."""
 MOST_CONNECTIONS = 1 << 14
 
 T = TypeVar("T")
@@ -114,10 +115,7 @@ class Server(ABC):
         self._started.result()
 
     def stop(self, grace: float = 1.0) -> None:
-        """Ends all watches, gives requests `grace` seconds, and returns when all is closed.
-
-        A call that still waits then, for its sender or the endpoint, ends in Unreachable.
-        """
+        """Ends all watches, gives requests `grace` seconds, and returns when all is closed."""
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._grace = grace
             with suppress(RuntimeError):  # the loop ended meanwhile
@@ -189,7 +187,7 @@ class Server(ABC):
     def _ask(
         self, party: str, envelope: bytes, several: bool
     ) -> tuple[Any, Future[Any] | SecurepsError]:
-        """Hands a message to the endpoint; returns it with its answer, or why it is not asked."""
+        """Hands a message to the endpoint; returns it with its answer, or with its error."""
         message = None
         try:
             message = decode(envelope)
@@ -204,7 +202,6 @@ class Server(ABC):
     async def _reply(
         self, party: str, message: Any, asked: Future[Any] | SecurepsError
     ) -> bytes | SecurepsError:
-        """The encoded answer, or why there is none."""
         if isinstance(asked, SecurepsError):
             return asked
         try:
@@ -213,7 +210,6 @@ class Server(ABC):
             return told(error)
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
-        """Turns the endpoint's answer into what the party is told."""
         return answer
 
 
@@ -238,7 +234,7 @@ class CoordinatorServer(Server):
         self._newest_bytes = 0
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
-        """Tells this machine's clock: with a wrong one no certificate is valid."""
+        """Adds this machine's clock: with a wrong one no certificate is valid."""
         return replace(answer, clock=self._clock()) if isinstance(answer, Status) else answer
 
     def _handlers(self) -> Mapping[str, Any]:
@@ -269,7 +265,7 @@ class CoordinatorServer(Server):
                 cancel()
 
     async def _orders(self, queue: asyncio.Queue[Any]) -> bytes:
-        """All orders that wait for a watcher; raises the error that ends its stream."""
+        """Waits for orders, and bundles all that are there; raises the error that ends it."""
         taken: list[bytes] = []
         while not taken or (not queue.empty() and framing.joins(taken)):
             order = await queue.get()
@@ -279,7 +275,6 @@ class CoordinatorServer(Server):
         return framing.bundle(taken)
 
     def _encoded(self, order: Any) -> bytes:
-        """Encodes an order once for several watchers, one after another."""
         if (known := self._newest.get(id(order))) is not None:
             return known[1]
         data = encode(order)
@@ -294,7 +289,7 @@ class CoordinatorServer(Server):
 class StandbyServer(CoordinatorServer):
     """Serves `Tell` for a coordinator's standby, in whose journal nothing is its own.
 
-    Nobody is told by it that they are on no roster: whoever came since is on the coordinator's.
+    It tells no sender that it is on no roster: the coordinator may know a newer roster.
     """
 
     def __init__(
@@ -311,9 +306,8 @@ class ShardServer(Server):
     """Serves `Put`, `Get` and `Tell`.
 
     Args:
-        in_flight_bytes: payload bytes of Puts that may be held at once; more wait. As many again
-            of blocks that other shards pass on: two shards whose memory is full of blocks that
-            wait for each other's answer would wait for ever.
+        in_flight_bytes: payload bytes of Puts that are held at once, and as many again of blocks
+            from other shards: two shards full of blocks for each other would wait for ever.
         max_block_bytes: the longest payload of a Put; longer ones get Oversized.
     """
 
@@ -404,7 +398,7 @@ class ShardServer(Server):
 
 
 def _elsewhere(authenticate: Authenticate, party: str, request: bytes, signature: bytes) -> None:
-    """Like `authenticate`; but a standby does not know who has joined the roster since."""
+    """Authenticates as before, but a standby does not know who has joined the roster since."""
     try:
         authenticate(party, request, signature)
     except UnknownParty:
@@ -414,10 +408,9 @@ def _elsewhere(authenticate: Authenticate, party: str, request: bytes, signature
 
 
 def connections() -> int:
-    """How many connections a server takes: half of the files that its process may have open.
+    """The number of connections that a server takes: half of the files that its process may open.
 
-    The other half is for what the party itself opens. Above it gRPC closes new connections; a
-    process without descriptors could neither accept nor write its journal.
+    The other half is for the party: a process without descriptors could not write its journal.
     """
     files = most_files()
     return MOST_CONNECTIONS if files is None else min(files // 2, MOST_CONNECTIONS)
@@ -438,7 +431,7 @@ def _stopping() -> Unreachable:
 
 
 def _push(queue: asyncio.Queue[Any], order: Any) -> None:
-    """Queues an order; a watcher that is too slow, or told to go, loses its stream."""
+    """Queues an order; a watcher that is too slow, or gets an error, loses its stream."""
     if queue.full():
         order = Busy(f"{queue.qsize()} orders were waiting; subscribe again")
     if isinstance(order, SecurepsError):
@@ -463,7 +456,7 @@ async def _answer(future: Future[Any]) -> Any:
 
 
 def _refusing(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
-    """Makes a method for gRPC of `handle`, whose errors go back to the caller."""
+    """Makes a gRPC method of `handle`, whose errors go back to the caller."""
 
     async def handled(_: Any, context: Any) -> T:
         try:

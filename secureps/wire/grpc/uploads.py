@@ -1,14 +1,14 @@
-"""Uploads on their way into one server: which bytes of which blocks are here, within a bound.
+"""Uploads on their way into one server, within a bound of memory.
 
-A block takes as much memory as has come of it; announcing one takes none. Uploads have turns: as
-many are read at once as there is memory for when they are whole, because of more none would ever
-be. A turn begins when a piece is here, and ends when nothing came for SILENT seconds. One sender
-has a share of the memory, a third, so that two senders together leave as much to all others. An
-upload that breaks keeps what came, so that its sender goes on from there; where memory runs short,
-what is not being read goes first, the oldest before all others.
+A block takes as much memory as has come of it; announcing one takes none. Uploads take turns: the
+server reads as many at once as fit into memory when they are whole. A turn begins when a piece is
+here, and ends after SILENT seconds without one. One sender may take a third of the memory, so that
+two senders together leave a third to the others. A broken upload keeps what came, and its sender
+continues from there; where memory runs short, uploads that are not being read go first, the oldest
+before all others.
 
-Fresh memory in pages of 4 KiB costs a server more than all that gRPC does with the bytes in it: a
-large payload comes into a buffer that another one had before, or into huge pages, of 2 MiB.
+Fresh memory in pages of 4 KiB costs a server more than gRPC's whole work on it: a large payload
+comes into a buffer of an earlier one, or into huge pages, of 2 MiB.
 """
 
 from __future__ import annotations
@@ -31,21 +31,17 @@ from secureps.messages.submission import BlockHeader
 from secureps.wire.transport import Endpoint
 
 HUGE = 2 << 20
-"""Bytes of a huge page. A payload of which less has come takes what has come, not a page."""
+"""Bytes of a huge page. A shorter part of a payload takes its own length, not a page."""
 LARGE = 5 << 18
 """Bytes of the shortest payload that comes into a buffer; shorter ones are in the heap, where a
 server's allocator maps longer ones page by page and gives them back (`service.malloc`)."""
 
 
 class Gathering:
-    """Bytes of a payload of `length`, in their order.
-
-    They take no more memory than twice what is here, beyond buffers that were kept.
-    """
+    """The bytes of a payload, in order; memory is at most twice what has come."""
 
     def __init__(self, length: int, buffers: Buffers) -> None:
         self.have = 0
-        """How many bytes are here."""
         self._length = length
         self._buffers = buffers
         self._small = io.BytesIO()
@@ -73,12 +69,11 @@ class Gathering:
 
 
 SHARES = 3
-"""Parts of the memory, of which one sender has one; the longest block fits into it."""
+"""Parts of the memory, of which one sender may take one; the longest block fits into it."""
 SILENT = 1.0
-"""Seconds without a piece after which an upload's turn ends: on a slow line, too, `pacing` cuts
-pieces that take less."""
+"""Seconds without a piece after which a turn ends; `pacing` cuts pieces that take less."""
 UNFINISHED = 64
-"""Blocks of one sender that are not whole and not on their way: the oldest goes for the next."""
+"""Unfinished blocks of one sender; for one more the oldest goes."""
 RETRY_SECONDS = (0.05, 0.25)
 """A refused sender waits for a random time between these, so that senders spread."""
 
@@ -98,12 +93,12 @@ class Uploads:
         self._clock = clock
         self._buffers = Buffers(limit // 2)
         self._held: Counter[str] = Counter()
-        """Bytes by sender, those of whole blocks that the endpoint has not answered among them."""
+        """Bytes by sender, with whole blocks that the endpoint has not answered yet."""
         self._waiting: list[Upload] = []
         """Those that wait for their turn, in order."""
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
-        """Uploads that are not whole, by sender and block; the last begun is at the end."""
+        """Unfinished uploads by sender and block, the last begun at the end."""
 
     @property
     def taken(self) -> int:
@@ -112,7 +107,7 @@ class Uploads:
     def known(self, sender: str, message: Any, answer: Any) -> Any:
         """Adds to the endpoint's answer to an AskBlock how much of the wanted block is here.
 
-        The sender goes on with it on another connection: no more of it comes on the one before.
+        The sender continues on another connection: nothing more comes on the old one.
         """
         wanted = isinstance(message, AskBlock) and isinstance(answer, Stored)
         if not wanted or answer.have is None:
@@ -164,7 +159,6 @@ class Uploads:
         self._let_in()
 
     def _idle(self) -> list[Upload]:
-        """Uploads that are not being read, the oldest first."""
         return [each for each in self._uploads.values() if not each.reading]
 
     def _let_in(self) -> None:
@@ -175,7 +169,6 @@ class Uploads:
                 upload.begin_turn()
 
     def _fits(self, upload: Upload) -> bool:
-        """Whether there is room for all of it, beside all of the others that are being read."""
         taken = Counter(self._held)
         for each in self._uploads.values():
             read = each is upload or each.reading
@@ -183,7 +176,7 @@ class Uploads:
         return taken.total() <= self._limit and taken[upload.sender] <= self._share
 
     def _take(self, upload: Upload, count: int) -> None:
-        """Takes room for an upload in its turn: there is room once others were dropped."""
+        """Takes memory for an upload in its turn, if need be that of idle uploads."""
         if not upload.reading:
             others = "as many others are sending as there is memory for"
             raise Busy(others, random.uniform(*RETRY_SECONDS))
@@ -200,7 +193,7 @@ class Uploads:
 class Upload:
     """One block on its way in; a context, after which what came waits for the rest.
 
-    Nothing is kept of a sender that sends more than it announced.
+    If a sender sends more than it announced, all of it is dropped.
     """
 
     def __init__(
@@ -209,13 +202,12 @@ class Upload:
         self.sender, self.header = sender, header
         self._turn: Future[None] = Future()
         self._came = -math.inf
-        """When the last piece of this turn came."""
         self._intake = intake
         self._bytes = (
             Gathering(header.length, intake._buffers) if before is None else before.forget()
         )
         self._known = self.have - at
-        """So many of the bytes that come first are here already."""
+        """How many of the bytes that come first are here already."""
 
     @property
     def have(self) -> int:
@@ -227,7 +219,7 @@ class Upload:
 
     @property
     def current(self) -> bool:
-        """Whether its sender goes on with this block here, and not on another connection."""
+        """Whether its sender continues with this block here, and not on another connection."""
         return self._intake._uploads.get((self.sender, self.header)) is self
 
     def __enter__(self) -> Upload:
@@ -243,9 +235,9 @@ class Upload:
             self._intake._let_in()
 
     def turn(self) -> Future[None]:
-        """Asks for a turn, for a piece that is here; ends at once while it is this upload's turn.
+        """Asks for a turn, for a piece that is here; returns a future that ends when it begins.
 
-        Other turns end by silence, which nobody tells: who waits asks again now and then.
+        No event tells that another turn has ended by silence: the caller asks again now and then.
         """
         with self._intake._lock:
             if self.reading:
@@ -316,7 +308,6 @@ class Upload:
         return answer
 
     def forget(self) -> Gathering:
-        """Takes what is here out of this upload."""
         held, self._bytes = self._bytes, Gathering(self.header.length, self._intake._buffers)
         return held
 

@@ -1,13 +1,12 @@
-"""A batch: what one message of a wave carries, as bytes that its sender has signed.
+"""A batch: the content of one message of a wave, as bytes that its sender has signed.
 
     head      MAGIC, format (uint16), sender, to, run, each behind its length (uint8), challenge
     entries   kind (uint8), lengths of name (uint8), envelope (uint32) and payload (uint64), and
               then these three
     signature 64 bytes, of the sender, over the digest of all before it
 
-Numbers are little endian. An envelope is that of `wire.msgpack`. The server's batch has a
-challenge that no other has, and the party's answer repeats it: a batch that somebody recorded is
-worth nothing in another wave.
+Numbers are little endian. An envelope is that of `wire.msgpack`. A server's batch has a fresh
+challenge, which the party's answer repeats: a recorded batch is useless in another wave.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from secureps.wire.msgpack import SIGNATURE_BYTES
 WAVE_DOMAIN = b"secureps-wave"
 CHALLENGE_BYTES = 32
 MOST_BYTES = 1 << 31
-"""Bytes of a batch that a party takes from its server; a server's limit follows from the plan."""
+"""Bytes of a server's batch that a party takes; a server's own limit follows from the plan."""
 
 _MAGIC = WAVE_DOMAIN
 _FORMAT = struct.Struct("<H")
@@ -39,7 +38,7 @@ Verify = Callable[[str, bytes, bytes], None]
 
 
 class Kind(enum.IntEnum):
-    """What an entry is; the first five come from a party, the others from its server."""
+    """The kind of an entry; the first five come from a party, the others from its server."""
 
     CALL = 1
     """A request whose answer is wanted."""
@@ -94,12 +93,12 @@ class Batch:
 
 
 def about(to: str, envelope: bytes) -> bytes:
-    """Names a request to a server: its answer is found by that, whichever process asks."""
+    """Names a request to a server, so that any process of the party finds its answer."""
     return digest("secureps-wave-request", to.encode(), envelope)
 
 
 def sealed(batch: Batch, sign: Sign) -> bytes:
-    """The bytes of a batch; `sign` signs with the sender's key, under WAVE_DOMAIN."""
+    """Encodes a batch; `sign` signs with the sender's key, under WAVE_DOMAIN."""
     pieces, hasher = tuple(_pieces(batch)), payload_hasher()
     for piece in pieces:
         hasher.update(piece)

@@ -1,8 +1,8 @@
-"""The servers' side of waves: performs what parties' batches ask for, and gathers what they hear.
+"""The servers' side of waves: performs the requests in parties' batches, and gathers their answers.
 
-For every party a `Relay` keeps its calls and its stream of orders open while no process of the
-party is there. What a batch has is performed in its order; a receipt is handed on only once shards
-have stored all blocks of it that came in the same batch.
+A `Relay` keeps every party's calls and its stream of orders open while no process of the party
+runs. It performs a batch in order, and hands on a receipt only once shards have stored all blocks
+of it that came in the same batch.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from secureps.wire.transport import Cancel, Clock, Endpoint, outcome, running, s
 from secureps.wire.waves.batch import Entry, Kind, about
 
 AGAIN = 2.0
-"""The most seconds until the relay asks again, in a party's place, who was not ready."""
+"""The most seconds until the relay repeats a request to a server that was not ready."""
 
 _PARTYS = (Kind.CALL, Kind.TELL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH)
 
 
 @dataclass(eq=False)
 class _Asked:
-    """A request that is under way; of a `quiet` one no answer is wanted but an error."""
+    """A request that is under way; a `quiet` one is answered only if it fails."""
 
     to: str
     about: bytes
@@ -67,7 +67,7 @@ class _Batch:
     )
 
     def waits_for(self) -> Future[Any] | None:
-        """A block that has to be stored before the receipt that comes next goes on."""
+        """The next block that has to be stored before the receipt that comes next goes on."""
         _, message = self.rest[0]
         if not isinstance(message, Submit):
             return None
@@ -75,13 +75,12 @@ class _Batch:
         return next((future for future in blocks if not future.done()), None)
 
     def stored(self, id: SubmissionId) -> bool:
-        """Whether all blocks of a submission that came in this batch are stored."""
         return all(each.future.exception() is None for each in self.blocks[id])
 
 
 @dataclass(eq=False)
 class _Party:
-    """What is open for one party; `going`: a thread performs its batches."""
+    """The open requests and the stream of one party; `going`: a thread performs its batches."""
 
     asked: list[_Asked] = field(default_factory=list)
     stream: _Stream | None = None
@@ -90,10 +89,9 @@ class _Party:
 
 
 class Relay:
-    """Performs the batches of parties; `goes` may be called from any thread.
+    """Performs the batches of parties; thread-safe.
 
-    By the `clock` requests are tried again; without one none is. `heard` is told of whom there is
-    news, and returns at once.
+    With a `clock` it repeats requests. `heard` is told which party has news, and returns at once.
     """
 
     def __init__(
@@ -109,7 +107,7 @@ class Relay:
             self._endpoints[server] = endpoint
 
     def detach(self, server: str) -> None:
-        """As if its process died: what is under way to it fails, and streams of it end."""
+        """Acts as if a server's process died: requests to it fail, and its streams end."""
         error = Unreachable(f"{server} is gone")
         with self._lock:
             self._endpoints.pop(server, None)
@@ -132,7 +130,7 @@ class Relay:
         self._go_on(party)
 
     def _go_on(self, party: str) -> None:
-        """Performs what a party has said, up to a receipt whose blocks are not stored yet."""
+        """Performs a party's entries, up to a receipt whose blocks are not stored yet."""
         with self._lock:
             known = self._parties[party]
             if known.going:
@@ -212,7 +210,7 @@ class Relay:
         self._heard(party)
 
     def beat(self, party: str) -> None:
-        """Says in a party's place that it is there: nobody else does while it has no process."""
+        """Sends a heartbeat for a party that has no process."""
         with self._lock:
             endpoint = self._endpoints.get(COORDINATOR)
         if endpoint is not None:
@@ -221,7 +219,7 @@ class Relay:
     # --- streams ------------------------------------------------------------------
 
     def _watch(self, party: str, entry: Entry, first: _Asked | None) -> None:
-        """Opens a stream, once the party's first request is answered: it has joined then."""
+        """Opens a stream once the party's first request is answered: it has joined then."""
         stream = _Stream(about(COORDINATOR, entry.envelope))
         self._unwatch(party)
         with self._lock:
@@ -287,7 +285,7 @@ class Relay:
     # --- what parties hear --------------------------------------------------------
 
     def answered(self, party: str) -> bool:
-        """Whether nothing that a party waits for is under way."""
+        """Whether every request whose answer a party waits for has ended."""
         with self._lock:
             known = self._parties[party]
             told = all(each.quiet or each.future.done() for each in known.asked)
@@ -299,13 +297,13 @@ class Relay:
             return () if stream is None else tuple(stream.orders)
 
     def refused(self, party: str) -> bool:
-        """Whether a request of a party was refused, and it has not heard so."""
+        """Whether a request of a party was refused, and the party has not heard so."""
         with self._lock:
             done = [each for each in self._parties[party].asked if each.future.done()]
         return any(_lasts(outcome(each.future)) for each in done)
 
     def goes(self, party: str) -> tuple[tuple[Entry, ...], dict[bytes, bytes]]:
-        """Takes all that a party has not heard, and the payloads of answers, by digest."""
+        """Takes all news of a party, and the payloads of answers, by digest."""
         with self._lock:
             known = self._parties[party]
             done = [each for each in known.asked if each.future.done()]
@@ -328,7 +326,7 @@ class Relay:
 
 
 def answering(name: bytes, answer: Any) -> Entry:
-    """The entry of an answer, or of the SecurepsError in its place; its payload goes beside it."""
+    """The entry of an answer or an error; its payload goes beside it."""
     try:
         data = refusal(answer) if isinstance(answer, SecurepsError) else encode(answer)
     except SecurepsError as error:
@@ -343,7 +341,7 @@ def _ordering(order: AnyOrder | SecurepsError) -> Entry:
 
 
 def _lasts(answer: Any) -> bool:
-    """Whether it is an error that trying again does not mend."""
+    """Whether it is an error that a later try does not mend."""
     if isinstance(answer, PeerError):
         return answer.retry_after is None
     return isinstance(answer, SecurepsError)
@@ -359,7 +357,6 @@ def _message(entry: Entry) -> Any:
 
 
 def _whole(message: PutBlock, payload: bytes | memoryview) -> PutBlock:
-    """A block with its payload; Malformed unless all of it is there, as its header says."""
     if message.offset or len(payload) != message.header.length:
         raise Malformed(f"{len(payload)} bytes of a block; its header says {message.header.length}")
     return dataclasses.replace(message, payload=payload)

@@ -1,13 +1,13 @@
 """A party's way to the servers where messages travel in waves (`wire.transport.Transport`).
 
-Whatever the party says is collected until somebody takes it (`out`); what its server said comes all
-at once (`take`): answers, and orders of the stream. An answer may come before its request: whoever
-asks for it later, has it at once.
+The transport collects what the party sends until `out` takes it. What its server sent comes all at
+once by `take`: answers, and orders of the stream. An answer may come before its request, which then
+gets it at once.
 
-A wave costs seconds: a process, and two polls. So nobody waits for what follows anyway. A party
-takes a block for stored that travels before its receipt, in order; the server gives the receipt to
-the coordinator only once that is true (`wire.waves.relay`), and what was not is sent again after
-the next subscription, as after a crash.
+A wave costs seconds: a process, and two polls. So a party does not wait for foreseeable answers. It
+takes a block as stored that travels before its receipt; the server hands the receipt to the
+coordinator only once that is true (`wire.waves.relay`), and the party sends a lost block again
+after its next subscription, as after a crash.
 """
 
 from __future__ import annotations
@@ -45,18 +45,16 @@ from secureps.wire.transport import Cancel, Deliver, closed, running, settle
 from secureps.wire.waves.batch import Entry, Kind, about
 
 REPEATED = (Join, AskRun, AskStatus, GetBlock)
-"""Requests that change nothing, and that a party's next process asks again: an answer that comes
-with the next wave still is one. Of all others it is told errors alone."""
+"""Requests that change nothing, and that a party's next process repeats: the next wave has their
+answers. Of all other requests it has only errors.
+"""
 
 WORK = (Invite, SealAgain, SendAgain)
 """Orders by which a client has something to do; all others can wait until it has."""
 
-OPENS = (Open,)
-"""Orders by which a key holder has something to do; those to examine go along with them."""
-
 
 def foreseen(message: object) -> Reply | None:
-    """The answer that a party takes for granted; None where it has to be waited for."""
+    """The answer that a party takes for granted; None where it has to wait."""
     match message:
         case PutBlock(header):
             return Stored(header.digest)
@@ -68,22 +66,23 @@ def foreseen(message: object) -> Reply | None:
 
 
 def due(orders: Iterable[object]) -> bool:
-    """Whether a client has something to do by these orders."""
+    """Whether a client has work to do by these orders."""
     return any(isinstance(order, WORK) for order in orders)
 
 
 def holder_due(orders: Iterable[object], begins: bool) -> bool:
-    """Whether a key holder has something to do by these orders.
+    """Whether a key holder has work to do by these orders.
 
     Args:
-        begins: it has yet to hear which run this is, and to announce its keys.
+        begins: it does not know the run yet, and has to announce its keys.
     """
-    wanted = (*OPENS, Configure) if begins else OPENS
-    return any(isinstance(order, wanted) for order in orders)
+    return any(
+        isinstance(order, Open) or (begins and isinstance(order, Configure)) for order in orders
+    )
 
 
 Payloads = Mapping[bytes, bytes]
-"""Payloads of answers, by digest: they travel beside batches, for many parties get the same."""
+"""Payloads of answers by digest, beside batches: many parties get the same."""
 
 
 @dataclass(eq=False)
@@ -97,8 +96,7 @@ class WaveTransport:
     """A party's way to the servers; implements `wire.transport.Transport`.
 
     Args:
-        one_wave: the process lives for one wave: what can be foreseen is not waited for, and of
-            what it tells only errors come back.
+        one_wave: the process lives for one wave: it does not wait for foreseeable answers.
     """
 
     def __init__(self, one_wave: bool = False) -> None:
@@ -109,7 +107,6 @@ class WaveTransport:
         self._known: defaultdict[bytes, deque[Any]] = defaultdict(deque)
         self._watch: _Watch | None = None
         self._ahead: dict[bytes, list[Any]] = {}
-        """Orders of a stream that nobody watches yet."""
         self._closed = False
 
     # --- Transport ----------------------------------------------------------------
@@ -122,7 +119,7 @@ class WaveTransport:
         return future
 
     def _call(self, to: str, message: Any, future: Future[Any]) -> Any:
-        """What is answered at once; None if the answer comes with a wave."""
+        """Returns an answer that is known at once; None if it comes with a wave."""
         try:
             envelope = encode(message)
         except SecurepsError as error:
@@ -161,7 +158,7 @@ class WaveTransport:
         return lambda: self._cancel(watch)
 
     def locate(self, party: str, address: str) -> None:
-        """Does nothing: whoever carries batches knows where everyone is."""
+        """Does nothing: the carrier of batches knows where everyone is."""
 
     def belong(self, run: bytes) -> None:
         """Does nothing: a batch names the run."""
@@ -186,13 +183,13 @@ class WaveTransport:
     # --- waves --------------------------------------------------------------------
 
     def out(self) -> tuple[Entry, ...]:
-        """Takes all that the party has said since the last time."""
+        """Takes all that the party has sent since the last time."""
         with self._lock:
             said, self._out = tuple(self._out), []
             return said
 
     def take(self, entries: Iterable[Entry], payloads: Payloads) -> None:
-        """Takes what the server has said; Malformed or Oversized if it is no server's."""
+        """Takes what the server has sent; Malformed or Oversized if it is no server's."""
         stream = b""
         for entry in entries:
             match entry.kind:
@@ -220,7 +217,6 @@ class WaveTransport:
             settle(future, answer)
 
     def _begin(self, stream: bytes) -> None:
-        """Orders of a stream follow, which may be the first that are heard of it."""
         with self._lock:
             if self._watch is None and not self._closed:
                 self._ahead = {stream: []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import flwr.serverapp.strategy as flowers
@@ -12,7 +13,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from secureps.client.flower.server import MEANS, Taken, optimizer_of, take
+from secureps.client.flower.served import Founded, Told
+from secureps.client.flower.server import MEANS, take
 from secureps.client.flower.trainer import message
 from secureps.config.plan import OptimizerSection
 from secureps.errors import ConfigError
@@ -23,13 +25,18 @@ MODEL = ArrayRecord({"w": Array(np.arange(3.0))})
 OWN = r"its ServerApp has code of its own, which does not run here \(%s.*\): run the app inside"
 
 
-def taken(main: Any, clients: int = 5) -> Taken:
+def taken(main: Any, clients: int = 5) -> Founded:
     server = ServerApp()
     server.main()(main)
     return take(server, {"rounds": 2}, 3, clients)
 
 
-def started(strategy: Strategy, **arguments: Any) -> Taken:
+def told(rounds: tuple[Told, ...]) -> list[dict[str, Any]]:
+    """The settings of each round that has others."""
+    return [items for each in rounds for _, _, items in json.loads(each.records)]
+
+
+def started(strategy: Strategy, **arguments: Any) -> Founded:
     """A ServerApp that starts a strategy, and must not go on after it."""
 
     def main(grid: Grid, context: Context) -> None:
@@ -62,11 +69,11 @@ OTHERS = sorted({*flowers.__all__} - {*MEANS, "Result", "Strategy"})
 def test_a_strategy_of_flowers_is_taken_and_never_runs(name: str) -> None:
     start, strategy, asked = Strategy.start, made(name), ConfigRecord({"lr": 0.5})
     found = started(strategy, train_config=asked, evaluate_config=ConfigRecord({"batch": 7}))
-    assert found.arrays == MODEL
-    assert found.strategy is strategy
+    assert {own: each.tolist() for own, each in found.model.items()} == {"w": [0.0, 1.0, 2.0]}
+    assert found.strategy == name
     more = {"proximal-mu": 0.5} if name == "FedProx" else {}
-    assert [dict(each) for each in found.train] == [{"lr": 0.5, **more}]
-    assert [dict(each) for each in found.evaluate] == [{"batch": 7}]
+    assert told(found.served.fits) == [{"lr": 0.5, **more}]
+    assert told(found.served.evaluations) == [{"batch": 7}]
     assert Strategy.start is start
     with pytest.raises(RuntimeError, match="is not set"):
         Message(RecordDict(), 1, "train")  # outside as before
@@ -233,7 +240,7 @@ def test_strategies_of_the_old_kind() -> None:
         def evaluate(self, server_round: int, parameters: Any) -> Any:
             raise AssertionError("it was run on made-up numbers")
 
-    def components(strategy: Any, **more: Any) -> Taken:
+    def components(strategy: Any, **more: Any) -> Founded:
         made = ServerAppComponents(strategy=strategy, **more)
         return take(ServerApp(server_fn=lambda context: made), {}, 2, 5)
 
@@ -244,14 +251,13 @@ def test_strategies_of_the_old_kind() -> None:
         on_evaluate_config_fn=lambda number: {"batches": number},
     )
     found = components(old)
-    assert found.arrays is not None
-    assert [array.numpy().tolist() for array in found.arrays.values()] == [[0.0, 1.0, 2.0], 0.0]
-    assert [dict(each) for each in found.train] == [{"rate": 1.0}, {"rate": 0.5}]
-    assert [dict(each) for each in found.evaluate] == [{"batches": 1}, {"batches": 2}]
-    optimizer = optimizer_of(found.strategy)
+    assert [array.tolist() for array in found.model.values()] == [[0.0, 1.0, 2.0], 0.0]
+    assert told(found.served.fits) == [{"rate": 1.0}, {"rate": 0.5}]
+    assert told(found.served.evaluations) == [{"batches": 1}, {"batches": 2}]
+    optimizer = found.optimizer
     assert optimizer is not None
     assert (optimizer["name"], optimizer["learning_rate"]) == ("fedadam", 0.5)
-    assert components(OldFedAvg()).arrays is None, "it would ask a client"
+    assert not components(OldFedAvg()).model, "it would ask a client"
     manager = SimpleClientManager()
     with pytest.raises(ConfigError, match=OWN % "Server"):
         components(old, server=Server(client_manager=manager, strategy=Judging()))

@@ -38,7 +38,7 @@ def test_a_version_is_what_its_tensors_were() -> None:
 
 
 def test_blocks_are_taken_and_put_together() -> None:
-    made = together(version(0), version(0, 4))
+    made = together(0, (version(0, 4), version(0)))
     assert sorted(made.values) == [0, 4]
     assert only(made, (4,)).values.keys() == only(made, (4,)).codes.keys() == {4}
 

@@ -174,7 +174,7 @@ def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPa
             await hall.begin(name, "own")
         for name in ("b1", "b2"):
             await hall.begin(name, "there", party="b")
-        held = [place for own in hall.places._own.values() for place in own.held]
+        held = [place for party in ("a", "b") for place in hall.places.held(party)]
         held[1].pause()
         held[3].pause()
         await hall.begin("c1", "elsewhere", party="c")
@@ -201,7 +201,7 @@ def test_a_turn_ends_for_an_equal_connection_too(monkeypatch: pytest.MonkeyPatch
         await hall.begin("x2", "other")
         await hall.begin("a1", "own")
         while "a1" not in hall.inside:
-            for place in hall.places._own["a"].held:
+            for place in hall.places.held("a"):
                 place.move()
             await asyncio.sleep(0.01)
         assert hall.ends == {"x1": Busy}
