@@ -23,7 +23,7 @@ from secureps.roles.machine import Prune
 from secureps.roles.member.tasks import Reseal
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.log_lines import LogLines
-from tests.kits.cheats import cheats, journalled, spoil_all, spoils
+from tests.kits.cheats import journalled, spoils
 from tests.kits.committee_parties import CommitteeWorld
 from tests.kits.federations import same
 from tests.kits.shoppers import shopping, sparse_plan
@@ -236,16 +236,6 @@ def test_who_lost_its_update_is_in_no_set(older: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_flaw_in_what_is_sealed_anew_gives_the_set_up(tmp_path: Path) -> None:
-    simulation = begun(tmp_path, LOCKSTEP, 6)
-    _, cheat = asked(simulation)
-    cheats(simulation, cheat, spoil_all)
-    assert f"not {cheat}; nothing was opened" in given_up(simulation)
-    simulation.run()
-    found(simulation)
-
-
-@pytest.mark.slow
 def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     group = stands(simulation, Phase.HOLDING)
@@ -309,18 +299,6 @@ def test_only_the_same_update_is_taken_and_only_once(tmp_path: Path) -> None:
     outside = min(set(group.places) - group.invited)
     with pytest.raises(WrongVersion, match=r"asked was update|was not asked for an"):
         sends(outside)
-
-
-@pytest.mark.slow
-def test_keys_are_kept_until_nobody_can_ask(tmp_path: Path) -> None:
-    simulation = begun(tmp_path, LOCKSTEP, 6)
-    worker: Any = simulation.parties["client-00"].worker
-    machine: Any = simulation.parties["client-00"].machine
-    for version in range(2, 12):
-        simulation.run(lambda: simulation.versions() == {"all": version})  # noqa: B023
-        simulation.run(lambda: not machine._out.moving)
-        assert len(worker._sealer._kept) <= 3
-        assert set(worker._sealer._kept) <= set(worker._outbox.keys("update"))
 
 
 def test_the_same_integers_are_sealed_under_another_key(tmp_path: Path) -> None:
