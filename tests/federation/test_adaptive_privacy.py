@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher
 from secureps.messages.records import RunPinned
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import Aim
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import ShardState
@@ -28,7 +25,7 @@ from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.spool import MemorySpool
 from tests.kits.cipher_kit import PLACE
-from tests.kits.federations import Tensors, same
+from tests.kits.federations import same
 from tests.kits.privacy_kit import (
     PRIVACY,
     SIGMAS,
@@ -72,28 +69,6 @@ def test_every_cipher_gives_the_same_model_and_clip(tmp_path: Path) -> None:
     assert sorted(clips[0]) == [0, 1, 2, 3, 4]
     assert clips[0][0] == 1.0
     assert len(set(clips[0].values())) == 5
-
-
-@cache
-def unharmed() -> tuple[Tensors, dict[int, float]]:
-    with TemporaryDirectory() as folder:
-        simulation = federation(adaptive_plan("aggregator"), Path(folder))
-        simulation.run()
-        return simulation.model(), scales(simulation)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("party", ["coordinator", "shard-0", "shard-1", "holder-0", "client-03"])
-def test_a_kill_changes_neither_model_nor_clip(party: str, tmp_path: Path) -> None:
-    killed = federation(adaptive_plan("aggregator"), tmp_path / "killed")
-    state = killed.coordinator.federation.groups["all"]
-    killed.run(lambda: (state.phase, state.version) == (Phase.PREPARING, 2))
-    killed.kill(party)
-    killed.start(party)
-    killed.run()
-    model, found = unharmed()
-    assert same(killed.model(), model)
-    assert scales(killed) == found
 
 
 @pytest.mark.slow

@@ -154,17 +154,6 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
 # --- plans, and what is told ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"group": [group(range=2.0)]}, "it follows from clip, bits and noise"),
-    ],
-)
-def test_unsound_plans_are_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(PlanRefused, match=reason):
-        adaptive_plan("local", "plain", **changes)
-
-
 def test_a_model_may_not_use_the_reserved_name() -> None:
     with pytest.raises(PlanRefused, match="which is reserved: rename it"):
         adaptive_plan("local").layout(Schema((SCALE,)))

@@ -17,14 +17,11 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.requests import Payload, Telemetry
 from secureps.model.optimizer import EXACT
 from secureps.policy.plan import Plan
-from secureps.roles.machine import Answer, Step
 from secureps.roles.member.tasks import Contribute
-from secureps.roles.shard.shard import serve
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_path
-from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
 from tests.kits.thin_group import FED_BACK, RULE
@@ -34,7 +31,6 @@ GROUPS: dict[str, dict[str, Any]] = {
     "a part": FED_BACK,
     "a part, and momentum": FED_BACK | {"optimizer": {"name": "momentum"}},
 }
-VALUES, PULLED = 217, 4 * 217
 
 
 def group(kind: str = "a part", bits: int = 4, **more: Any) -> dict[str, Any]:
@@ -104,7 +100,7 @@ def test_a_model_follows_what_its_clients_send(tmp_path: Path) -> None:
         assert 0 < left <= moved / 15
 
 
-# --- who comes late, and who skips versions -------------------------------------------
+# --- who skips versions ---------------------------------------------------------------
 
 
 def slow(folder: Path, own: Plan, seconds: float = 35.0) -> tuple[Simulation, Traffic]:
@@ -128,30 +124,6 @@ def test_who_skips_versions_pulls_their_differences_one_after_another(tmp_path: 
     assert lengths & {2 * 9, 3 * 9, 4 * 9}, "several differences in one payload"
 
 
-def test_who_joins_late_pulls_the_newest_version_whole_and_differences_from_then_on(
-    tmp_path: Path,
-) -> None:
-    traffic, own = Traffic(), plan(versions=6, group=[group(rule=RULE | {"quorum": 5})])
-    late = Conditions(traffic.note, late=frozenset({"client-05"}))
-    simulation = small_federation(own, tmp_path, late)
-    simulation.run(lambda: simulation.versions() == {"all": 3})
-    simulation.start("client-05")
-    simulation.run(lambda: finished(simulation))
-    first, rest = traffic.down["client-05"][:4], traffic.down["client-05"][4:]
-    assert sum(first) == PULLED
-    assert set(rest) == {5, 9}
-
-
-def test_who_is_too_far_behind_pulls_the_block(tmp_path: Path) -> None:
-    """Versions that no checkpoint needs are gone, and their differences with them."""
-    rule = {"quorum": 5, "deadline": 10.0, "extensions": 1}
-    simulation, traffic = slow(tmp_path, plan(versions=16, group=[group(rule=rule)]), 65.0)
-    simulation.run(lambda: finished(simulation))
-    whole = [length for length in traffic.down["client-05"] if length == 4 * 64]
-    assert len(whole) > 3
-    assert set(traffic.down["client-00"][4:]) == {5, 9}
-
-
 def test_row_blocks_of_a_table(tmp_path: Path) -> None:
     """Each has versions of its own, and a client pulls those that it touches."""
     models = []
@@ -162,28 +134,6 @@ def test_row_blocks_of_a_table(tmp_path: Path) -> None:
         simulation.run()
         models.append(simulation.model())
     assert same(*models)
-
-
-# --- evaluations ----------------------------------------------------------------------
-
-
-def test_a_designated_evaluator_pulls_what_changed_since_it_last_looked(tmp_path: Path) -> None:
-    """It judges every second version, and holds those alone."""
-    judged = []
-    for bits in (None, 4):
-        traffic = Traffic()
-        own = evaluated_plan(
-            every=2,
-            versions=6,
-            checkpoint_every=6,
-            group=[group("every value", rule=RULE | {"quorum": 5}) | {"pull_bits": bits}],
-            evaluation={"evaluator": "client-05"},
-        )
-        simulation = examined(own, tmp_path / str(bits), Conditions(traffic.note))
-        simulation.run()
-        judged.append(sorted(metrics_of(simulation)))
-    assert judged[0] == judged[1] == [2, 4, 6]
-    assert set(traffic.down["client-05"][4:]) == {2 * 33, 2 * 17}
 
 
 # --- disks ----------------------------------------------------------------------------
@@ -267,26 +217,6 @@ def test_a_wrong_difference_changes_nothing_and_is_told(
     assert {line.split(":")[0] for line in told} == set(client_names(6))
     blocks = len({line.split()[2] for line in told})
     assert len(told) == 6 * 3 * blocks, "once for each block and each version after the first"
-
-
-def test_who_lies_of_whole_blocks_too_is_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    simulation = small_federation(plan(), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    spoilt(simulation, flipped)
-    right = serve
-
-    def named(name: str, *asked: Any) -> Step:
-        """With the digest of what is served."""
-        (answer,) = right(name, *asked).effects
-        assert isinstance(answer, Answer)
-        return Step(effects=[Answer(Payload(b""), answer.attach)])
-
-    monkeypatch.setattr("secureps.roles.shard.shard.serve", named)
-    simulation.run(lambda: simulation.parties["client-00"].halted.done())
-    halt = simulation.parties["client-00"].halted.result()
-    assert "is not the one that was published; tell the aggregator's operator" in halt.reason
 
 
 def test_a_client_keeps_no_more_than_it_needs(tmp_path: Path) -> None:

@@ -270,17 +270,6 @@ def test_too_few_who_evaluate_hold_nobody_up(tmp_path: Path) -> None:
     assert simulation.loop.now() < 5.0
 
 
-def test_without_enough_live_members_the_last_evaluation_is_given_up(tmp_path: Path) -> None:
-    plan = evaluated_plan(every=5, evaluation={"rule": MINIMUM}, lease=3.0)
-    simulation = examined(plan, tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 5})
-    for name in client_names(6)[:3]:
-        simulation.kill(name)
-    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
-    assert list(simulation.coordinator.federation.evaluations.skipped) == [5]
-    assert simulation.loop.now() < 60.0
-
-
 @pytest.mark.slow
 def test_held_out_records_are_charged_under_client_level_privacy(tmp_path: Path) -> None:
     privacy = {
@@ -319,15 +308,6 @@ def test_metrics_that_are_paid_for_arrive_before_their_client_stops(tmp_path: Pa
     assert "this client stops" in simulation.parties["client-02"].halted.result().reason
     assert list(metrics_of(simulation)) == [2, 3]
     assert metrics_of(simulation)[2] == metrics_of(straight)[2]
-
-
-def test_only_what_there_is_can_be_declined_and_by_oneself(tmp_path: Path) -> None:
-    simulation = examined(evaluated_plan(), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    with pytest.raises(Malformed, match="no group is called 'other'"):
-        simulation.coordinator.handle(0.0, "client-00", Decline("client-00", "other", 2, "no"))
-    with pytest.raises(UnknownParty, match="speaks as"):
-        simulation.coordinator.handle(0.0, "client-00", Decline("client-01", EVALUATION, 1, "no"))
 
 
 # --- the designated evaluator -----------------------------------------------------

@@ -86,20 +86,6 @@ def test_a_pause_survives_a_restart_and_hears_of_the_end(tmp_path: Path) -> None
     assert play.parties[NAME].halted.result().reason == "all 4 versions are made"
 
 
-def test_a_paused_client_hears_of_the_end_from_a_coordinator_that_came_again(
-    tmp_path: Path,
-) -> None:
-    play = played(plan(), tmp_path)
-    until_version(play, 1)
-    act(play, 1, "pause")
-    play.run(lambda: NAME in play.coordinator.federation.why_gone)
-    play.kill("coordinator")
-    play.loop.call_later(1.0, lambda: play.start("coordinator"))
-    play.run()
-    assert play.coordinator.federation.why_gone == {NAME: PAUSED}
-    assert play.parties[NAME].halted.result().reason == "all 4 versions are made"
-
-
 def test_a_client_that_leaves_ends_and_one_that_is_started_again_joins_again(
     tmp_path: Path,
 ) -> None:

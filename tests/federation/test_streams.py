@@ -10,7 +10,7 @@ import pytest
 from secureps.messages.coordinator_records import CohortClosed
 from tests.kits.cheats import journalled
 from tests.kits.federations import same, unharmed
-from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
+from tests.kits.streams import BUFFERED, PRIORITY, SSP, stream, stream_plan
 
 HIDING = BUFFERED | {"buffer": 10, "power": 2.0}
 """Some cohort is large enough for lighter members to hide in."""
@@ -41,13 +41,6 @@ def test_the_same_model_under_every_cipher(
     assert max(stale) > 0, "some members were behind"
     assert len(weights) == 1
     assert rule is not HIDING or set(*weights) > {1}
-
-
-def test_every_push_is_a_version_of_the_classical_server(tmp_path: Path) -> None:
-    simulation = stream(stream_plan("plain", ASYNC, versions=20), tmp_path)
-    simulation.run()
-    closed = journalled(simulation, CohortClosed)
-    assert [len(c.cohort.members) for c in closed] == [1] * 20
 
 
 @pytest.mark.parametrize(
