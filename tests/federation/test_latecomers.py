@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records, member_records
-from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute
@@ -23,8 +21,6 @@ from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import (
     Walker,
-    killed_at,
-    small_federation,
     small_plan,
 )
 
@@ -121,38 +117,3 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     ledger = late.play.coordinator.federation.ledger
     charges = Counter(charge.party for charge in ledger.charges)
     assert charges == {name: versions for name in late.trainers if name != LATE}
-
-
-# --- without its state ------------------------------------------------------------
-
-SEED = UnsafeSeed(4)
-"""Of a client that lost the one that it had."""
-
-
-def test_a_founder_that_lost_its_state_founds_another_model(tmp_path: Path) -> None:
-    """Its seed is gone with its state: what it had sent and not submitted is a conflict."""
-    conflicts = 0
-    for moment in range(60, 160, 15):
-        folder = tmp_path / str(moment)
-        plan = private_plan("plain", versions=1)
-        simulation = small_federation(plan, folder)
-        killed_at(simulation, "client-00", moment, partial(simulation.lose, "client-00", SEED))
-        nothing_is_counted_twice(simulation)
-        sequences = [id.sequence for id in founding_submissions(simulation)]
-        conflicts += sequences == [1]
-    assert conflicts, "no moment fell between the first block and the receipt"
-
-
-def founding_submissions(simulation: Simulation) -> list[SubmissionId]:
-    fates = simulation.coordinator.federation.fates.items()
-    return [id for id, fate in fates if fate.version == 0]
-
-
-def nothing_is_counted_twice(simulation: Simulation) -> None:
-    federation, versions = simulation.coordinator.federation, simulation.plan.section.versions
-    fates, clients = federation.fates, tuple(simulation._cast.trainers)
-    kept = [(id.client, fate.version) for id, fate in fates.items() if fate.version > 0]
-    assert len(kept) == len(set(kept)) == len(clients) * versions
-    assert {fate.outcome for fate in fates.values()} == {"durable"}
-    charges = Counter(charge.party for charge in federation.ledger.charges)
-    assert charges == dict.fromkeys(clients, versions)

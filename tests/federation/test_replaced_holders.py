@@ -152,22 +152,6 @@ def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(tmp_path: P
     assert play.versions() == {"all": 6}
 
 
-def test_replacements_of_a_replacement_before_a_border_closes(tmp_path: Path) -> None:
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
-    play = changing.play
-    group = play.coordinator.federation.groups["all"]
-    play.run(lambda: (group.phase, group.version) == (Phase.COLLECTING, 1))
-    play.kill(LOST)
-    for lost, new in ((LOST, "holder-7"), ("holder-7", "holder-8"), ("holder-8", NEW)):
-        changing.replace(lost, new)
-        play.start(new)
-        if lost != LOST:
-            play.kill(lost)
-    play.run()
-    assert [each[-1] for each in committees(changing)][1:] == ["holder-7", "holder-8", NEW]
-    assert same(play.model(), unharmed())
-
-
 def test_one_that_lies_is_out_voted_with_the_answer_of_one_that_came(tmp_path: Path) -> None:
     """Of 3 of 4, with one that was replaced before."""
     changing = ChangingRoster(plan_of("rlwe"), tmp_path)

@@ -21,7 +21,9 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from tests.kits.federations import (
     Tensors,
     Walker,
+    events_of,
     finished,
+    killed_at,
     same,
     small_federation,
     small_plan,
@@ -91,6 +93,15 @@ def test_less_than_the_least_is_refused_with_the_least(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r'is too little for what this shard holds: .*"1 KiB"'):
         play.run(lambda: finished(play))
     assert play.parties["shard-0"].halted.result(0).error is ConfigError
+
+
+def test_killed_at_any_time_it_is_the_same_model(tmp_path: Path) -> None:
+    conditions = Conditions(memory=LITTLE)
+    events = events_of(small_federation(plan_of("plain"), tmp_path / "whole", conditions))
+    for moment in range(events // 5, events, events // 5):
+        play = small_federation(plan_of("plain"), tmp_path / str(moment), conditions)
+        killed_at(play, "shard-0", moment)
+        assert same(play.model(), with_enough("plain")), moment
 
 
 def test_row_blocks_come_and_go(tmp_path: Path) -> None:
