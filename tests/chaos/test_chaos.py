@@ -162,6 +162,7 @@ CHANGES: dict[str, tuple[int, str]] = {
     "replaced:holder-1@800+1": (1, "all 3 versions are made"),
     "replaced:holder-1@800+1,replaced:holder-1@1000+1": (8, "all 3 versions are made"),
     "replaced:holder-0@800+1,replaced:holder-1@820+1": (1, "holder-0, holder-1 are on the"),
+    "replaced:holder-0@1100+1,replaced:holder-1@1120+1": (8, "all 3 versions are made"),
     "replaced:holder-1@800+1,part:client-02>coordinator@800+9": (1, "all 3 versions are made"),
     "revoked:client-03@700+1": (8, "all 3 versions are made"),
     "comes:client-05@400+1": (4, "all 3 versions are made"),

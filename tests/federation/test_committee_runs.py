@@ -11,18 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.worker import ClientWorker
-from secureps.crypto.envelope import OVERHEAD, EnvelopePublicKey, seal
 from secureps.crypto.sharing import P
 from secureps.crypto.suite import key_length
 from secureps.errors import Conflict, Malformed, Oversized, UnknownParty
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.requests import Submit
-from secureps.messages.submission import Receipt, enveloped_part, opening_digest, receipt_digest
+from secureps.messages.submission import opening_digest, receipt_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.store.spool import DiskSpool
 from secureps.wire.msgpack import encode
 from tests.kits.cheats import (
     cheats,
@@ -30,11 +26,10 @@ from tests.kits.cheats import (
     lies,
     small_error,
     spoil_all,
-    spoil_one,
     spoils,
     until,
 )
-from tests.kits.faults_kit import FaultyNetwork, seen
+from tests.kits.faults_kit import FaultyNetwork
 from tests.kits.federations import finished, later, same, small_federation, small_plan, unharmed
 from tests.kits.roles_kit import about
 
@@ -67,12 +62,12 @@ def test_what_a_holder_is_told_is_as_long_with_more_blocks(
     monkeypatch.setattr(CommitteeHolder, "handle", heard)
     for block_size in (64, 32):
         told[block_size] = []
-        plan = small_plan("rlwe", block_size=block_size)
+        plan = small_plan("rlwe", block_size=block_size, versions=1)
         simulation = small_federation(plan, tmp_path / str(block_size))
         simulation.run()
         blocks = len(simulation.coordinator.federation.groups["all"].blocks)
         assert blocks == {64: 4, 32: 7}[block_size]
-    assert len(told[64]) == 4 * 4 * (6 + 1)
+    assert len(told[64]) == 4 * (6 + 1)
     for (kind, size), (other, longer) in zip(sorted(told[64]), sorted(told[32]), strict=True):
         assert kind == other
         assert abs(longer - size) <= 2 * 6, "the `size` in each receipt has a byte or three"
@@ -84,9 +79,7 @@ def test_what_a_holder_is_told_is_as_long_with_more_blocks(
 @pytest.mark.parametrize(
     ("dead", "phase"),
     [
-        ("holder-0", Phase.COLLECTING),
         ("holder-1", Phase.OPENING),
-        ("holder-3", Phase.OPENING),
         ("holder-2", Phase.PREPARING),
     ],
 )
@@ -100,7 +93,7 @@ def test_any_one_of_four_may_die_for_good_at_any_step(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING, Phase.PREPARING])
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.PREPARING])
 def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_path: Path) -> None:
     """Nothing is given up, burnt or charged twice; once one is back it goes on."""
     simulation = small_federation(small_plan("rlwe"), tmp_path)
@@ -115,31 +108,6 @@ def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_
     assert journalled(simulation, coordinator_records.RoundGivenUp) == []
     fates = simulation.coordinator.federation.fates.values()
     assert {fate.outcome for fate in fates} == {"durable"}
-
-
-@pytest.mark.slow
-def test_a_run_is_founded_by_all_holders_alone(tmp_path: Path) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    simulation.kill("holder-3")
-    later(simulation, 60.0)
-    assert simulation.coordinator.federation.pinned is None
-    simulation.start("holder-3")
-    ends_as_unharmed(simulation)
-
-
-@pytest.mark.slow
-def test_a_holder_that_lost_its_ledger_is_refused_and_the_others_suffice(tmp_path: Path) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    until(simulation, Phase.COLLECTING, version=2)
-    simulation.kill("holder-1")
-    simulation.lose("holder-1")
-    simulation.start("holder-1")
-    halted = simulation.parties["holder-1"].halted
-    with pytest.raises(Exception, match="comes with an empty ledger"):
-        simulation.run(lambda: halted.done())
-    simulation.kill("holder-1")
-    del simulation.parties["holder-1"]
-    ends_as_unharmed(simulation)
 
 
 # --- holders that lie -------------------------------------------------------------
@@ -164,20 +132,6 @@ def test_a_holder_that_lies_is_named_and_survived(
     failed = journalled(simulation, coordinator_records.OpeningFailed)
     tried = [record.holders for record in failed]
     assert tried == 4 * [("holder-0", "holder-1", "holder-2")] * (lie is small_error)
-
-
-@pytest.mark.slow
-def test_a_lie_among_three_answers_burns_the_cohort_and_no_more(tmp_path: Path) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    until(simulation, Phase.COLLECTING)
-    simulation.kill("holder-3")
-    lies(simulation, "holder-1", small_error, times=1)
-    ends_as_unharmed(simulation)
-    (burnt,) = journalled(simulation, coordinator_records.CohortBurnt)
-    assert burnt.reason.startswith("no 3 of 3 answers open it")
-    assert simulation.coordinator.federation.liars == {}
-    fates = simulation.coordinator.federation.fates.values()
-    assert [str(fate.outcome) for fate in fates].count("dropped") == 6
 
 
 @pytest.mark.slow
@@ -209,59 +163,19 @@ def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_pa
 # --- members that cheat -----------------------------------------------------------
 
 
-def garbage(simulation: Simulation, receipt: Receipt) -> dict[str, Any]:
-    return {"envelopes": tuple(bytes(len(sealed)) for sealed in receipt.envelopes)}
-
-
-def replayed(simulation: Simulation, receipt: Receipt) -> dict[str, Any]:
-    """The envelopes of its update of the version before."""
-    sent = (record.receipt for record in journalled(simulation, Submit))
-    (before,) = [r for r in sent if (r.id.client, r.version) == (receipt.id.client, 0)]
-    return {"envelopes": before.envelopes}
-
-
-def swapped(simulation: Simulation, receipt: Receipt) -> dict[str, Any]:
-    first, second, *others = receipt.envelopes
-    return {"envelopes": (second, first, *others)}
-
-
-def inconsistent(simulation: Simulation, receipt: Receipt) -> dict[str, Any]:
-    """Two holders get other seeds than the receipt commits to."""
-    worker = simulation.parties[receipt.id.client].worker
-    assert isinstance(worker, ClientWorker)
-    sealer, made = worker._sealer, []
-    for name, sealed in zip(HOLDERS[:2], receipt.envelopes, strict=False):
-        newest = sealer._announced().get(name)
-        key = EnvelopePublicKey(sealer._holder_keys[name] if newest is None else newest.key)
-        seeds = bytes(len(sealed) - OVERHEAD)
-        made.append(seal(key, seeds, enveloped_part(receipt, name)))
-    return {"envelopes": (*made, *receipt.envelopes[2:])}
-
-
-@pytest.mark.parametrize(
-    ("change", "flaw"),
-    [
-        (garbage, "an envelope does not open"),
-        (replayed, "an envelope does not open"),
-        (swapped, "an envelope does not open"),
-        (inconsistent, "not, at holder-"),
-        (lambda simulation, receipt: spoil_one(receipt), "an envelope does not open"),
-    ],
-    ids=["garbage", "replayed", "swapped", "inconsistent", "one of four"],
-)
-def test_a_member_with_a_bad_envelope_is_named_and_left_out_before_anything_opens(
-    change: Callable[[Simulation, Receipt], dict[str, Any]], flaw: str, tmp_path: Path
+def test_a_member_with_bad_envelopes_is_named_and_left_out_before_anything_opens(
+    tmp_path: Path,
 ) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
-    cheats(simulation, "client-05", partial(change, simulation))
+    cheats(simulation, "client-05", spoil_all)
     simulation.run()
     assert simulation.versions() == {"all": 4}
     federation = simulation.coordinator.federation
     ((id, fate),) = [(i, f) for i, f in federation.fates.items() if f.outcome == "dropped"]
     assert id.client == "client-05"
     assert "found a flaw in what client-05 sent: " in fate.reason
-    assert flaw in fate.reason
+    assert "an envelope does not open" in fate.reason
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
     cohorts = [
         len(r.cohort.members) for r in journalled(simulation, coordinator_records.CohortClosed)
@@ -298,21 +212,6 @@ def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cle
     assert len(journalled(simulation, coordinator_records.OpeningFailed)) == 1, (
         "one sum, tried once"
     )
-
-
-@pytest.mark.slow
-def test_a_member_that_spoils_every_cohort_ends_the_run_before_it_spends_for_ever(
-    tmp_path: Path,
-) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    spoils(simulation, "client-05", times=99)
-    simulation.run()
-    assert simulation.versions() == {"all": 1}
-    assert len(journalled(simulation, coordinator_records.CohortBurnt)) == 3
-    finished = simulation.coordinator.federation.finished
-    assert finished.startswith("3 cohorts in succession came to nothing at version 1")
-    assert "4 answers fit together" in finished
 
 
 def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Path) -> None:
@@ -437,29 +336,3 @@ def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(tmp_path: Path) 
     shard = simulation.parties["shard-0"].machine
     with pytest.raises(UnknownParty, match="only a key holder that decrypts sums"):
         shard.handle(0.0, "holder-0", requests.GetSum(pinned.run.id, "all", number, block))
-
-
-@pytest.mark.slow
-def test_a_shard_that_lost_sums_and_blocks_after_the_opening_needs_no_holder(
-    tmp_path: Path,
-) -> None:
-    """The sum of keys is on record: members send again, and the same sums are opened."""
-    spools: dict[str, DiskSpool] = {}
-
-    def spool(name: str) -> DiskSpool:
-        return spools.setdefault(name, DiskSpool(tmp_path / "spool" / name))
-
-    simulation = small_federation(
-        small_plan("rlwe"), tmp_path, Conditions(spool=spool, network=FaultyNetwork)
-    )
-    until(simulation, Phase.PREPARING)
-    for key in spools["shard-0"].keys(""):
-        spools["shard-0"].delete(key)
-    for holder in HOLDERS:
-        simulation.kill(holder)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    for holder in HOLDERS:
-        simulation.start(holder)
-    ends_as_unharmed(simulation)
-    assert seen(simulation.network, "coordinator", "client-00", "SendAgain") == 1
-    assert journalled(simulation, coordinator_records.CohortBurnt) == []

@@ -70,19 +70,16 @@ def test_only_what_nobody_can_open_leaves_before_its_update_is_journalled(
     assert same(watched.play.model(), unharmed(versions=3)[0])
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 3])
-def test_who_is_killed_between_two_blocks_seals_anew_as_the_next(
-    blocks: int, tmp_path: Path
-) -> None:
+def test_who_is_killed_between_two_blocks_seals_anew_as_the_next(tmp_path: Path) -> None:
     """Other ciphertexts under the same name would be refused, or summed with those of before."""
     watched = Watched("rlwe", tmp_path)
-    watched.play.run(lambda: watched.early.total() == blocks)
+    watched.play.run(lambda: watched.early.total() == 2)
     cut = max(watched.early)
     assert cut not in watched.submitted
     watched.play.kill(FIRST)
     watched.play.start(FIRST)
     watched.play.run()
-    assert watched.early[cut] == blocks, "nothing of it was ever sent again"
+    assert watched.early[cut] == 2, "nothing of it was ever sent again"
     assert watched.submitted == [cut - 1, cut + 1]
     assert same(watched.play.model(), unharmed(versions=2)[0])
 
@@ -105,24 +102,16 @@ class Failing(MemorySpool):
 def test_a_disk_that_fails_between_two_blocks_costs_a_second(
     cipher: str, sent: list[int], tmp_path: Path
 ) -> None:
-    """The first block of one update, the third of another, and the last of a third."""
-    fails = (5, 12, 20)  # a founding model of four came before
-    watched = Watched(
-        cipher, tmp_path, 3, spool=lambda n: Failing(fails) if n == FIRST else MemorySpool()
-    )
+    """The first block of one update, the third of another, and the last of a third.
+
+    Sealed again they have other bytes and names, and nobody would delete the ones before.
+    """
+    spool = Failing((5, 12, 20))  # a founding model of four came before
+    watched = Watched(cipher, tmp_path, 3, spool=lambda n: spool if n == FIRST else MemorySpool())
     watched.play.run()
     assert watched.submitted == sent
     assert same(watched.play.model(), unharmed(versions=3)[0])
-
-
-@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
-def test_nothing_stays_of_what_the_disk_cut_off(cipher: str, tmp_path: Path) -> None:
-    """Sealed again it has other bytes and names, and nobody would delete the ones before."""
-    spool = Failing((6, 9, 20))
-    watched = Watched(cipher, tmp_path, 3, spool=lambda n: spool if n == FIRST else MemorySpool())
-    watched.play.run()
-    newest = max(watched.submitted)
-    assert {key.split("/")[3] for key in spool.keys("update")} == {str(newest)}
+    assert {key.split("/")[3] for key in spool.keys("update")} == {str(sent[-1])}
     assert len(spool.keys("update")) == 4
 
 

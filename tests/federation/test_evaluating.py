@@ -7,7 +7,9 @@ import math
 from bisect import bisect_right
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,6 @@ from secureps.errors import (
 from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
 from secureps.messages.requests import AskStatus, Decline, Noted, Prepared, Status
 from secureps.policy.checks.evaluation import Said, evaluated_versions, from_vector, to_vector
-from secureps.policy.spending import spent
 from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
 from secureps.roles.member.terms import Terms
@@ -39,9 +40,17 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_directories
-from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, metrics_of
-from tests.kits.federations import OF_RECORDS, Tensors, same, small_plan
-from tests.kits.privacy_kit import facts_of
+from tests.kits.evaluations import (
+    METRICS,
+    MOST_HELD_OUT,
+    Examiner,
+    evaluated_plan,
+    examined,
+    examiners,
+    judged,
+    metrics_of,
+)
+from tests.kits.federations import OF_RECORDS, Tensors, events_of, finished, same, small_plan
 
 SCORES = {1: 0.2, 2: 0.5, 3: 0.9, 4: 0.4, 5: 0.3, 6: 0.3, 7: 0.2, 8: 0.1}
 """What every client says of the n-th model that it is shown."""
@@ -164,17 +173,6 @@ def test_a_run_stops_early_and_in_order(tmp_path: Path) -> None:
     assert {fate.outcome for fate in federation.fates.values()} <= {"durable", "dropped"}
 
 
-def test_a_killed_coordinator_stops_for_the_same_reason(tmp_path: Path) -> None:
-    plan = evaluated_plan("plain", 1, versions=8, evaluation={**BEST, "stop": {"target": 0.89}})
-    simulation = examined(plan, tmp_path, trainers=cast())
-    simulation.run(lambda: bool(simulation.coordinator.federation.ending))
-    simulation.kill("coordinator")
-    simulation.start("coordinator")
-    simulation.run()
-    reason = simulation.coordinator.federation.finished
-    assert reason == "version 3 reached the target: accuracy 0.9000, 0.89 was asked for"
-
-
 @pytest.mark.slow
 def test_the_best_version_is_exported_after_later_checkpoints(tmp_path: Path) -> None:
     plan = evaluated_plan(every=1, versions=8, checkpoint_every=8, evaluation=BEST)
@@ -239,24 +237,13 @@ def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100
         simulation._ledgers[name].lower(budget)
 
 
-def test_a_client_with_a_budget_of_its_own_trains_and_sends_no_evaluation(tmp_path: Path) -> None:
-    simulation = examined(evaluated_plan(**OF_RECORDS), tmp_path)
-    budgeted(simulation, ("client-02",))
-    simulation.run()
-    federation = simulation.coordinator.federation
-    assert simulation.loop.now() < 5.0, "a round waited for who had declined"
-    assert list(metrics_of(simulation)) == [2, 4, 5]
-    assert federation.included["client-02"] == 5
-    evaluators = {id.client for id in federation.fates if id.group == EVALUATION}
-    assert evaluators == set(client_names(6)) - {"client-02"}
-
-
 def test_too_few_who_evaluate_hold_nobody_up(tmp_path: Path) -> None:
     simulation = examined(evaluated_plan(**OF_RECORDS), tmp_path)
     budgeted(simulation, ("client-02", "client-04"))
     simulation.run()
     federation = simulation.coordinator.federation
     assert simulation.versions() == {"all": 5}
+    assert federation.included["client-02"] == 5, "it trains on"
     assert federation.finished == "all 5 versions are made"
     assert federation.evaluations.results == {}
     assert sorted(federation.evaluations.skipped) == [2, 4, 5]
@@ -265,66 +252,6 @@ def test_too_few_who_evaluate_hold_nobody_up(tmp_path: Path) -> None:
         in federation.evaluations.skipped[5]
     )
     assert simulation.loop.now() < 5.0
-
-
-def test_without_enough_live_members_the_last_evaluation_is_given_up(tmp_path: Path) -> None:
-    plan = evaluated_plan(every=5, evaluation={"rule": MINIMUM}, lease=3.0)
-    simulation = examined(plan, tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 5})
-    for name in client_names(6)[:3]:
-        simulation.kill(name)
-    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
-    assert list(simulation.coordinator.federation.evaluations.skipped) == [5]
-    assert simulation.loop.now() < 60.0
-
-
-@pytest.mark.slow
-def test_held_out_records_are_charged_under_client_level_privacy(tmp_path: Path) -> None:
-    privacy = {
-        "unit": "client",
-        "placement": "distributed",
-        "honest": 5,
-        "noise_multiplier": 4.0,
-        "delta": 1e-5,
-        "budget": 50.0,
-    }
-    group = {"clip": 1.0, "bits": 20, "weighting": "uniform", "rule": {"quorum": 6}}
-    plan = evaluated_plan("bfv", versions=2, group=[group], privacy=privacy)
-    simulation = examined(plan, tmp_path)
-    simulation.run()
-    releases = facts_of(simulation.coordinator.federation.ledger, "client-00")
-    assert sorted((r.group, r.version) for r in releases) == [
-        ("all", 0),
-        ("all", 1),
-        (EVALUATION, 0),
-    ]
-    assert list(metrics_of(simulation)) == [2]
-
-
-@pytest.mark.slow
-def test_metrics_that_are_paid_for_arrive_before_their_client_stops(tmp_path: Path) -> None:
-    privacy = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
-    group = {"clip": 1.0, "bits": 20, "weighting": "uniform", "rule": {"quorum": 5}}
-    plan = evaluated_plan(versions=3, group=[group], privacy=privacy | {"budget": 1e6})
-    straight = examined(plan, tmp_path / "straight")
-    straight.run()
-    facts = facts_of(straight.coordinator.federation.ledger, "client-02")
-    assert [each.group for each in facts[:3]] == ["all", "all", EVALUATION]
-    simulation = examined(plan, tmp_path / "poor")
-    budgeted(simulation, ("client-02",), 1.0001 * spent(plan, facts[:3]))
-    simulation.run()
-    assert "this client stops" in simulation.parties["client-02"].halted.result().reason
-    assert list(metrics_of(simulation)) == [2, 3]
-    assert metrics_of(simulation)[2] == metrics_of(straight)[2]
-
-
-def test_only_what_there_is_can_be_declined_and_by_oneself(tmp_path: Path) -> None:
-    simulation = examined(evaluated_plan(), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    with pytest.raises(Malformed, match="no group is called 'other'"):
-        simulation.coordinator.handle(0.0, "client-00", Decline("client-00", "other", 2, "no"))
-    with pytest.raises(UnknownParty, match="speaks as"):
-        simulation.coordinator.handle(0.0, "client-00", Decline("client-01", EVALUATION, 1, "no"))
 
 
 # --- the designated evaluator -----------------------------------------------------
@@ -569,3 +496,77 @@ def test_an_evaluator_declines_what_it_is_to_judge_now_and_nothing_else(tmp_path
         coordinator.handle(0.0, "client-00", Decline("client-00", EVALUATION, 2, "no"))
     coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, 2, "no"))
     assert coordinator.federation.evaluations.skipped == {2: f"{JUDGE}: no"}
+
+
+# --- exact through a whole federation -----------------------------------------------
+
+
+Result = tuple[Tensors, dict[int, dict[str, float]]]
+
+
+@cache
+def unharmed(cipher: str, versions: int = 5, clients: int = 6) -> tuple[Result, int]:
+    """Model and metrics of a run in which nothing goes wrong, and how many events it had."""
+    with TemporaryDirectory() as folder:
+        plan = evaluated_plan(cipher, versions=versions, clients=clients)
+        simulation = examined(plan, Path(folder), trainers=examiners(clients))
+        events = events_of(simulation)
+        return (simulation.model(), metrics_of(simulation)), events
+
+
+def test_evaluating_changes_no_bit_of_the_model(tmp_path: Path) -> None:
+    simulation = examined(small_plan(versions=5), tmp_path)
+    simulation.run()
+    assert same(simulation.model(), unharmed("plain")[0][0])
+
+
+def test_every_client_is_shown_exactly_the_versions_that_are_evaluated(tmp_path: Path) -> None:
+    cast = {name: Examiner(i) for i, name in enumerate(client_names(6))}
+    simulation = examined(evaluated_plan(), tmp_path, trainers=cast)
+    published: dict[int, Tensors] = {}
+    reasons = set[str]()
+
+    def over() -> bool:
+        version = simulation.versions()["all"]
+        if version >= 0 and version not in published:
+            published[version] = simulation.model()
+        if EVALUATION in simulation.coordinator.federation.groups:
+            reasons.add(simulation.coordinator.federation.groups[EVALUATION].reason)
+        return finished(simulation)
+
+    simulation.run(over)
+    assert {"version 2 is evaluated", "version 4 is evaluated"} <= reasons
+    for examiner in cast.values():
+        shown = [{n: v for n, v in s.items() if n != "body.count"} for s in examiner.shown]
+        assert len(shown) == 3
+        assert all(same(s, published[v]) for s, v in zip(shown, (2, 4, 5), strict=True))
+
+
+def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path) -> None:
+    """Rounded by the same words, added up in Python's integers, divided once."""
+    from secureps.crypto.sampling import UnsafeSeed
+
+    cast = {name: Examiner(i) for i, name in enumerate(client_names(6))}
+    simulation = examined(evaluated_plan(), tmp_path, trainers=cast)
+    simulation.run()
+    most, names = (1 << 15) - 1, sorted(METRICS)
+    for version, (base, at) in enumerate([(0, 2), (1, 4), (2, 5)]):
+        sums, examples = [0] * len(names), 0
+        for number, (name, examiner) in enumerate(cast.items()):
+            result = judged(number, examiner.shown[version])
+            assert result.loss is not None
+            values = {"loss": result.loss, **result.metrics}
+            share = result.examples / MOST_HELD_OUT
+            words = UnsafeSeed(3).derive("round", name, EVALUATION, base, 0).words(len(names))
+            for i, metric in enumerate(names):
+                scaled = np.float64(np.float32(values[metric] / METRICS[metric]))
+                exact = scaled * share * most
+                low = int(np.floor(exact))
+                sums[i] += low + int(int(words[i]) < (exact - low) * 2**32)
+            examples += result.examples
+        totals = [float(np.float32(s * (1.0 / most))) for s in sums]
+        told = metrics_of(simulation)[at]
+        assert [told[name] for name in names] == [
+            total / (examples / MOST_HELD_OUT) * METRICS[name]
+            for total, name in zip(totals, names, strict=True)
+        ]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,9 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import FlawNoted, RoundGivenUp, SubmissionsDropped
 from secureps.messages.holder_records import KeyReplaced
-from secureps.messages.orders import SealFor
 from secureps.messages.requests import Examined, OpenRefused
 from secureps.messages.submission import enveloped_part
 from secureps.roles.holder.ledger import KEPT
-from secureps.roles.machine import Step
-from secureps.roles.member.member import Member
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.backup import backup
@@ -29,7 +24,7 @@ from secureps.store.journal import last_row
 from secureps.store.journal_height import height_path, write_height
 from secureps.store.served_runs import RUNS, run_folder
 from tests.kits.cheats import journalled
-from tests.kits.federations import FEWER, Walker, later, same, small_federation, unharmed
+from tests.kits.federations import Walker, later, same, small_federation, unharmed
 from tests.kits.key_rotation import (
     HOLDERS,
     bytes_of,
@@ -54,7 +49,7 @@ def blamed(simulation: Simulation) -> list[object]:
     return [*flaws, *simulation.coordinator.federation.accused]
 
 
-@pytest.mark.parametrize("cipher", ["rlwe", "rlwe-2-of-3", "rlwe-alone"])
+@pytest.mark.parametrize("cipher", ["rlwe", "rlwe-alone"])
 def test_a_key_for_every_version_changes_no_bit(cipher: str, tmp_path: Path) -> None:
     simulation = ends(small_federation(rotating(cipher=cipher), tmp_path))
     assert same(simulation.model(), unharmed()[0])
@@ -173,59 +168,7 @@ def opens(key: EnvelopeKey, sealed: bytes, bound: bytes) -> bool:
         return False
 
 
-# --- kills ------------------------------------------------------------------------
-
-
-def made_and_not_said(simulation: Simulation, holder: str) -> bool:
-    own = machine(simulation, holder)._ledger.known.keys.number
-    return keys_of(simulation, holder).newest > own
-
-
-def said_and_not_heard(simulation: Simulation, holder: str) -> bool:
-    own = machine(simulation, holder)._ledger.known.keys.number
-    return own > simulation.coordinator.federation.keys.number(holder)
-
-
-def heard_and_not_sealed_for(simulation: Simulation, holder: str) -> bool:
-    return simulation.coordinator.federation.keys.number(holder) == 2
-
-
-def decided_and_not_erased(simulation: Simulation, holder: str) -> bool:
-    return machine(simulation, holder)._ledger.known.keys.least > keys_of(simulation, holder).oldest
-
-
-def released_and_not_decided(simulation: Simulation, holder: str) -> bool:
-    told = simulation.coordinator.federation.released(holder)
-    return told > machine(simulation, holder)._ledger.known.keys.least
-
-
-MOMENTS: list[Callable[[Simulation, str], bool]] = [
-    made_and_not_said,
-    said_and_not_heard,
-    heard_and_not_sealed_for,
-    decided_and_not_erased,
-    released_and_not_decided,
-]
-
-
-@pytest.mark.parametrize("moment", MOMENTS, ids=lambda m: m.__name__)
-def test_kills_between_announcing_and_erasing(
-    moment: Callable[[Simulation, str], bool], tmp_path: Path
-) -> None:
-    killed = (*HOLDERS, "coordinator")
-    simulation = small_federation(rotating(clients=FEWER), tmp_path, clients=FEWER)
-    simulation.run(lambda: moment(simulation, "holder-1"))
-    for party in killed:
-        simulation.kill(party)
-    for party in killed:
-        simulation.start(party)
-    ends(simulation)
-    assert same(simulation.model(), unharmed(clients=FEWER)[0])
-    assert blamed(simulation) == []
-    for holder in HOLDERS:
-        keys = keys_of(simulation, holder)
-        assert keys.newest == machine(simulation, holder)._ledger.known.keys.number
-        assert keys.oldest >= keys.newest - 1
+# --- holders that are away --------------------------------------------------------
 
 
 def test_a_holder_that_is_away_keeps_its_last_key_and_erases_it_when_it_is_back(
@@ -339,43 +282,3 @@ def test_what_enough_others_can_open_is_opened(tmp_path: Path) -> None:
     (refused,) = journalled(simulation, OpenRefused)
     assert "is sealed for key 0, which is erased" in refused.reason
     assert same(simulation.model(), unharmed()[0])
-
-
-def test_what_a_client_seals_for_erased_keys_is_refused_and_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It hears of no new key: others go on without it, and it fills no journal."""
-    simulation = small_federation(rotating(versions=4), tmp_path)
-    member = simulation.parties["client-00"].machine
-    assert isinstance(member, Member)
-    hear = member.committees.hear
-
-    def deaf(step: Step, order: SealFor, run: bytes) -> None:
-        hear(step, replace(order, announced=()), run)
-
-    monkeypatch.setattr(member.committees, "hear", deaf)
-    ends(simulation)
-    own = [receipt for receipt in received(simulation) if receipt.id.client == "client-00"]
-    assert {receipt.keys for receipt in own} == {(0, 0, 0, 0)}
-    assert max(receipt.version for receipt in own) < 2
-    assert len(own) == len({receipt.version for receipt in own})
-    assert not journalled(simulation, SubmissionsDropped)
-    assert blamed(simulation) == []
-
-
-# --- announcements that are none --------------------------------------------------
-
-
-def test_clients_go_back_to_no_older_key(tmp_path: Path) -> None:
-    simulation = small_federation(rotating(versions=5), tmp_path)
-    federation = simulation.coordinator.federation
-    simulation.run(lambda: federation.keys.number("holder-2") == 1)
-    old = federation.keys.newest["holder-2"]
-    simulation.run(lambda: federation.keys.number("holder-2") == 3)
-    client = simulation.parties["client-00"]
-    client.heard("coordinator", SealFor(federation.incarnation, federation.committees[-1], (old,)))
-    ends(simulation)
-    newest = [r.keys[2] for r in received(simulation) if r.id.client == "client-00"]
-    assert newest == sorted(newest)
-    assert newest[-1] >= 3
-    assert same(simulation.model(), unharmed(versions=5)[0])

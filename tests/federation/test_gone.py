@@ -12,7 +12,7 @@ import pytest
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.requests import OpenRefused, Submit
-from secureps.messages.submission import UPDATE, Outcome
+from secureps.messages.submission import Outcome
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -56,9 +56,6 @@ def outbox(simulation: Simulation) -> None:
         spool.delete(key)
 
 
-losses = pytest.mark.parametrize("loss", [disk, outbox], ids=["disk", "outbox"])
-
-
 def loses_too(simulation: Simulation, what: str = "") -> None:
     """A shard is killed, loses its payloads (or those for one purpose), and starts again."""
     simulation.kill("shard-0")
@@ -91,7 +88,7 @@ def members(simulation: Simulation, number: int) -> set[str]:
     return {member.id.client for member in cohort.members}
 
 
-@losses
+@pytest.mark.parametrize("loss", [disk, outbox], ids=["disk", "outbox"])
 def test_in_rounds_other_clients_make_the_version(
     loss: Callable[[Simulation], None], tmp_path: Path
 ) -> None:
@@ -108,14 +105,11 @@ def test_in_rounds_other_clients_make_the_version(
     assert journalled(simulation, OpenRefused) == []
 
 
-@losses
-def test_without_others_the_run_ends_in_order(
-    loss: Callable[[Simulation], None], tmp_path: Path
-) -> None:
+def test_without_others_the_run_ends_in_order(tmp_path: Path) -> None:
     simulation = rounds(tmp_path, 5, FEW)
     until(simulation, Phase.PREPARING)
     loses_too(simulation)
-    loss(simulation)
+    disk(simulation)
     plays_on(simulation)
     burnt(simulation)
     found = simulation.coordinator.federation
@@ -128,16 +122,13 @@ def test_without_others_the_run_ends_in_order(
 
 
 @pytest.mark.slow
-@losses
 @pytest.mark.parametrize("rule", [BUFFERED, SSP], ids=lambda rule: rule["name"])
-def test_a_stream_goes_on_or_ends_in_order(
-    rule: dict[str, Any], loss: Callable[[Simulation], None], tmp_path: Path
-) -> None:
+def test_a_stream_goes_on_or_ends_in_order(rule: dict[str, Any], tmp_path: Path) -> None:
     """Under SSP a cohort is of everybody, and nobody is left for the next."""
     simulation = stream(stream_plan("bfv", rule, versions=4), tmp_path, 8)
     until(simulation, Phase.PREPARING)
     loses_too(simulation)
-    loss(simulation)
+    outbox(simulation)
     plays_on(simulation)
     number = burnt(simulation).number
     if rule is SSP:
@@ -147,22 +138,6 @@ def test_a_stream_goes_on_or_ends_in_order(
         return
     assert simulation.versions() == {"all": 4}
     assert members(simulation, number).isdisjoint(members(simulation, number + 1))
-
-
-@pytest.mark.parametrize("rule", [BUFFERED, SSP], ids=lambda rule: rule["name"])
-def test_a_stream_gives_up_what_is_to_return_and_is_gone(
-    rule: dict[str, Any], tmp_path: Path
-) -> None:
-    """Its client never stopped, and says so when it is asked."""
-    simulation = stream(stream_plan("bfv", rule, versions=4), tmp_path, 6)
-    until(simulation, Phase.HOLDING)
-    loses_too(simulation, f"{UPDATE}/{VICTIM}/")
-    outbox(simulation)
-    plays_on(simulation)
-    assert simulation.versions() == {"all": 4}
-    fates = simulation.coordinator.federation.fates.items()
-    dropped = [fate.reason for id, fate in fates if id.client == VICTIM]
-    assert "a shard lost its blocks, and so did its client" in dropped
 
 
 def founding_of(simulation: Simulation) -> set[str]:

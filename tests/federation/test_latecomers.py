@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,16 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records, member_records
-from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute
-from secureps.roles.shard.shard import Shard
-from secureps.roles.shard.state import UNSETTLED
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import (
     Walker,
-    killed_at,
-    same,
-    small_federation,
     small_plan,
-    unharmed,
 )
 
 LATE = "client-05"
@@ -125,75 +117,3 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     ledger = late.play.coordinator.federation.ledger
     charges = Counter(charge.party for charge in ledger.charges)
     assert charges == {name: versions for name in late.trainers if name != LATE}
-
-
-@pytest.mark.slow
-def test_what_a_late_client_leaves_on_the_shards_is_bounded(tmp_path: Path) -> None:
-    late = Late(tmp_path, "plain", 29)
-    late.play.run()
-    assert len(late.journalled(LATE, member_records.Sealed)) > UNSETTLED + 2
-    for name in ("shard-0", "shard-1"):
-        shard = late.play.parties[name].machine
-        assert isinstance(shard, Shard)
-        left = shard.state.unsummed(LATE, "all")
-        assert 0 < len(left) <= UNSETTLED + 2
-        keys = late.spools[name].keys(f"update/{LATE}/all/")
-        assert {int(key.split("/")[3]) for key in keys} == set(left)
-
-
-# --- without its state ------------------------------------------------------------
-
-SEED = UnsafeSeed(4)
-"""Of a client that lost the one that it had."""
-
-
-def test_a_founder_that_lost_its_state_founds_another_model(tmp_path: Path) -> None:
-    """Its seed is gone with its state: what it had sent and not submitted is a conflict."""
-    conflicts = 0
-    for moment in range(60, 160, 5):
-        folder = tmp_path / str(moment)
-        plan = private_plan("plain", versions=1)
-        simulation = small_federation(plan, folder)
-        killed_at(simulation, "client-00", moment, partial(simulation.lose, "client-00", SEED))
-        nothing_is_counted_twice(simulation)
-        sequences = [id.sequence for id in founding_submissions(simulation)]
-        conflicts += sequences == [1]
-    assert conflicts, "no moment fell between the first block and the receipt"
-
-
-def founding_submissions(simulation: Simulation) -> list[SubmissionId]:
-    fates = simulation.coordinator.federation.fates.items()
-    return [id for id, fate in fates if fate.version == 0]
-
-
-def nothing_is_counted_twice(simulation: Simulation) -> None:
-    federation, versions = simulation.coordinator.federation, simulation.plan.section.versions
-    fates, clients = federation.fates, tuple(simulation._cast.trainers)
-    kept = [(id.client, fate.version) for id, fate in fates.items() if fate.version > 0]
-    assert len(kept) == len(set(kept)) == len(clients) * versions
-    assert {fate.outcome for fate in fates.values()} == {"durable"}
-    charges = Counter(charge.party for charge in federation.ledger.charges)
-    assert charges == dict.fromkeys(clients, versions)
-
-
-@pytest.mark.slow
-def test_it_takes_a_sequence_that_nobody_knows(tmp_path: Path) -> None:
-    """Killed between the first block on a shard and the receipt, under fresh ciphertexts."""
-    simulation = small_federation(small_plan("bfv"), tmp_path)
-    party = "client-03"
-
-    def begun() -> bool:
-        shard = simulation.parties["shard-0"].machine
-        assert isinstance(shard, Shard)
-        return any(name[:4] == (UPDATE, party, "all", 2) for name in shard.state.spooled)
-
-    simulation.run(begun)
-    simulation.kill(party)
-    simulation.lose(party)
-    simulation.start(party)
-    simulation.run()
-    fates = simulation.coordinator.federation.fates
-    mine = {id.sequence: fate.version for id, fate in fates.items() if id.client == party}
-    assert mine == {0: 1, 1: 2, 3: 3, 4: 4}, "sequence 2 was spoilt, and the next one taken"
-    assert simulation.loop.now() == 0.0, "no round waited for a deadline"
-    assert same(simulation.model(), unharmed("bfv")[0])

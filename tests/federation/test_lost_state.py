@@ -195,21 +195,6 @@ def test_wherever_the_state_is_lost_no_second_update_leaves(
         assert reason.startswith("another update of version 1 of all is in the ledger")
 
 
-def test_three_losses_are_one_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one version under client-level privacy in the clear: three left, under two facts."""
-    plan = small_plan("plain", versions=2, **OF_CLIENTS)
-    played = Played(plan, tmp_path, monkeypatch)
-    coordinator: Any = played.play
-    for _ in range(3):
-        before = len(played.sealed)
-        played.until(lambda: len(played.sealed) > before or finished(coordinator))  # noqa: B023
-        played.until(lambda: bool(played.left) or finished(coordinator))
-        played.lose()
-    played.until(lambda: finished(played.play))
-    played.holds()
-    assert len(played.ledger.facts()) == len(played.left)
-
-
 @pytest.mark.parametrize("founder", ["has its ledger", "has an empty one"])
 def test_a_run_that_is_founded_again_has_no_second_update(
     founder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

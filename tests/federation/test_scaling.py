@@ -309,22 +309,6 @@ def test_a_buffer_follows_and_stays_at_or_above_the_minimum(tmp_path: Path) -> N
     assert min(sizes) >= 3
 
 
-def test_what_a_large_buffer_waited_for_is_decided_anew_under_a_smaller_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("secureps.policy.rules.rule.LARGE", 1)  # as for a buffer of hundreds
-    monkeypatch.setattr("secureps.policy.rules.rule.TOLD", 1)
-    rule = BUFFERED | {"minimum": 3, "buffer": 6, "deadline": 1e4}
-    plan = stream_plan("plain", rule, versions=2, scaling={"every": 1e6, "least_buffer": 0.5})
-    at = Loaded(plan, tmp_path, 1e9, cost=lambda name, task: 1.0 + int(name[-1]))
-    group = at.play.coordinator.federation.groups["all"]
-    at.play.run(lambda: group.version == 0 and len(group.receipts) == 4)
-    before = len(journalled(at.play, CohortClosed))
-    at.play.coordinator.federation.apply(at.play.loop.now(), decided(buffer=0.5))
-    at.play.run(lambda: len(group.receipts) != 4)
-    assert len(journalled(at.play, CohortClosed)) == before + 1
-
-
 def shops(scaling: dict[str, Any] | None, folder: Path, bandwidth: float = 20_000.0) -> Loaded:
     changes = {} if scaling is None else {"scaling": scaling}
     rule = SYNC | {"quorum": 3, "deadline": 1000.0}

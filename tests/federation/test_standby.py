@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import Fenced, NotReady, Refused, UnknownParty, Unreachable
-from secureps.messages.acts import Act, Deed
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
-from secureps.messages.requests import AskStatus, Follow, Register, Retire, Status, TakeOver
+from secureps.messages.requests import AskStatus, Follow, Retire, Status, TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.group import CheckpointState
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
-from secureps.roles.coordinator.standby import AGAIN, BEGINS, LACKS, NO_RUN
+from secureps.roles.coordinator.standby import BEGINS, NO_RUN
 from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY
@@ -55,10 +54,9 @@ def retire(simulation: Simulation, place: str) -> None:
     answer.result()
 
 
-def run_of(simulation: Simulation) -> bytes:
-    pinned = simulation.coordinator.federation.pinned
-    assert pinned is not None
-    return pinned.run.id
+def ends_as_unharmed(simulation: Simulation) -> None:
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
 
 
 # --- following ----------------------------------------------------------------------
@@ -67,8 +65,7 @@ def run_of(simulation: Simulation) -> bytes:
 @pytest.mark.slow
 def test_a_standby_changes_nothing(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
+    ends_as_unharmed(simulation)
     assert simulation.ruler == COORDINATOR
     copy, own = rows(simulation, STANDBY), rows(simulation, COORDINATOR)
     assert copy == own[: len(copy)]
@@ -81,38 +78,10 @@ def test_the_coordinator_goes_on_without_a_standby_that_is_away(tmp_path: Path) 
     reach(simulation, 1)
     simulation.kill(STANDBY)
     lost = simulation.loop.now()
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
+    ends_as_unharmed(simulation)
     starts = [r.number for r in rows(simulation, COORDINATOR) if isinstance(r, Incarnated)]
     assert starts == [1, 2]
     assert simulation.loop.now() >= lost + AWAY - 1.0
-
-
-def test_once_it_went_on_alone_it_waits_for_no_shard_again(tmp_path: Path) -> None:
-    """The standby is lost for good, and then a shard, whose blocks another one has."""
-    simulation = followed(tmp_path, replicas=2, shards_wait=5.0)
-    reach(simulation, 1)
-    lose(simulation, STANDBY)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    lose(simulation, "shard-1")
-    simulation.kill(COORDINATOR)
-    simulation.start(COORDINATOR)
-    ends(simulation)
-    assert set(simulation.coordinator.federation.moving.left) == {"shard-1"}
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
-def test_while_nobody_follows_it_waits_for_every_shard_and_then_for_none(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    simulation.kill("shard-1")
-    simulation.kill(STANDBY)
-    later(simulation, 30)
-    with pytest.raises(NotReady, match="waits for shard-1, 3 more key holders to obey it"):
-        retire(simulation, COORDINATOR)
-    simulation.start(STANDBY)
-    simulation.run(lambda: follows(simulation))
-    retire(simulation, COORDINATOR)
 
 
 def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
@@ -126,55 +95,7 @@ def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
         simulation.run(party.halted.done)
 
 
-def test_a_coordinator_whose_journal_is_shorter_is_taken_for_silent(tmp_path: Path) -> None:
-    """Its folder came back as it was earlier: what it acknowledged since lies at the standby."""
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    before = list(journal_of(simulation, COORDINATOR).rows)
-    reach(simulation, 2)
-    simulation.kill(COORDINATOR)
-    later(simulation, 1)
-    had = list(rows(simulation, STANDBY))
-    journal_of(simulation, COORDINATOR).rows[:] = before
-    for shard in ("shard-0", "shard-1"):  # it does not hear from them how far they are
-        simulation.kill(shard)
-    simulation.start(COORDINATOR)
-    later(simulation, 4 * AGAIN)
-    assert rows(simulation, STANDBY) == had, "nothing of it is followed back"
-    assert not simulation.parties[STANDBY].halted.done()
-    lose(simulation, COORDINATOR)
-    for shard in ("shard-0", "shard-1"):
-        simulation.start(shard)
-    take_over(simulation)
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
 # --- the command --------------------------------------------------------------------
-
-
-def test_nobody_takes_over_from_a_coordinator_that_is_lost_before_the_command(
-    tmp_path: Path,
-) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    simulation.kill(COORDINATOR)
-    later(simulation, 300)
-    assert simulation.ruler == COORDINATOR
-    take_over(simulation)
-    ends(simulation)
-    assert simulation.coordinator.federation.incarnation // REIGN == 1
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
-def test_it_takes_over_from_one_that_is_there_which_ends(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    assert command(simulation) is None
-    assert refusal(simulation, COORDINATOR) == SUPERSEDED
-    ends(simulation)
-    assert simulation.ruler == STANDBY
-    assert same(simulation.model(), unharmed("plain")[0])
 
 
 @pytest.mark.slow
@@ -187,8 +108,7 @@ def test_one_that_comes_back_changes_nothing_and_ends(tmp_path: Path) -> None:
     simulation.start(COORDINATOR)
     assert refusal(simulation, COORDINATOR) == SUPERSEDED
     simulation.ruler = STANDBY
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
+    ends_as_unharmed(simulation)
 
 
 def test_the_lost_one_follows_the_new_one_which_is_killed(tmp_path: Path) -> None:
@@ -199,61 +119,9 @@ def test_the_lost_one_follows_the_new_one_which_is_killed(tmp_path: Path) -> Non
     simulation.run(lambda: simulation.versions() == {"all": 2})
     simulation.kill(STANDBY)
     simulation.start(STANDBY)
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
+    ends_as_unharmed(simulation)
     numbers = [r.number for r in rows(simulation, STANDBY) if isinstance(r, Incarnated)]
     assert [number - REIGN for number in numbers[-3:]] == [0, 1, 2]
-
-
-def test_a_client_that_was_removed_while_it_was_away_stays_removed(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 0)
-    simulation.kill(STANDBY)
-    act = Act(Deed.LEAVE_OUT.value, "client-05", "chaos")
-    for _ in range(30):
-        answer = simulation.parties[COORDINATOR].request(COORDINATOR, act)
-        simulation.run(answer.done)
-        if not isinstance(answer.exception(), NotReady | Unreachable):
-            break
-        later(simulation, 1)
-    answer.result()
-    simulation.start(STANDBY)
-    simulation.run(lambda: follows(simulation))
-    lose(simulation, COORDINATOR)
-    take_over(simulation)
-    later(simulation, 5)
-    assert "client-05" in simulation.coordinator.federation.isolated
-
-
-def test_a_coordinator_that_went_on_alone_is_not_taken_over_from(
-    tmp_path: Path,
-) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    simulation.kill(STANDBY)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    lose(simulation, COORDINATOR)
-    simulation.start(STANDBY)
-    assert command(simulation) is None, "its journal says that it has everything"
-    simulation.run(lambda: simulation.ruler == STANDBY)
-    assert refusal(simulation, STANDBY) == STALE
-    assert STALE.startswith("the coordinator went on without this standby, and has what this one ")
-
-
-def test_one_that_is_catching_up_refuses(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    lose(simulation, STANDBY)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    simulation.start(STANDBY)
-    simulation.run(lambda: len(rows(simulation, STANDBY)) > 20)
-    simulation.kill(COORDINATOR)
-    refused = command(simulation)
-    assert isinstance(refused, Refused)
-    assert str(refused) == LACKS
-    simulation.start(COORDINATOR)
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
 
 
 def test_before_a_run_is_founded_there_is_nothing_to_take_over(tmp_path: Path) -> None:
@@ -264,8 +132,7 @@ def test_before_a_run_is_founded_there_is_nothing_to_take_over(tmp_path: Path) -
     assert isinstance(refused, Refused)
     assert str(refused) == NO_RUN
     simulation.start("shard-0")
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
+    ends_as_unharmed(simulation)
 
 
 def test_who_looks_for_the_coordinator_at_its_standby_is_sent_on(tmp_path: Path) -> None:
@@ -321,8 +188,7 @@ def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_p
         retire(simulation, STANDBY)
     assert simulation.versions() == versions
     simulation.start("holder-0")
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
+    ends_as_unharmed(simulation)
 
 
 def test_a_shard_that_is_lost_with_the_coordinator_comes_back_empty_and_all_go_on(
@@ -338,8 +204,7 @@ def test_a_shard_that_is_lost_with_the_coordinator_comes_back_empty_and_all_go_o
     later(simulation, 30)
     assert simulation.versions() == versions
     simulation.start("shard-1")
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
+    ends_as_unharmed(simulation)
 
 
 def newest(simulation: Simulation) -> CheckpointState:
@@ -367,45 +232,15 @@ def test_a_shard_whose_disk_is_lost_does_not_help_a_stale_standby(tmp_path: Path
     simulation.lose(STANDBY)
     simulation.start(COORDINATOR)
     simulation.start(STANDBY)
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
-def test_a_lying_holder_ends_no_coordinator(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    lie = Register("holder-0", "", 1.0, 5 * REIGN, run_of(simulation))
-    answer = simulation.parties[COORDINATOR].request("holder-0", lie)
-    simulation.run(answer.done)
-    with pytest.raises(NotReady, match="holder-0 obeys another coordinator, or lies"):
-        answer.result()
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
-def test_a_shard_that_left_the_run_is_not_waited_for(tmp_path: Path) -> None:
-    simulation = followed(tmp_path, shards=3, replicas=2, shards_wait=5.0)
-    reach(simulation, 1)
-    lose(simulation, "shard-1")
-    known = simulation.coordinator.federation
-    simulation.run(
-        lambda: bool(known.moving.left) and not known.reigns.left and follows(simulation)
-    )
-    number = len(rows(simulation, COORDINATOR))
-    simulation.run(lambda: len(rows(simulation, STANDBY)) >= number)
-    simulation.kill(COORDINATOR)
-    take_over(simulation)
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
+    ends_as_unharmed(simulation)
 
 
 # --- journals that are compacted ------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("restarted", [False, True])
 def test_both_compact_their_journals_and_the_end_is_the_same(
-    restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = unharmed("plain")[0]
     monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
@@ -419,9 +254,8 @@ def test_both_compact_their_journals_and_the_end_is_the_same(
     conditions = Conditions(standby=True, delay=lambda *_: 0.01, journal=journal)
     simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
     reach(simulation, 1)
-    if restarted:
-        simulation.kill(STANDBY)
-        simulation.start(STANDBY)
+    simulation.kill(STANDBY)
+    simulation.start(STANDBY)
     reach(simulation, 2)
     one, two = journals[COORDINATOR], journals[STANDBY]
     for each in (one, two):

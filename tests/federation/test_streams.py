@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from secureps.messages import member_records
 from secureps.messages.coordinator_records import CohortClosed
+from secureps.messages.submission import Outcome
+from secureps.model.layout import GroupLayout
+from secureps.policy.block_deltas import block_code
+from secureps.policy.plan import Plan
+from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled
-from tests.kits.federations import same, unharmed
+from tests.kits.federations import Tensors, same, unharmed
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
 HIDING = BUFFERED | {"buffer": 10, "power": 2.0}
@@ -43,13 +51,6 @@ def test_the_same_model_under_every_cipher(
     assert rule is not HIDING or set(*weights) > {1}
 
 
-def test_every_push_is_a_version_of_the_classical_server(tmp_path: Path) -> None:
-    simulation = stream(stream_plan("plain", ASYNC, versions=20), tmp_path)
-    simulation.run()
-    closed = journalled(simulation, CohortClosed)
-    assert [len(c.cohort.members) for c in closed] == [1] * 20
-
-
 @pytest.mark.parametrize(
     "rule",
     [
@@ -64,3 +65,127 @@ def test_without_staleness_it_is_the_synchronous_model(
     simulation = stream(stream_plan("plain", rule), tmp_path)
     simulation.run()
     assert same(simulation.model(), unharmed()[0])
+
+
+# --- under a support ----------------------------------------------------------------
+
+
+EVERY = 3
+CODEC = [{"name": "support", "one_in": 4, "every": EVERY}, "rotate"]
+FEW = BUFFERED | {"buffer": 4, "minimum": 2, "deadline": 2.0}
+RULES = [FEW, PRIORITY | {"minimum": 4}]
+
+
+def plan(cipher: str, rule: dict[str, Any], versions: int = 9) -> Plan:
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule, "codec": CODEC}
+    return stream_plan(cipher, rule, versions=versions, group=[group])
+
+
+def alike(name: str, task: object) -> float:
+    """All are as fast as one another, so that many updates wait at a border."""
+    return 1.0 if getattr(task, "aims", None) else 0.0
+
+
+def nearly_alike(name: str, task: object) -> float:
+    """The same, but for who comes first, which no cipher is to decide."""
+    return alike(name, task) * (1.0 + int(name[-2:]) / 100) if name.startswith("client") else 0.0
+
+
+def dropped(simulation: Simulation) -> int:
+    return sum(
+        record.outcome == Outcome.DROPPED
+        for name in simulation._stores
+        if name.startswith("client")
+        for record in journalled(simulation, member_records.SubmissionSettled, name)
+    )
+
+
+def supports(simulation: Simulation) -> list[set[int]]:
+    return [
+        {m.version // EVERY for m in each.cohort.members}
+        for each in journalled(simulation, CohortClosed)
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
+def test_the_same_model_in_the_clear_and_sealed_and_one_support_a_cohort(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    models: list[Tensors] = []
+    for cipher in ("plain", "rlwe"):
+        simulation = stream(plan(cipher, rule), tmp_path / cipher, 9)
+        simulation.run()
+        assert simulation.versions() == {"all": 9}
+        models.append(simulation.model())
+        own = supports(simulation)
+        assert all(len(each) == 1 for each in own)
+        assert {min(each) for each in own} >= {0, 1, 2}
+        older = [
+            c
+            for c, s in zip(journalled(simulation, CohortClosed), own)
+            if (c.cohort.version - 1) // EVERY not in s
+        ]
+        assert older or dropped(simulation), "borders were met"
+    assert same(models[0], models[1])
+
+
+def test_every_update_is_a_version_of_the_classical_server_whatever_its_support(
+    tmp_path: Path,
+) -> None:
+    simulation = stream(plan("plain", ASYNC, versions=20), tmp_path)
+    simulation.run()
+    assert simulation.versions() == {"all": 20}
+    assert [len(c.cohort.members) for c in journalled(simulation, CohortClosed)] == [1] * 20
+    assert dropped(simulation) <= 6  # those that were being made when the run ended
+
+
+def test_differences_of_versions_have_all_values(tmp_path: Path) -> None:
+    """No version says which support its cohort had, so that a client would not know theirs."""
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": FEW, "codec": CODEC}
+    models = []
+    for cipher in ("plain", "rlwe"):
+        own = stream_plan(cipher, FEW, versions=9, group=[group | {"pull_bits": 6}])
+        simulation = stream(own, tmp_path / cipher, 9, cost=nearly_alike)
+        simulation.run()
+        assert simulation.versions() == {"all": 9}
+        models.append(simulation.model())
+    assert same(*models)
+
+
+def test_a_version_changes_the_values_that_its_members_sent(tmp_path: Path) -> None:
+    """Those of the older support, too, where its cohort closes at the border."""
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": FEW, "codec": CODEC[:1]}
+    own = stream_plan("plain", FEW, versions=9, group=[group])
+    simulation = stream(own, tmp_path, 9, cost=alike)
+    models = list[NDArray[np.float32]]()
+
+    def watch() -> bool:
+        if simulation.versions().get("all", -1) == len(models):
+            models.append(layout().flatten(simulation.model()))
+        return bool(simulation.coordinator.federation.finished)
+
+    def layout() -> GroupLayout:
+        pinned = simulation.coordinator.federation.pinned
+        assert pinned is not None
+        return own.layout(pinned.run.schema).group("all")
+
+    simulation.run(watch)
+    assert len(models) == 10
+    behind = 0
+    for before, after, each, support in zip(
+        models[:-1],
+        models[1:],
+        journalled(simulation, CohortClosed),
+        supports(simulation),
+        strict=True,
+    ):
+        (number,) = support
+        behind += number < (each.cohort.version - 1) // EVERY
+        places = []
+        for block in range(layout().blocks):
+            code = block_code(own, layout(), block, number * EVERY, b"")
+            assert code.places is not None
+            places.append(code.places + layout().span(block)[0])
+        assert set(np.flatnonzero(before != after)) <= set(np.concatenate(places))
+        assert (before != after).sum() > 0.9 * layout().sent
+    assert behind, "the older cohort closed first at a border"

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from secureps.client.flower.records import FlowerModel
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, NotReady, ScriptFailed, TermsRefused, WrongRun
-from secureps.flower import post, secureps_mod
+from secureps.flower import post, secureps_mod, waves
 from secureps.flower.trainer import AppTrainer, ModelForm
 from secureps.messages.schema import TRAIN_METRICS
 from secureps.roles.machine import Halt
@@ -23,7 +23,7 @@ from secureps.store.keyring import load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
 from tests.flower.test_strategy import CLIENTS, play, record_dict, same, tensors
 from tests.kits.engine_apps import Tensors, initial, make_app, train
-from tests.kits.flower_grid import LocalGrid, Reply
+from tests.kits.flower_grid import Fault, LocalGrid, Reply
 
 OTHER_RUN = bytes(range(32))
 
@@ -108,57 +108,68 @@ def test_a_node_obeys_the_coordinator_alone(tmp_path: Path, unharmed: Tensors) -
     assert grid.nodes[11].state["fits"]["n"] == 2, "nothing was trained for them"
 
 
-AT_FIRST = [(author, author, 0) for author in ("coordinator", "shard-0")]
-"""Before anybody knows whose node it is."""
+SERVERS = [(name, name) for name in ("coordinator", "shard-0")]
+TWICE, THEN = (0, 1), (1, 2, 4)
+"""Waves: while nobody knows whose node it is; two of the first round, and one of the second."""
 
 
 @pytest.mark.parametrize(
-    ("author", "signer", "wave"), [*AT_FIRST, *((*pair, 1) for pair in others("client-01"))]
+    ("at", "wrong"),
+    [(TWICE, SERVERS), (THEN, others("client-01")[:3]), (THEN, others("client-01")[3:])],
 )
 def test_the_servers_hear_of_a_node_what_its_own_client_signed(
     tmp_path: Path,
     unharmed: Tensors,
     caplog: pytest.LogCaptureFixture,
-    author: str,
-    signer: str,
-    wave: int,
+    monkeypatch: pytest.MonkeyPatch,
+    at: tuple[int, ...],
+    wrong: list[tuple[str, str]],
 ) -> None:
-    def fault(message: Message, play: Reply) -> list[Message]:
-        reply = play(message)
-        assert reply is not None
-        kit = tmp_path / "run" / "kit"
-        reply.content = signed_by(reply.content, kit, author, signer)
-        return [reply]
+    monkeypatch.setattr(waves.Waves._lost, "__defaults__", (0.05,))
 
-    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, wave): fault})
+    def fault(author: str, signer: str) -> Fault:
+        def changed(message: Message, play: Reply) -> list[Message]:
+            reply = play(message)
+            assert reply is not None
+            kit = tmp_path / "run" / "kit"
+            reply.content = signed_by(reply.content, kit, author, signer)
+            return [reply]
+
+        return changed
+
+    faults = {(1, wave): fault(*pair) for wave, pair in zip(at, wrong, strict=True)}
+    grid = LocalGrid.simulated(make_app(), CLIENTS, faults)
     same(tensors(play(tmp_path, grid)), unharmed)
-    (told,) = (text for each in caplog.records if "node 11" in (text := each.getMessage()))
-    why = "secureps-wave is wrong"
-    if author == signer:
-        client = author.startswith("client")
-        why = "answered as client-00" if client else "takes no part by this run's roster"
-    assert why in told
+    told = [text for each in caplog.records if "node 11" in (text := each.getMessage())]
+    for (author, signer), text in zip(wrong, told, strict=True):
+        why = "secureps-wave is wrong"
+        if author == signer:
+            client = author.startswith("client")
+            why = "answered as client-00" if client else "takes no part by this run's roster"
+        assert why in text
 
 
-@pytest.mark.parametrize("count", [[31.25, 44.5], 31.25, float("nan"), float("inf"), -31.25])
-def test_what_cannot_be_a_number_of_examples_stays_at_the_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: Any
-) -> None:
+COUNTS: tuple[Any, ...] = ([31.25, 44.5], 31.25, float("nan"), float("inf"), -31.25)
+
+
+def test_what_cannot_be_a_number_of_examples_stays_at_the_node(tmp_path: Path) -> None:
     """Whoever says which metric counts examples would read any of them in an error."""
     app = ClientApp(mods=[secureps_mod])
 
     @app.train()
     def fit(message: Message, context: Any) -> Message:
         reply = train(message, context)
+        count = COUNTS[context.node_config["partition-id"]]
         reply.content["metrics"] = MetricRecord({"num-examples": count})
         return reply
 
-    grid = LocalGrid.simulated(app, 2)
+    grid = LocalGrid.simulated(app, len(COUNTS))
     with pytest.raises(NotReady):
         play(tmp_path, grid, 1, timeout=1)
-    replies = [reply.content for node in grid.nodes.values() for reply in node.replies]
-    assert any("the app's own code failed" in str(content[post.MARKER]) for content in replies)
-    assert not any(word in str(content) for content in replies for word in ("31.25", "nan", "inf"))
+    for node in grid.nodes.values():
+        replies = [str(reply.content) for reply in node.replies]
+        assert any("the app's own code failed" in content for content in replies)
+        assert not any(word in content for content in replies for word in ("31.25", "nan", "inf"))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +219,7 @@ def test_a_site_that_judges_nothing_takes_no_part_where_metrics_are_told(
         assert result.train_metrics_clientapp == {1: {"loss": pytest.approx(0.5, abs=1e-3)}}
         return
     with pytest.raises(NotReady, match="all: 2 of 3 have arrived; waits for client-01"):
-        play(tmp_path, grid, rounds=1, timeout=10, train_metrics={"loss": 1.0})
+        play(tmp_path, grid, rounds=1, timeout=3, train_metrics={"loss": 1.0})
     assert "client-01: its site lets no metrics out (evaluation = false)" in caplog.text
 
 

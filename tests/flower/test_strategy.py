@@ -48,7 +48,6 @@ from secureps.service.loop import RealLoop
 from secureps.store.journal import SqliteJournal, read_rows
 from tests.kits.engine_apps import (
     Tensors,
-    evaluate,
     initial,
     make_app,
     record,
@@ -218,7 +217,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("wave", [0, 1, 2])
+@pytest.mark.parametrize("wave", [0, 1])
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_same_bits_after(
     tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch, name: str, wave: int
@@ -235,6 +234,7 @@ def test_a_node_that_was_away_for_long_is_asked_again_for_each_message_that_it_l
 ) -> None:
     """More of them than failures of an app that end a node's part in a round."""
     monkeypatch.setattr(waves, "LOOK", 0.05)
+    monkeypatch.setattr(waves.Waves._lost, "__defaults__", (0.05,))
     lost = range(1, waves.TRIES + 3)
     away: dict[tuple[int, int], Fault] = {(1, wave): unavailable for wave in lost}
     grid = LocalGrid.simulated(make_app(), CLIENTS, away)
@@ -256,8 +256,8 @@ def test_nobody_answers_with_anothers_batch(
 def test_two_nodes_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = LocalGrid.simulated(make_app(), CLIENTS)
     grid.nodes[12].config["partition-id"] = 0
-    with pytest.raises(NotReady, match="nothing has come for 3 s"):
-        play(tmp_path, grid, 1, timeout=3)
+    with pytest.raises(NotReady, match="nothing has come for 1 s"):
+        play(tmp_path, grid, 1, timeout=1)
     assert "as another node does" in caplog.text
 
 
@@ -292,7 +292,7 @@ def test_a_run_goes_on_in_its_folder(tmp_path: Path, unharmed: Tensors) -> None:
     same(tensors(result), unharmed)
 
 
-@pytest.mark.parametrize("fault", [lost, never_came, crashed, crashed_after])
+@pytest.mark.parametrize("fault", [lost, crashed])
 def test_a_founding_wave_that_is_lost_costs_one_message(
     tmp_path: Path, unharmed: Tensors, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,16 +353,6 @@ def record_dict() -> Any:
     from flwr.app import RecordDict
 
     return RecordDict({"arrays": record(initial()), "config": ConfigRecord({"lr": 1.0})})
-
-
-def test_an_app_without_the_mod_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    app = ClientApp()
-    app.train()(lambda message, context: Message(message.content, reply_to=message))
-    app.evaluate()(evaluate)
-    grid = LocalGrid.simulated(app, 2)
-    with pytest.raises(NotReady):
-        play(tmp_path, grid, 1, timeout=2)
-    assert "coordinator takes no part by this run's roster; has the ClientApp mods=[" in caplog.text
 
 
 @pytest.mark.parametrize("strategy", [Krum(), Bulyan(), FedMedian(), FedTrimmedAvg()])
@@ -622,10 +612,13 @@ def test_an_app_that_fails_is_asked_again_and_its_words_stay(
         assert "Smith" not in repr(reply.content)
 
 
-def test_an_app_that_goes_on_failing_is_left_alone_in_that_round(tmp_path: Path) -> None:
+def test_an_app_that_goes_on_failing_is_left_alone_in_that_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waves, "LOOK", 0.05)
     grid = LocalGrid.simulated(failing(99), CLIENTS)
-    with pytest.raises(NotReady, match="nothing has come for 4 s"):
-        play(tmp_path, grid, 1, timeout=4)
+    with pytest.raises(NotReady, match="nothing has come for 2 s"):
+        play(tmp_path, grid, 1, timeout=2)
     # its first failure left it in the run: it greets anew, as no longer a newcomer
     assert len(grid.nodes[11].seen) == 1 + 1 + 1 + waves.TRIES
 

@@ -81,11 +81,6 @@ class ChangingRoster:
         self.tell(*told, at=at)
         self.play.start(name)
 
-    def admit_shard(self, name: str, *told: str, at: float = BEGUN) -> None:
-        """A shard of another name comes, as `admit` has it."""
-        self.certificates[name] = certify(CA, name, "shard", Identity.generate().public.key)
-        self.admit(name, *told, at=at)
-
     def revoke(self, name: str) -> None:
         """A party goes: it is not on the next roster, of which the coordinator hears."""
         self.here.remove(name)

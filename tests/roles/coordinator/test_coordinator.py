@@ -348,6 +348,7 @@ def test_nobody_speaks_for_another() -> None:
         requests.Subscribe("c0", ()),
         requests.Subscribe("c1", (receipt.id,)),
         requests.Telemetry("c0", "all", 0, ()),
+        requests.Decline("c0", "all", 1, "no"),
         requests.Missing("shard-a", "all", 0, ()),
     ):
         refused(world, "c1", event, UnknownParty, "c1 speaks as")

@@ -121,6 +121,18 @@ def test_what_is_not_possible_changes_nothing(
     assert status(at).move is None
 
 
+def test_a_shard_that_is_away_with_the_only_copies_is_not_given_up() -> None:
+    at = world()
+    say(at, ADD)
+    at.has()
+    at.give(COORDINATOR, Unwatched(SPARE))
+    only = ", ".join(f"block {block} of all" for block in placement(at).blocks_of("all", SPARE))
+    with pytest.raises(Refused, match=f"is away, and nobody else who is here has {only}: they"):
+        at.give(COORDINATOR, REMOVE)
+    with pytest.raises(Refused, match="shard-b is away: start it, and it hands its blocks over"):
+        at.give(COORDINATOR, DRAIN)
+
+
 def test_a_shard_that_never_came_is_none() -> None:
     with pytest.raises(UnknownParty, match="put it on the roster and start it"):
         world(come=False).give(COORDINATOR, ADD)

@@ -211,6 +211,8 @@ def test_what_differences_did_not_bring_is_asked_for_whole_and_once(wrong: str) 
     assert isinstance(said, Say)
     assert said.text.endswith("differences were asked for, and now the whole block is")
     assert isinstance(halt, Halt)
+    if wrong == "another digest":
+        assert "is not the one that was published; tell the aggregator's operator" in halt.reason
     assert halt.error is (Refused if wrong == "another digest" else Malformed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,7 @@ def to_part(ward: Ward, number: int) -> Path:
     ("cipher", "phase"),
     [
         ("plain", Phase.HOLDING),
-        ("rlwe", Phase.COLLECTING),
         ("rlwe", Phase.OPENING),
-        ("plain", Phase.PREPARING),
     ],
 )
 def test_it_goes_on_from_its_part_of_a_checkpoint(
@@ -58,40 +57,28 @@ def test_it_goes_on_from_its_part_of_a_checkpoint(
 @pytest.mark.parametrize(
     ("phase", "away"),
     [
-        (Phase.OPENING, "client-02"),
-        (Phase.OPENING, "coordinator"),
-        (Phase.PREPARING, "holder-0"),
+        (Phase.OPENING, ("client-02",)),
+        (Phase.OPENING, ("coordinator",)),
+        (Phase.PREPARING, tuple(f"holder-{number}" for number in range(4))),
     ],
+    ids=["a client", "the coordinator", "all key holders"],
 )
 def test_blocks_of_an_opened_cohort_come_again_whoever_is_away_meanwhile(
-    phase: Phase, away: str, tmp_path: Path
+    phase: Phase, away: tuple[str, ...], tmp_path: Path
 ) -> None:
     """No second sum of these clients is ever opened: the same cohort goes on."""
     ward = Ward(tmp_path, "rlwe", checkpoint_every=1)
     to_part(ward, 2)
     ward.until(phase, 2)
     lose_everything(ward)
-    ward.play.kill(away)
+    for party in away:
+        ward.play.kill(party)
+        ward.play.loop.call_later(3.0, partial(ward.play.start, party))
     ward.play.start(SHARD)
-    ward.play.loop.call_later(3.0, lambda: ward.play.start(away))
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()
     released = ward.journalled("holder-1", holder_records.CohortReleased)
     assert [each.cohort.number for each in released] == [0, 1, 2, 3]
-
-
-@pytest.mark.slow
-def test_what_is_lost_after_it_said_that_it_was_prepared_is_prepared_again(tmp_path: Path) -> None:
-    ward = Ward(tmp_path, "rlwe", checkpoint_every=1)
-    to_part(ward, 2)
-    ward.until(Phase.PREPARING, 2)
-    ward.play.kill("shard-1")
-    ward.play.run(lambda: SHARD in ward.group.coming)
-    lose_everything(ward)
-    for shard in (SHARD, "shard-1"):
-        ward.play.start(shard)
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["away", "coordinator restarts"])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 
 from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.run import ShardAddress
+from secureps.roles.machine import Halt
+from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import (
     HITS,
     MEMORY,
@@ -14,6 +17,9 @@ from secureps.roles.shard.memory_report import (
     MemoryUsed,
     memory_used,
 )
+from secureps.roles.shard.shard import Shard
+from tests.kits.roles_kit import ROSTER, SHARDS, configure
+from tests.kits.shard_kit import Desk
 
 
 def report(shard: str, version: int, *values: float) -> Telemetry:
@@ -37,3 +43,24 @@ def test_it_is_told_in_a_line() -> None:
 def test_what_is_no_number_is_passed_over() -> None:
     assert memory_used([report("a", 1, math.nan, 1, 1, 1, 1.0)]) == {}
     assert memory_used([report("a", 1, 9, 1, 1, 1, math.inf)]) == {}
+
+
+# --- too little memory --------------------------------------------------------------
+
+
+def limited(memory: int | None) -> Desk:
+    desk = Desk()
+    address = ShardAddress(SHARDS[0], f"{SHARDS[0]}:1", 1.0)
+    desk.shard = Shard(address, ROSTER, limit=Limit(memory))
+    return desk
+
+
+def test_a_run_that_goes_on_with_too_little_ends_too() -> None:
+    """Its file was changed: nothing is lost, and it is started again with more."""
+    desk = limited(64)
+    desk.order(configure(desk.plan))
+    again = limited(63)
+    for record in desk.journal:
+        again.shard.apply(0.0, record)
+    halt = again.order(configure(again.plan)).effects[0]
+    assert isinstance(halt, Halt)
