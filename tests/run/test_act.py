@@ -259,24 +259,6 @@ def test_it_is_said_by_the_coordinators_own_key(
     assert capsys.readouterr().out.startswith("shard-1 ")
 
 
-def test_a_move_that_is_refused_is_one_line(
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    def refuses(self: StatusClient, act: Act) -> None:
-        raise Refused("shard-1 is the last one")
-
-    monkeypatch.setattr(StatusClient, "act", refuses)
-    where = ("--server", "127.0.0.1:9", "--kit", tmp_path)
-    assert run(monkeypatch, "shards", "drain", "shard-1", *where) == 1
-    told = capsys.readouterr()
-    assert told.err == "error: shard-1 is the last one (the other side's fault)\n"
-    assert told.out == ""
-    assert run(monkeypatch, "shards", "split", "shard-1", *where) == 2
-
-
 def test_ctrl_c_ends_the_looking_alone(
     said: list[Any],
     monkeypatch: pytest.MonkeyPatch,

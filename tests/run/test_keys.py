@@ -79,26 +79,6 @@ def test_everybody_makes_its_own_keys(tmp_path: Path) -> None:
     assert isinstance(load_holder_secret(tmp_path / "keys-0", "keys-0"), EnvelopeKey)
 
 
-def test_keys_are_replaced_and_revoked(tmp_path: Path) -> None:
-    plan, issuer, own = tmp_path / "plan.toml", tmp_path / "issuer", tmp_path / "own"
-    plan.write_text(PLAN)
-    request = own / "requests" / "hospital-1.json"
-    run("init", issuer, "--plan", plan)
-    run("request", own, "--role", "client", "--name", "hospital-1")
-    run("approve", issuer, request)
-    give(issuer, own)
-    before = load_public(own).roster.find("hospital-1").identity
-    assert f"secureps keys rotate {own} hospital-1, once more" in run("rotate", own, "hospital-1")
-    run("approve", issuer, request)
-    give(issuer, own)
-    assert "the new keys of hospital-1 are in place" in run("rotate", own, "hospital-1")
-    assert load_private(own, "hospital-1").public != before
-    assert "revoked hospital-1" in run("revoke", issuer, "hospital-1")
-    assert len(run("show", issuer).splitlines()) == 2
-    with pytest.raises(KitError, match="was revoked or replaced"):
-        run("approve", issuer, request_of(own))
-
-
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_a_key_under_which_nobody_has_to_sign_is_not_certified(point: str, tmp_path: Path) -> None:
     """Under the neutral element R = NEUTRAL and S = 0 is a signature of every message."""
@@ -163,19 +143,6 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def now(kit: Path) -> Roster:
     return load_public(kit).roster
-
-
-def test_who_comes_and_goes_makes_the_next_roster(kit: Path, tmp_path: Path) -> None:
-    own, first = tmp_path / "own", now(kit)
-    said(keys, "request", own, "--role", "client", "--name", "hospital-9")
-    added = said(roster, "add", kit, own / "requests" / "hospital-9.json")
-    assert "hospital-9: approved" in added
-    second = now(kit)
-    said(roster, "revoke", kit, "hospital-9")
-    assert (first.number, second.number, now(kit).number) == (0, 1, 2)
-    assert now(kit).number_of(second.digest) == 1
-    assert second.enrolment("hospital-9").at == int(NOW)
-    assert "hospital-9" not in now(kit)
 
 
 def test_a_roster_is_signed_anew(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,16 +106,6 @@ def test_a_coordinator_of_a_run_comes_back_whoever_came_and_went(
     assert len(served) == 1
 
 
-def test_a_holder_starts_with_a_key_alone(tmp_path: Path) -> None:
-    folder(tmp_path, "plain", "plain", 1)
-    config = tmp_path / "holder-0.toml"
-    config.write_text(
-        'name = "holder-0"\nkit = "kit"\nstate = "state"\ncoordinator = "127.0.0.1:9"\n'
-    )
-    with pytest.raises(KitError, match="has no cipher key of a holder called holder-0"):
-        serve("keyholder", config)
-
-
 SMALL = """
 name = "small"
 versions = 3

@@ -13,13 +13,12 @@ import pytest
 
 from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
-from secureps.client.trainer import FitConfig, RecordPrivacy, Setting
+from secureps.client.trainer import FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import (
     ConfigError,
     Malformed,
     NotFinite,
-    PlanRefused,
     ScriptFailed,
     WrongShape,
 )
@@ -27,7 +26,6 @@ from secureps.roles.member.tasks import Contribute
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import write_state
-from tests.kits.evaluations import metrics_of
 from tests.kits.federations import Tensors, same, small_plan
 from tests.kits.flower_apps import (
     CLIENT,
@@ -310,31 +308,7 @@ def test_plain_and_bfv_and_killed_clients_give_the_same_model_bit_for_bit(
     assert len(killer.fits) == 6 * 4 + 3, "three fits were done twice"
 
 
-@pytest.mark.slow
-def test_apps_evaluate_inside_the_federation(tmp_path: Path) -> None:
-    path = write(tmp_path, CLIENT_APP)
-    evaluation = {"every": 1, "metrics": {"loss": 8.0, "accuracy": 1.0}}
-    plan = small_plan(versions=2, local=[], evaluation=evaluation)
-    trainers = {
-        name: Script(path).make({"partition": str(i)}, tmp_path / name)
-        for i, name in enumerate(client_names(6))
-    }
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
-    simulation.run()
-    told = metrics_of(simulation)
-    assert list(told) == [1, 2]
-    assert 0 < told[1]["loss"] < 8.0
-
-
 # --- refusals ---------------------------------------------------------------------
-
-
-def test_record_privacy_is_refused(tmp_path: Path) -> None:
-    app = trainer(write(tmp_path, CLIENT_APP))
-    privacy = RecordPrivacy(1.0, 1.0, 0.5, 1e-5)
-    config = FitConfig({"all": 0}, 1, {}, privacy, secret=bytes(32))
-    with pytest.raises(PlanRefused, match=r"a promise about every training step.*TorchTrainer"):
-        app.fit(app.parameters(1), config)
 
 
 NUMPY_FIT = "return [weights, bias + noise], 10 + self.partition, told"

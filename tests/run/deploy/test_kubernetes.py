@@ -485,18 +485,6 @@ def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> N
         assert config["data"]["plan.toml"] == plan.read_text()
 
 
-def test_a_first_model_at_a_store_is_brought_here_first(tmp_path: Path) -> None:
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    save_file({"w": np.zeros(10, np.float32)}, tmp_path / "first.safetensors")
-    text = (deployed() / "plan.toml").read_text()
-    plan = tmp_path / "plan.toml"
-    plan.write_text(f'initial = "file://{tmp_path}/first.safetensors"\n{text}')
-    with pytest.raises(ConfigError, match="pods have no keys to a store"):
-        kubernetes_files(request(plan=plan, names=("coordinator",)), CLUSTER, None, None)
-
-
 def test_no_key_is_in_a_text_about_a_party() -> None:
     from secureps.run.deploy.parties import PartyKit, party_kits
 
