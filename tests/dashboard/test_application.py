@@ -241,11 +241,6 @@ def test_only_the_page_of_who_may_know_names_acts(role: Role) -> None:
         assert browser.get(f"/act/end?reason={'x' * 20_000}", "POST", Origin=own)[0] == 431
 
 
-def test_where_nothing_may_be_done_nothing_is(browser: Browser) -> None:
-    own = f"http://{browser.host}"
-    assert browser.get("/act/end", "POST", Origin=own)[0] == 403
-
-
 # --- who sees what ----------------------------------------------------------------
 
 
@@ -403,19 +398,6 @@ def test_what_is_no_request_or_too_long_is_refused(port: int, said: bytes) -> No
     answer = asked(port, said)
     assert not answer.startswith(b"HTTP/1.1 2")
     assert asked(port).startswith(b"HTTP/1.1 200 ")
-
-
-def test_the_oldest_connection_goes_for_one_too_many(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 10 * LIMIT)
-    with ExitStack() as stack:
-        lines = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), LIMIT))
-            for _ in range(OPEN + 4)
-        ]
-        assert ends(lines[0])
-        assert asked(port).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_stream_stays_however_many_strangers_come(

@@ -7,14 +7,12 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -22,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from cryptography.x509.oid import NameOID
 
 from secureps.crypto import tls
 from secureps.crypto.cipher import CipherParameters
@@ -400,23 +397,6 @@ def bring(folder: Path, pem: bytes) -> Path:
     return folder
 
 
-def certified_by_an_organisation(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
-    """The certificate of its CA, and the one of this key for the name that we go by."""
-    ca = ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Ministry of Health CA")])
-    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "north")])
-    now = datetime.now(UTC)
-    made = []
-    for subject, public in ((issuer, ca.public_key()), (own, key.public_key())):
-        builder = x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
-        builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=30))
-        if subject == own:
-            names = x509.SubjectAlternativeName([x509.DNSName("north.secureps")])
-            builder = builder.add_extension(names, critical=False)
-        made.append(builder.sign(ca, hashes.SHA256()).public_bytes(Encoding.PEM))
-    return made[0], made[1]
-
-
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 def test_a_key_of_ones_own_is_certified_as_it_is(
     form: PrivateFormat, kit: Path, serve: Serve, tmp_path: Path
@@ -433,29 +413,6 @@ def test_a_key_of_ones_own_is_certified_as_it_is(
         assert tls.public_key_of(load_public(own).ca, "north", shown) == public
         assert ask(tls_of(own, "north"), address, "north") == Noted()
         renew(kit, ["north"])
-
-
-def test_a_certificate_of_an_organisations_own_ca_is_none_of_the_kit(
-    kit: Path, serve: Serve, tmp_path: Path
-) -> None:
-    """Who is called what is the issuer's word alone, also where another CA has the right key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    own = bring(tmp_path / "own", pem_of(key))
-    approve(kit, [make_keys(own, "client", "north", None)])
-    give(kit, own)
-    right, files = load_credentials(own, "north", load_public(own).ca), own / "public" / "tls"
-    root, certificate = certified_by_an_organisation(key)
-    address = serve(tls_of(kit, COORDINATOR))
-    with pytest.raises(Unreachable):
-        ask(Tls(partial(Credentials, right.authority, certificate, right.key)), address, "north")
-    certificate_file(own, "north").write_bytes(certificate)
-    with pytest.raises(KitError, match=r"north\.pem: another CA has signed it"):
-        tls_of(own, "north")
-    certificate_file(own, "north").write_bytes(right.certificate)
-    for authority, said in ((root, "another CA's"), (right.authority + root, "more than one")):
-        (files / "ca.pem").write_bytes(authority)
-        with pytest.raises(KitError, match=rf"ca\.pem: .*{said}"):
-            tls_of(own, "north")
 
 
 def test_a_key_of_ones_own_is_of_the_curve_that_all_have(tmp_path: Path) -> None:
