@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.identity import framed
-from secureps.crypto.key_request import _TLS, KeyRequest
 from secureps.crypto.roster import Roster
-from secureps.crypto.tls import TlsKey
 from secureps.errors import ConfigError, KitError
 from secureps.run.keys import keys, roster
 from secureps.store.keyring import load_holder_secret, load_private, load_public
-from tests.crypto.test_identity import NEUTRAL, SMALL_ORDER
 from tests.kits.command import invoked, said
 from tests.kits.party_kits import give
 
@@ -77,32 +73,6 @@ def test_everybody_makes_its_own_keys(tmp_path: Path) -> None:
         give(issuer, tmp_path / name)
         assert load_private(tmp_path / name, name)
     assert isinstance(load_holder_secret(tmp_path / "keys-0", "keys-0"), EnvelopeKey)
-
-
-@pytest.mark.parametrize("point", SMALL_ORDER)
-def test_a_key_under_which_nobody_has_to_sign_is_not_certified(point: str, tmp_path: Path) -> None:
-    """Under the neutral element R = NEUTRAL and S = 0 is a signature of every message."""
-    issuer, own = tmp_path / "issuer", tmp_path / "own"
-    (plan := tmp_path / "plan.toml").write_text(PLAN)
-    run("init", issuer, "--plan", plan)
-    path = request_of(own)
-    request = KeyRequest.from_bytes(path.read_bytes())
-    tls = TlsKey((own / "private" / "hospital-1" / "tls.key").read_bytes())
-    honest = request.public_key.hex()
-    core = request.core.decode().replace(honest, point).encode()
-    proof = tls.sign(framed(_TLS, core))
-    forged = path.read_text().replace(honest, point)
-    forged = forged.replace(request.tls_proof.hex(), proof.hex())
-    path.write_text(forged.replace(request.signature.hex(), NEUTRAL + "00" * 32))
-    with pytest.raises(KitError, match="Ed25519 public key"):
-        run("approve", issuer, path)
-    assert "hospital-1" not in load_public(issuer).roster
-
-
-def request_of(own: Path) -> Path:
-    """Of the keys that are there, as one asks for the first time."""
-    run("request", own, "--role", "client", "--name", "hospital-1")
-    return own / "requests" / "hospital-1.json"
 
 
 def test_a_holders_keys_want_a_plan(tmp_path: Path) -> None:
