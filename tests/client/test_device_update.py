@@ -99,7 +99,6 @@ def both(
     kept: NDArray[np.float32] | None = None,
     kinds: Mapping[str, Kind] | None = None,
 ) -> tuple[Update, Update]:
-    """On the host, and where its tensors lie."""
     scale = 0.75 if layout.scaled else None
     here, there = (
         trained_update(Trained("c0", plan, layout, made[0], tensors, kept, scale, kinds or {}))
@@ -231,8 +230,6 @@ MEAN: dict[str, Kind] = {"mean": "statistics"}
 
 
 class Elsewhere:
-    """A tensor of another device: it can be copied to the host, and nothing else."""
-
     device = torch.device("meta")
 
     def __init__(self, tensor: torch.Tensor) -> None:

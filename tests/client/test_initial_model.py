@@ -79,7 +79,6 @@ def test_a_served_version_0_that_is_not_the_files_is_refused(tmp_path: Path) -> 
         write_state(file, {"w": np.full((2, 3), float(kind == "other"), np.float32)}, {})
 
     def play(founder: str) -> list[Halt]:
-        """How all but the founder end."""
         names = client_names(6)
         trainers = {
             name: script.make({"initial": str(files["agreed" if i else founder]), "bonus": 0})

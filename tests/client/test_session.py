@@ -45,8 +45,6 @@ def plan(versions: int = 3, **rule: Any) -> Plan:
 
 
 class Bare(Walker):
-    """A walker without a counter."""
-
     def parameters(self, seed: int) -> ps.Parameters:
         return {n: a for n, a in super().parameters(seed).items() if n != "body.count"}
 
@@ -73,7 +71,6 @@ def trained(model: ps.PulledModel) -> ps.Parameters:
 
 
 def play(session: ps.Session, heard: Callable[[tuple[str, ...]], None] = print) -> list[int]:
-    """Trains until the run is over; returns the versions that it trained from."""
     versions = []
     with session:
         for model in session:
@@ -116,8 +113,6 @@ def test_a_loop_gives_the_model_of_a_trainer_bit_for_bit(
 
 
 class OnBase(Bare):
-    """A walker beside a base that a plan freezes."""
-
     def parameters(self, seed: int) -> ps.Parameters:
         return {**super().parameters(seed), "base": np.arange(4, dtype=np.float32)}
 
@@ -255,7 +250,6 @@ def test_a_loop_sends_several_updates_of_a_version_where_the_rule_asks(tmp_path:
 
 
 def journalled(federation: DiskFederation) -> list[Any]:
-    """What the last client's journal has."""
     journal = SqliteJournal(federation.folder / LAST / "journal.db")
     try:
         return [record for _, record in journal.replay()]

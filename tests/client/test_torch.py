@@ -358,8 +358,6 @@ def test_classes_that_the_model_does_not_have_are_refused(loss: Any, shift: int)
 
 
 class Named(nn.Module):
-    """A model whose output is no tensor."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Linear(6, 3)
@@ -383,8 +381,6 @@ def test_a_model_that_gives_no_tensor_needs_a_loss_of_its_own() -> None:
 
 
 class Halved(nn.Module):
-    """It takes floats of any width, and gives classes for each of two places."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Linear(3, 3)
@@ -580,8 +576,6 @@ def test_it_is_the_array_of_its_values() -> None:
 
 
 class Counting(nn.Module):
-    """Has tensors of every kind: one that trains, one in bfloat16, a counter."""
-
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(6, 3)

@@ -21,7 +21,6 @@ CONFIG = FitConfig({"tower": 0}, 1, {"lr": 0.3, "momentum": 0.9, "local_epochs":
 
 @pytest.fixture(scope="module")
 def script() -> Script:
-    """Loaded by its path, as `secureps up` does."""
     return Script(ROOT / "clients" / "ctr_torch.py")
 
 
@@ -145,7 +144,6 @@ def test_bad_settings_are_refused(script: Script, settings: dict[str, str], reas
 
 
 def smaller(folder: Path, name: str, changes: dict[str, str]) -> Path:
-    """A copy of a file of the repository, in which each of these strings stands once."""
     text = (ROOT / name).read_text()
     for old, new in changes.items():
         assert text.count(old) == 1, old

@@ -35,7 +35,6 @@ def test_it_keeps_the_contract_and_trains_adapters_alone() -> None:
 
 
 def play(folder: Path, cipher: str, versions: int) -> Tensors:
-    """A short version of the policy: four clients, as many as an opening needs."""
     written = load_plan(POLICY).section
     group = written.group[0]
     rule = group.rule.model_copy(update={"quorum": 4, "minimum": 4, "start": 4, "most": 4})

@@ -135,7 +135,6 @@ BOB, CAROL = (certify(CA, name, "client", ALICE.public.key) for name in ("bob", 
 
 
 def line() -> tuple[Roster, Roster, Roster]:
-    """Nobody, then Bob, then Bob and Carol."""
     first = first_roster(CA, 100)
     second = next_roster(CA, first, [BOB], 10, 110)
     return first, second, next_roster(CA, second, [CAROL, BOB], 20, 120)

@@ -56,7 +56,6 @@ def full() -> Board:
 
 @contextmanager
 def opened(board: Board, acts: Acts | None = None, viewer: Viewer = OPERATOR) -> Iterator[Browser]:
-    """A browser that has the address, and did not open it yet."""
     line = bound("127.0.0.1:0")
     port = line.getsockname()[1]
     access = Access(frozenset({f"127.0.0.1:{port}"}), False, viewer)
@@ -67,7 +66,6 @@ def opened(board: Board, acts: Acts | None = None, viewer: Viewer = OPERATOR) ->
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One that is let in."""
     with opened(full()) as made:
         assert made.enter() == 303
         yield made
@@ -334,7 +332,6 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def asked(port: int, text: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") -> bytes:
-    """The first bytes of the answer; none if the connection just ends."""
     with socket.create_connection(("127.0.0.1", port), LIMIT) as line:
         with suppress(ConnectionResetError, BrokenPipeError):
             line.sendall(text)

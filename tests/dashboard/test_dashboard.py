@@ -44,14 +44,12 @@ BEYOND = "127.0.0.2:0"
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kit of its own, with an observer and a coordinator."""
     folder = begin(tmp_path_factory.mktemp("looking") / "run")
     issue(folder / "kit", "observer", "observer")
     return folder / "kit"
 
 
 def news(looking: Looking, wanted: Callable[[Any], object]) -> Any:
-    """The page's data, once it has what is wanted."""
     with dashboard(looking) as address:
         browser = Browser(address)
         browser.enter()
@@ -151,13 +149,11 @@ def test_where_it_may_not_be_served_is_said(kit: Path) -> None:
 
 
 def acted(browser: Browser, what: str = "pause") -> tuple[int, str]:
-    """What is answered to whoever presses a button on the page."""
     status, _, text = browser.get(f"/act/{what}", "POST", Origin=f"http://{browser.host}")
     return status, text
 
 
 def posted(looking: Looking) -> int:
-    """The status of that, on a dashboard that is served for this alone."""
     with dashboard(looking) as address:
         browser = Browser(address)
         assert browser.enter() == 303

@@ -123,7 +123,6 @@ def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nob
 
 
 def states(view: OperatorView) -> set[str]:
-    """Of all parties and clients but the coordinator."""
     servers = {row.state for row in view.parties if row.name != "coordinator"}
     return servers | {row.state for row in view.clients}
 

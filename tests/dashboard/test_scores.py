@@ -38,7 +38,6 @@ def seen(status: object = STATUS, **more: object) -> Seen:
 
 
 def report(versions: int = 4, groups: tuple[str, ...] = ("all",)) -> Report:
-    """What `up` writes, by the class that writes it."""
     records = dict[tuple[str, int], str]()
     own = Metrics(lambda line: records.update({line.at: json.dumps(line.record())}), unsafe=False)
     for group in groups:

@@ -85,7 +85,6 @@ def plan(**changes: Any) -> Plan:
 
 
 def noisy_evaluation(multiplier: float = 3.0, **evaluation: Any) -> dict[str, Any]:
-    """Changes to a plan: every client adds noise of its own, to metrics too."""
     return {
         "privacy": CLIENT | {"placement": "local", "noise_multiplier": multiplier},
         "group": [group(weighting="uniform")],

@@ -64,7 +64,6 @@ def test_without_sampling_it_is_a_gaussian(sigma: float, steps: int) -> None:
 
 
 def opacus_rdp() -> Any:
-    """The other accountant; who only collects tests does without its two seconds."""
     from opacus.accountants.analysis import rdp
 
     return rdp
@@ -195,7 +194,6 @@ def times(release: Release, count: int) -> list[Release]:
 
 @lru_cache(maxsize=64)
 def logs(variance: float) -> tuple[Decimal, ...]:
-    """ln P(X = k), in 60 digits."""
     with localcontext(prec=60):
         return tuple((Decimal(p.numerator) / p.denominator).ln() for p in law(variance, 900))
 
@@ -252,7 +250,6 @@ def test_only_whole_orders_are_asked_for() -> None:
 
 
 def converted(divergences: NDArray[np.float64], delta: float) -> float:
-    """Canonne, Kamath and Steinke 2020, Proposition 12, written down once more."""
     a = np.array(SKELLAM_ORDERS, dtype=np.float64)
     return float(
         np.min(divergences + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)).clip(0)

@@ -33,7 +33,6 @@ SMALL = [LEAST_VARIANCE, 0.01, 0.7, 2.5, 77.7, 1000.0]
 
 
 def inverse(variance: float, u: Fraction) -> int:
-    """The k with P(|X| < k) <= u < P(|X| <= k)."""
     return bisect_right(within(variance), u)
 
 
@@ -65,7 +64,6 @@ def test_the_table_gives_every_value_its_probability(variance: float) -> None:
 
 
 def tied(variance: float, k: int, extra: int) -> tuple[int, int]:
-    """The first 62 bits of P(|X| <= k), and the next `extra`."""
     bits = math.floor(within(variance)[k] * 2 ** (TABLE_BITS + extra))
     return bits >> extra, bits & ((1 << extra) - 1)
 

@@ -18,12 +18,10 @@ from tests.kits.processes import PLAN, Processes
 
 
 def keys_of(processes: Processes, holder: str) -> list[Path]:
-    """The envelope keys that a holder has, of whatever run."""
     return sorted((processes.kit(holder) / "private" / holder).glob("**/envelope*.key"))
 
 
 def erased(processes: Processes) -> None:
-    """Waits until none is left: the runs are over."""
     for holder in processes.holders:
         processes.wait(lambda name=holder: not keys_of(processes, name), "erased keys")  # type: ignore[misc]
 

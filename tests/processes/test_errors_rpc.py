@@ -87,8 +87,6 @@ def nan_inside(peer: HostilePeer) -> None:
 
 
 def framed(announced: int | None = None, **changes: object) -> Send:
-    """A block whose frame announces another length, or whose header says another."""
-
     def send(peer: HostilePeer) -> None:
         envelope, pieces = peer.frame(peer.block(**changes), announced)  # type: ignore[arg-type]
         peer.raw(peer.owner(), PUT, pieces, envelope)

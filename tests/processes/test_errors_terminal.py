@@ -167,13 +167,11 @@ class Terminals(Processes):
     """Six walkers that need one another, and clients that come, say what is wrong, and go."""
 
     def run(self, case: str, *command: str) -> None:
-        """A client in a terminal of its own."""
         self._running[case] = spawn(command, self.folder, self.folder / f"{case}.log")
 
     def command(
         self, case: str, name: str, *own: str, settings: Sequence[str] = (), **changes: str
     ) -> list[str]:
-        """The arguments of a client; what is not changed is right."""
         given = {"server": self.server, "kit": str(self.folder / "kit"), "name": name}
         given |= {"state": str(self.folder / f"state of {case}"), **changes}
         options = [part for key, value in given.items() for part in (f"--{key}", value)]
@@ -181,13 +179,11 @@ class Terminals(Processes):
         return [*own, *options, *sets]
 
     def ended(self, case: str) -> list[str]:
-        """What a terminal shows once its client has failed."""
         status, shown = self._running[case].wait(PATIENCE), self.log(case)
         assert status == (78 if shown.endswith("(the operator's fault)\n") else 1), shown
         return shown.splitlines()
 
     def check_goes_on(self) -> None:
-        """Two more versions are made; each has been of all who are well, and all are."""
         status = self.status()
         assert status is not None
         later = status.groups[0].version + 2
@@ -205,7 +201,6 @@ class Terminals(Processes):
 
 @pytest.fixture(scope="module")
 def terminals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminals]:
-    """Everybody at once: each takes its time to fail."""
     plan = (
         PLAN.replace("deadline = 60.0", "minimum = 6\ndeadline = 1.0\nextensions = 1000")
         .replace("capacity = 8", "capacity = 32")
@@ -270,7 +265,6 @@ def test_the_traceback_is_there_for_those_who_ask(terminals: Terminals) -> None:
 
 
 def mistaken(mistake: str, federation: Terminals) -> list[str]:
-    """The command line with which somebody makes a mistake."""
     folder, command = federation.folder, partial(federation.command, mistake)
     match mistake:
         case "no make":
@@ -337,7 +331,6 @@ def mistaken(mistake: str, federation: Terminals) -> list[str]:
 
 
 def write_state(federation: Terminals, mistake: str) -> None:
-    """The journal of a client of another run, or of another client of this one."""
     welcome = federation.observer()._run()
     assert isinstance(welcome, Welcome)
     run = welcome.run
@@ -372,7 +365,6 @@ def write_state(federation: Terminals, mistake: str) -> None:
 
 @contextmanager
 def address(kind: str) -> Iterator[str]:
-    """Where nobody listens, where nobody answers, or a name that nobody has."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         if kind == "nobody":

@@ -22,8 +22,6 @@ from tests.kits.party_kits import phrase
 
 
 class Searched(OwnKeys):
-    """All of whose processes have seeds, and temporary files in one folder."""
-
     umask = 0
 
     def _client(self, name: str) -> list[str]:
@@ -55,7 +53,6 @@ class Searched(OwnKeys):
         return phrase(WORDS)
 
     def secrets(self) -> dict[Path, bytes]:
-        """What is in each file of a private key or a seed, the issuer's too."""
         found = {self.issuer / "ca" / "ca.key": (self.issuer / "ca" / "ca.key").read_bytes()}
         for name in self.parties():
             given = self.opener if name in LOCKED else Passphrases()
@@ -67,7 +64,6 @@ class Searched(OwnKeys):
 
 
 def files(folder: Path) -> dict[Path, bytes]:
-    """All files under a folder, as far as they are there still when they are read."""
     found = {}
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError, IsADirectoryError):
@@ -76,7 +72,6 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 
 def key_of(file: bytes) -> bytes:
-    """What must be nowhere else, of the file of a private key."""
     if not file.startswith(b"-----BEGIN"):
         return file[-32:]
     key = load_pem_private_key(file, None)
@@ -85,7 +80,6 @@ def key_of(file: bytes) -> bytes:
 
 
 def seen_by_others(pid: int) -> bytes:
-    """What `ps` shows of a process, and its environment if anybody may read that."""
     shown = Path(f"/proc/{pid}/cmdline").read_bytes()
     with suppress(PermissionError):  # of whoever is not root
         shown += b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
@@ -93,7 +87,6 @@ def seen_by_others(pid: int) -> bytes:
 
 
 def largest_core(pid: int) -> str:
-    """Bytes of a process' memory that a crash may write to a file, as its limits say."""
     limits = Path(f"/proc/{pid}/limits").read_text()
     (soft,) = re.findall(r"^Max core file size +(\w+)", limits, re.MULTILINE)
     return str(soft)

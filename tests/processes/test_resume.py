@@ -88,7 +88,6 @@ def newest(run: Path) -> int:
 
 
 def uninterrupted(plan: Path, folder: Path) -> Tensors:
-    """The model of a simulation of the same plan and seeds, which nobody stops."""
     trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
     straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), folder)
     straight.run()

@@ -142,8 +142,6 @@ def test_under_up(tmp_path: Path) -> None:
 
 
 class Pooling(Processes):
-    """Clients that are started as people start them, half of them by `secureps join`."""
-
     def _client(self, name: str) -> list[str]:
         number = self.clients.index(name)
         return [

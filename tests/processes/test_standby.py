@@ -27,8 +27,6 @@ def free_ports(count: int) -> list[int]:
 
 
 class Followed(Processes):
-    """A federation whose coordinator has a standby."""
-
     def __init__(self, folder: Path, cipher: str = "rlwe", plan: str = PLAN) -> None:
         super().__init__(folder, cipher, plan=plan)
         one, two = (f"127.0.0.1:{port}" for port in free_ports(2))

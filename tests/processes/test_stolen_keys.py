@@ -309,7 +309,6 @@ def number(thief: Thief) -> int:
 
 
 def share(thief: Thief, cohort: int, about: bytes = bytes(32)) -> KeyShare:
-    """Numbers that are no share of anything."""
     size = key_length(thief.around.plan.cipher_parameters)
     made = np.full(size, 12345, "<u4").tobytes()
     return KeyShare(thief.name, "all", cohort, made, about)

@@ -24,8 +24,6 @@ NEWER = "9.8.7"
 
 
 class Mixed(Processes):
-    """Parties of this installation, and of a `newer` one where they are `upgraded`."""
-
     def __init__(self, folder: Path, newer: Nursery, versions: int) -> None:
         super().__init__(folder, versions=versions)
         self._newer = newer
@@ -36,7 +34,6 @@ class Mixed(Processes):
         return spawn(command, self.folder, log, of=of)
 
     def upgrade(self, name: str) -> None:
-        """Ends a party, and starts it from the newer installation, in its state folder."""
         self.kill(name)
         self.upgraded.add(name)
         self.start(name)

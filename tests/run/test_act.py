@@ -36,7 +36,6 @@ ORIGIN_TEXT = '{"plan": "plan.toml", "directory": ".", "unsafe_seed": null, "beg
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Whom a client was made for, and what it said; the move is over at once."""
     found: list[Any] = []
 
     def made(self: StatusClient, kit: Path, name: str | None, server: str, *more: Any) -> None:
@@ -129,7 +128,6 @@ PARTS = tuple(Move("drain-shard", "shard-1", moved, 4, 256 * moved, 1024) for mo
 
 
 def status(move: Move | None = None, finished: str = "", **blocks: int) -> Status:
-    """Of shards that hold so many blocks; those of 0 are here, and hold nothing."""
     names = [name.replace("_", "-") for name in blocks]
     here = tuple(ShardAddress(name, f"{name}:1", 1.0) for name in names)
     held = tuple(Holding(name, n, 256 * n) for name, n in zip(names, blocks.values()))
@@ -149,7 +147,6 @@ def asks(*answers: Status | Exception) -> Callable[[], Status]:
 
 
 def followed(act: Act, *answers: Status | Exception) -> tuple[str, list[str]]:
-    """What came of it, and the lines before."""
     out, waited = io.StringIO(), list[float]()
     told = follow(asks(*answers), act, Console(file=out, width=200), pause=waited.append)
     assert waited == [EVERY] * (len(answers) - 1)

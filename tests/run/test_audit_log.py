@@ -46,7 +46,6 @@ def folder(played: Path, tmp_path: Path) -> Path:
 
 
 def forged(folder: Path, name: str, entries: list[Entry], signer: str | None = None) -> Path:
-    """A log of these entries, with digests and a signature that fit."""
     path = folder / f"{name}.jsonl"
     log = load(path.read_bytes())
     end = type(log.end)(len(entries), log.end.row, log.end.journal, log.end.epsilon)

@@ -31,8 +31,6 @@ ME = "hospital-1"
 
 
 class Asked(EchoServer):
-    """A coordinator that tells where one shard is."""
-
     shards: tuple[ShardAddress, ...] = ()
     over = ""
     apart = 0.0

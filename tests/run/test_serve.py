@@ -207,15 +207,12 @@ def committee(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Site]:
 
 @dataclass
 class Server:
-    """A server's file, and what its process would be made of."""
-
     folder: Path
     kit: Path
     site: Site
     monkeypatch: pytest.MonkeyPatch
 
     def begin(self, name: str, **settings: Any) -> tuple[Any, ...]:
-        """What `run_process` is given, if it is; raises what stops the server before."""
         given: tuple[Any, ...] = ()
         said = {
             "name": name,
@@ -239,7 +236,6 @@ class Server:
         return given
 
     def built(self, name: str, *records: Record, **settings: Any) -> Any:
-        """The party that runs in the process; its journal has these records then."""
         build = self.begin(name, **settings)[2]
         with closing(SqliteJournal(self.folder / "journal.db")) as journal:
             stores = Stores(journal, MemorySpool(), self.folder)

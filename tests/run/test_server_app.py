@@ -58,7 +58,6 @@ def strategy(text: str, more: str = "") -> str:
 
 
 def served(folder: Path, package: str, server: str, **more: str) -> Founding:
-    """What becomes of a ServerApp."""
     folder = folder / package
     folder.mkdir()
     path = project(folder, package, server=server)
@@ -317,7 +316,6 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
 
 
 def plans_of_the_page() -> list[str]:
-    """The least one, and what it may report besides."""
     page = (ROOT / "docs" / "flower.md").read_text()
     return re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
 

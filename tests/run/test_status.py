@@ -45,8 +45,6 @@ def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 
 class Asked:
-    """Statuses and silences, one after another; then Ctrl-C."""
-
     def __init__(self, *answers: Status | Exception) -> None:
         self._answers = iter(answers)
 

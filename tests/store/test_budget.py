@@ -94,8 +94,6 @@ def test_a_look_refuses_what_a_charge_would_and_writes_nothing(tmp_path: Path) -
 
 
 class Counting(Walker):
-    """Counts how often it trains."""
-
     trained = 0
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:

@@ -30,7 +30,6 @@ SEED = UnsafeSeed(3)
 
 
 def minimal(rounds: int, cipher: str) -> Plan:
-    """What has no default, and that clients count by their examples, as in FedAvg."""
     body = {
         "name": "minimal",
         "versions": rounds,
@@ -76,7 +75,6 @@ def averaged(path: Path, rounds: int, start: Tensors) -> Tensors:
 
 
 def answer(app: Any, model: Tensors, number: int, context: Context) -> tuple[list[Any], int]:
-    """What a client makes of a model, in its order, and of how many examples."""
     if app._call is None:
         arrays = ArrayRecord({name: Array(each) for name, each in model.items()})
         config = ConfigRecord({"lr": 0.005, "server-round": number})

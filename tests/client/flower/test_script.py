@@ -50,7 +50,6 @@ def trainer(path: Path, keep: Path | None = None, **settings: Setting) -> Flower
 
 
 def messages(folder: Path, state: Path | None = None, source: str = MESSAGES) -> FlowerTrainer:
-    """A Message-API app of one file, whose initial model is a file too."""
     initial = folder / "initial.safetensors"
     write_state(initial, {"w": np.zeros((2, 3), np.float32)}, {})
     return trainer(write(folder, source), state, initial=str(initial), bonus=0)

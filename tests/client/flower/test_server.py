@@ -30,8 +30,6 @@ def taken(main: Any, clients: int = 5) -> Taken:
 
 
 def started(strategy: Strategy, **arguments: Any) -> Taken:
-    """A ServerApp that starts a strategy, and must not go on after it."""
-
     def main(grid: Grid, context: Context) -> None:
         try:
             strategy.start(grid, MODEL, **arguments)
@@ -43,7 +41,6 @@ def started(strategy: Strategy, **arguments: Any) -> Taken:
 
 
 def made(name: str) -> Strategy:
-    """A strategy of Flower's, by its name."""
     kind = getattr(flowers, name)
     needs: dict[str, Any] = {
         "FedProx": {"proximal_mu": 0.5},
@@ -84,40 +81,30 @@ def test_a_strategy_that_does_not_step_along_the_mean_is_refused(name: str) -> N
 
 
 class Halving(FedAvg):
-    """Tells clients something else in each round."""
-
     def configure_train(self, *given: Any) -> Any:
         raise AssertionError("it was run on made-up numbers")
 
 
 class Saving(FedAvg):
-    """Would see every reply."""
-
     def aggregate_train(self, *given: Any) -> Any:
         raise AssertionError("it was run on made-up numbers")
 
 
 class OwnLoop(FedAvg):
-    """Has a loop of its own."""
-
     def start(self, grid: Grid, initial_arrays: ArrayRecord) -> Any:  # type: ignore[override]
         return self.configure_train(1, initial_arrays, ConfigRecord(), grid)
 
 
 class Wrapped(FedAvg):
-    """Begins Flower's loop its own way."""
-
     def start(self, grid: Grid, *given: Any, **settings: Any) -> Any:
         return super().start(grid, *given, **settings)
 
 
 def worst(replies: Any, weight: str) -> Any:
-    """Metrics of the app's own."""
     raise AssertionError("it was run on made-up numbers")
 
 
 def on_the_instance() -> FedAvg:
-    """A method is assigned to the object, as no class shows."""
     strategy = FedAvg()
     strategy.aggregate_train = worst  # type: ignore[method-assign, assignment]
     return strategy

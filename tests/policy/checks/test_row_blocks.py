@@ -76,8 +76,6 @@ def test_what_too_few_touch_is_never_opened_and_never_changes(cipher: str, tmp_p
 
 
 class Wire:
-    """Counts the blocks that clients push and pull, by client and group."""
-
     def __init__(self) -> None:
         self.pushed: Counter[tuple[str, str]] = Counter()
         self.pulled: Counter[tuple[str, str, int]] = Counter()

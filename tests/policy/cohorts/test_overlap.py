@@ -24,7 +24,6 @@ def cohort(
     version: int = 5,
     updates: dict[str, bytes] | None = None,
 ) -> Cohort:
-    """Of these clients, with weight 1 and base version 4 where nothing else is said."""
     members = tuple(
         Member(
             SubmissionId(c, "all", 1),

@@ -48,7 +48,6 @@ def fence(language: str) -> str:
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Writes a module that can be imported while the test lasts."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(name: str, code: str) -> None:
@@ -179,8 +178,6 @@ def test_what_it_is_shown_is_not_its_own_to_write() -> None:
 
 @dataclass
 class Says:
-    """Answers whatever a test wants."""
-
     answer: Any
 
     def enter(self, state: RuleState) -> Any:

@@ -64,7 +64,6 @@ STATUS = Status(
 
 
 def displayed(*parts: Any) -> str:
-    """A status as it is shown, or parts of one."""
     told = io.StringIO()
     screen = Console(file=told, width=200)
     for part in parts:

@@ -286,8 +286,6 @@ def test_a_file_of_an_earlier_play_is_replaced(tmp_path: Path) -> None:
 
 
 class Brittle:
-    """Breaks at the second line."""
-
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
@@ -301,8 +299,6 @@ class Brittle:
 
 
 class Sound(Brittle):
-    """Does not."""
-
     def add(self, line: Line) -> None:
         self.heard.append(line.version)
 

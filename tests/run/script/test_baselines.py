@@ -220,7 +220,6 @@ def test_the_score_is_the_plans_metric_and_all_others_are_kept() -> None:
 
 
 def by(metric: str, goal: str) -> Plan:
-    """A plan by whose metric a version is the best."""
     evaluation = {"every": 1, "metrics": {metric: 4.0}, "best": {"metric": metric, "goal": goal}}
     plan = {k: v for k, v in RAW.items() if k != "privacy"} | {"evaluation": evaluation}
     return Plan(parse(PlanSection, plan, "test"))

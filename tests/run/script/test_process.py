@@ -62,7 +62,6 @@ def hosted(tmp_path: Path, code: str, **plan: object) -> Iterator[ScriptProcess]
 
 
 def breaking(function: str, how: str) -> str:
-    """The script, of which one function ends in another way."""
     if function == "its import":
         return SCRIPT + how + "\n"
     name = function.partition("(")[0]
@@ -230,7 +229,6 @@ def test_a_run_client_that_nothing_guards_joins_nothing(tmp_path: Path) -> None:
 
 
 def left(tmp_path: Path) -> list[psutil.Process]:
-    """Processes that still have this test's folder in their command lines."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if any(str(tmp_path) in part for part in process.info["cmdline"] or []):

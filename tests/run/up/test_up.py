@@ -103,7 +103,6 @@ def start(plan: Path, out: Path) -> subprocess.Popen[str]:
 
 
 def processes(out: Path) -> dict[str, psutil.Process]:
-    """Processes of a run but for `up` itself, by the party's name."""
     found = {}
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or []).split()  # a fork's is one text
@@ -200,7 +199,6 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
 
 
 def simulate_scenario(patch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
-    """The same federation under the same seed, in virtual time."""
     write_plan(folder / "plain.toml", text=text)
     scenario = folder / "scenario.toml"
     scenario.write_text(

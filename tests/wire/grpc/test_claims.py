@@ -102,7 +102,6 @@ def world() -> Iterator[Grpc]:
 
 
 def send(address: str, method: str, metadata: Any, envelope: bytes) -> SecurepsError | None:
-    """Somebody's request, by somebody else."""
     with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         try:
             if method == framing.WATCH:

@@ -392,7 +392,5 @@ class TestGrpc(TransportContract):
 
 
 class Hung(EchoServer):
-    """One that takes requests, and answers none."""
-
     def request(self, sender: str, message: Any) -> Future[Any]:
         return running()

@@ -246,8 +246,6 @@ def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
 
 
 class Hours:
-    """A clock that goes when it is told to."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -309,7 +307,6 @@ def begun(intake: Uploads, message: PutBlock, sender: str = "a") -> Upload:
 
 
 def broken(intake: Uploads, message: PutBlock, count: int, sender: str = "a") -> None:
-    """An upload whose connection breaks after so many bytes."""
     with suppress(ConnectionError), begun(intake, message, sender) as upload:
         give(upload, message.payload[:count])
         raise ConnectionError

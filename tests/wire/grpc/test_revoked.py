@@ -53,8 +53,6 @@ class Watched(EchoServer):
 
 
 class World:
-    """A server, and eve, who is revoked."""
-
     def __init__(self, kit: Path) -> None:
         self.kit, self.echo = kit, Watched()
         self.roster: Roster = load_public(kit).roster

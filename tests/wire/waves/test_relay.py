@@ -27,8 +27,6 @@ from tests.kits.transport_kit import EchoServer, ask, never, put
 
 
 class Shard(EchoServer):
-    """Refuses blocks that end in a byte of the test's."""
-
     def request(self, sender: str, message: Any) -> Future[Any]:
         if isinstance(message, PutBlock) and bytes(message.payload).endswith(b"!"):
             raise WrongVersion("too late")
@@ -219,8 +217,6 @@ def test_news_is_told() -> None:
 
 
 class SlowShard(EchoServer):
-    """Stores blocks when the test says so."""
-
     def __init__(self) -> None:
         super().__init__()
         self.storing: list[Future[Any]] = []
