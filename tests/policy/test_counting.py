@@ -66,7 +66,7 @@ def of_cohorts(played: Simulation) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("most", [None, 100])
-@pytest.mark.parametrize("late", client_names(6))
+@pytest.mark.parametrize("late", ["client-00", "client-01"])
 def test_weights_do_not_depend_on_who_starts_first(
     late: str, most: int | None, tmp_path: Path
 ) -> None:

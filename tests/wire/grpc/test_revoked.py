@@ -33,7 +33,7 @@ from tests.wire.grpc.test_tls import tls_of
 
 pytestmark = pytest.mark.slow
 
-IDLE, AGE = 1.0, 3.0
+IDLE, AGE = 0.8, 1.6
 """Seconds here: a minute and ten where nobody tests."""
 
 

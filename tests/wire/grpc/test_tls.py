@@ -6,7 +6,7 @@ import queue
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -226,34 +226,6 @@ def test_who_does_not_speak_tls_is_not_heard(kit: Path, serve: Serve) -> None:
         ask(PLAINTEXT, serve(tls_of(kit, COORDINATOR)))
     with pytest.raises(Unreachable, match="speaks no TLS"):
         ask(tls_of(kit, "a_b.c-d"), serve(PLAINTEXT))
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("shows", [False, True])
-def test_another_stack_gets_in_by_1_3_and_with_a_certificate_alone(
-    kit: Path, serve: Serve, version: ssl.TLSVersion, shows: bool
-) -> None:
-    host, _, port = serve(tls_of(kit, COORDINATOR)).rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(kit / "public" / "tls" / "ca.pem")
-    context.minimum_version = context.maximum_version = version
-    context.set_alpn_protocols(["h2"])
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # as contexts of Python 3.13 do by themselves
-    if shows:
-        own = kit / "private" / "eve" / "tls.key"
-        context.load_cert_chain(kit / "public" / "tls" / "eve.pem", own)
-
-    def greeted() -> bool:
-        with (
-            suppress(OSError),
-            socket.create_connection((host, int(port)), PATIENCE) as line,
-            context.wrap_socket(line, server_hostname="coordinator.secureps") as secured,
-        ):
-            secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
-            return secured.recv(9)[3:4] == b"\x04"  # its settings
-        return False
-
-    assert greeted() == (shows and version is ssl.TLSVersion.TLSv1_3)
 
 
 def test_a_renewed_certificate_is_taken_without_a_restart(kit: Path, serve: Serve) -> None:
