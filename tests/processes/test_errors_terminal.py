@@ -54,21 +54,16 @@ FITTED = {
     "raise": ("... raised ... (...:...); mend the script or its settings"),
     "loss": "fit: ...; nothing was sent: mend the script",
 }
-FITTED |= {"dtype": FITTED["shape"], "inf": FITTED["nan"]}
-FITTED |= {"exit": FITTED["raise"]}
 """What a client ends with whose training goes wrong, by its `fault`."""
 
 DETAILS = {
     "shape": "body.weight is float32[29, 7], the run's is float32[30, 7]",
-    "dtype": "body.weight is complex64[30, 7], the run's is float32[30, 7]",
     "missing": "head.bias is missing",
     "more": "tail is not in",
     "list": "head.bias is a list",
     "nothing": "it is a NoneType",
     "nan": "tensor 'head.bias'",
-    "inf": "tensor 'body.weight'",
-    "raise": "fit raised RuntimeError: disk of patients (faulty_client.py:29 in fit)",
-    "exit": "fit raised SystemExit: enough (faulty_client.py:31 in fit)",
+    "raise": "fit raised RuntimeError: disk of patients (faulty_client.py:28 in fit)",
     "loss": "the loss is nan",
 }
 """What the line must say besides."""
@@ -89,7 +84,6 @@ BEFORE = {
     "no script": "...: no such script (the operator's fault)",
     "no value": "--set ...: expected KEY=VALUE (the operator's fault)",
     "no number": FITTED["raise"] + THE_SCRIPTS,
-    "no setting": FITTED["raise"] + THE_SCRIPTS,
     VERBOSE: FITTED["raise"] + THE_SCRIPTS,
     "no port": (
         "server ...: expected HOST:PORT, the coordinator's, as in ... (the operator's fault)"
@@ -137,11 +131,6 @@ BEFORE = {
         "the one that it has while its run goes on (the sender's fault)"
     ),
     "other format": (
-        "... has format ... of secureps, and ... format ...: all parties of a run need one "
-        "version: install the coordinator's on this party's machine, and start it again with a "
-        "new state folder; keep the one that it has, which is of format ... (the operator's fault)"
-    ),
-    "older format": (
         "... has format ... of secureps, and ... format ...: all parties of a run need one "
         "version: install the coordinator's on this party's machine, and start it again with a "
         "new state folder; keep the one that it has, which is of format ... (the operator's fault)"
@@ -276,8 +265,6 @@ def mistaken(mistake: str, federation: Terminals) -> list[str]:
             return command(SPARE, SCRIPT, settings=("partition",))
         case "no number":
             return command(SPARE, SCRIPT, settings=("partition=seven",))
-        case "no setting":
-            return command(SPARE, *JOIN, SCRIPT)
         case "no port":
             return command(SPARE, SCRIPT, *RIGHT, server="localhost")
         case "no budget":
@@ -288,7 +275,7 @@ def mistaken(mistake: str, federation: Terminals) -> list[str]:
             return command(SPARE, SCRIPT, *RIGHT, "--threshold", "0")
         case "threshold":
             return command(SPARE, *JOIN, SCRIPT, *RIGHT, "--threshold", "3")
-        case "schema" | "other format" | "older format" | "verbose":
+        case "schema" | "other format" | "verbose":
             settings = ("partition=7", f"fault={mistake}")
             return command(SPARE, SCRIPT, *["--verbose"][mistake != VERBOSE :], settings=settings)
         case "shard":

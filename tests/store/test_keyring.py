@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from secureps.messages.encoding import file_digest
 from secureps.store import keyring
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import (
-    check_fits,
     load_holder_secret,
     load_private,
     load_public,
@@ -82,20 +80,6 @@ def test_a_kit_holds_everybody(kit: Path) -> None:
     assert digest == file_digest(public.holder_keys["keys"])
     for _, name in PARTIES:
         assert load_private(kit, name).public == public.roster.find(name).identity
-
-
-def test_modes(kit: Path) -> None:
-    modes = {
-        str(path.relative_to(kit)): stat.S_IMODE(path.stat().st_mode) for path in kit.rglob("*")
-    }
-    private = {"ca/ca.key", "ca/turn", "private/keys/bfv.key", "private/keys/bfv.pub"}
-    private |= {f"private/{name}/tls.key" for _, name in PARTIES}
-    private |= {f"private/{name}/identity.key" for _, name in PARTIES}
-    assert {name for name, mode in modes.items() if mode == 0o600} == private
-    for name, mode in modes.items():
-        if name == "ca" or (name.startswith("private") and name not in private):
-            assert mode == 0o700, name
-    assert not [name for name in modes if name.endswith(".new")]
 
 
 def test_a_party_needs_only_its_own_part(kit: Path, tmp_path: Path) -> None:
@@ -283,21 +267,6 @@ def test_a_kit_is_for_one_cipher(kit: Path) -> None:
     issue(kit, "holder", "keys-2")
     with pytest.raises(KitError, match="keys of two ciphers, bfv and envelope"):
         load_public(kit)
-
-
-def test_a_kit_must_fit_the_plan(kit: Path, committee: Path) -> None:
-    check_fits(load_public(committee), Opening.COMMITTEE, 4)
-    check_fits(load_public(kit), Opening.HOLDER, 1)
-    with pytest.raises(
-        KitError, match="the plan has 5 key holders, and the kit keys of 4: have the"
-    ):
-        check_fits(load_public(committee), Opening.COMMITTEE, 5)
-    with pytest.raises(KitError, match="another cipher than the plan's: its holders have a bfv"):
-        check_fits(load_public(kit), Opening.COMMITTEE, 4)
-    with pytest.raises(KitError, match="another cipher than the plan's: its holders have rlwe"):
-        check_fits(load_public(committee), Opening.HOLDER, 1)
-    with pytest.raises(KitError, match="another cipher than the plan's: its holders have rlwe"):
-        check_fits(load_public(committee), Opening.NOTHING, 0)
 
 
 def test_a_seed_on_a_disk_that_is_full_is_said_and_made_later(

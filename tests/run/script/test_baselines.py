@@ -278,14 +278,6 @@ CLIENT_LEVEL = {
 }
 
 
-def test_nothing_trains_centrally_where_the_script_cannot(tmp_path: Path) -> None:
-    made, judge = race(tmp_path, SCRIPT + MORE.splitlines()[1])
-    said: list[str] = []
-    done = run_baselines(made, judge, said.append)
-    assert said == ["for comparison, trains a alone", "for comparison, trains b alone"]
-    assert done.notes == ("central training: left out, the script has no central(settings)",)
-
-
 def test_a_holder_that_fails_alone_leaves_the_others_their_scores(tmp_path: Path) -> None:
     """What is wrong may lie in one holder's records: it is named, and spoils no mean."""
     broken = 'def make(settings):\n    return Holder(1 / (float(settings["step"]) - 0.1))\n'
