@@ -373,11 +373,7 @@ CONSTANTS: dict[str, tuple[Callable[[Path], Table], Table]] = {
             "modes of a volume": ["go-rwx,g-s"],
             "mode of a key": ["600"],
             "probes": {
-                "startupProbe": {
-                    "periodSeconds": 10,
-                    "failureThreshold": 90,
-                    "timeoutSeconds": 15,
-                },
+                "startupProbe": {"periodSeconds": 10, "failureThreshold": 90, "timeoutSeconds": 15},
                 "livenessProbe": {"periodSeconds": 60, "failureThreshold": 5, "timeoutSeconds": 30},
                 "readinessProbe": {"periodSeconds": 20, "timeoutSeconds": 15},
             },

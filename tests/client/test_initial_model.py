@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.initial_model import (
-    conformed,
-    initial_digest,
-    refuse_other_start,
-    schema_of,
-)
+from secureps.client.initial_model import conformed, initial_digest, refuse_other_start, schema_of
 from secureps.client.returned import taken_fit
 from secureps.client.script import Script
 from secureps.client.trainer import FitResult

@@ -353,12 +353,7 @@ def test_an_update_that_a_private_plan_refuses_is_not_handed_over(
     update: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     session = ps.join(
-        tmp_path,
-        small_plan(),
-        server="127.0.0.1:1",
-        name=LAST,
-        initial={},
-        examples=9,
+        tmp_path, small_plan(), server="127.0.0.1:1", name=LAST, initial={}, examples=9
     )
     privacy = RecordPrivacy(1.0, 1.0, 0.5, 1e-5)
     config = ps.FitConfig({"all": 0}, 1, {"local_steps": 2}, privacy, secret=bytes(32))

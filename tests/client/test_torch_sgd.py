@@ -127,16 +127,8 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
         "0.",
     ),
     "embedding": (Embedded, (), "table."),
-    "layer norm": (
-        lambda: nn.Sequential(nn.LayerNorm(5000), nn.Linear(5000, 3)),
-        (5000,),
-        "0.",
-    ),
-    "group norm": (
-        lambda: nn.Sequential(nn.GroupNorm(5, 5000), nn.Linear(5000, 3)),
-        (5000,),
-        "0.",
-    ),
+    "layer norm": (lambda: nn.Sequential(nn.LayerNorm(5000), nn.Linear(5000, 3)), (5000,), "0."),
+    "group norm": (lambda: nn.Sequential(nn.GroupNorm(5, 5000), nn.Linear(5000, 3)), (5000,), "0."),
 }
 """By kind: a model, the shape of a record, the layer that is measured."""
 

@@ -87,10 +87,7 @@ def test_all_runs_are_the_ledgers(rows: list[Row]) -> None:
     this = next(r.record.run.id for r in rows if hasattr(r.record, "run"))
     ledger = OwnLedger((RunSpent(b"\x02" * 32, 4, 0.5), RunSpent(this, 3, 0.25)), 0.75, 8.0)
     view = seen(rows, ledger)
-    assert view.runs == {
-        "02" * 8: "4 updates  epsilon 0.500",
-        view.run: "3 updates  epsilon 0.250",
-    }
+    assert view.runs == {"02" * 8: "4 updates  epsilon 0.500", view.run: "3 updates  epsilon 0.250"}
     assert (view.own_budget, view.ledger_trouble) == (8.0, "")
 
 

@@ -267,10 +267,7 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             "deadline: must be a finite number, and is nan",
         ),
         ({"group": [group(bits=1)]}, "bits: must be 2 or more"),
-        (
-            {"privacy": PRIVACY | {"sample_rate": 1.5}},
-            "sample_rate: must be ",
-        ),
+        ({"privacy": PRIVACY | {"sample_rate": 1.5}}, "sample_rate: must be "),
         ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.placement: is missing"),
         (  # arrivals are no random sample: nothing is amplified by them
             {"privacy": CLIENT | {"sample_rate": 0.1}},

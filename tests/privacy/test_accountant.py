@@ -138,8 +138,7 @@ def test_an_integral_of_a_whole_order_is_its_closed_form(noise: float, rate: flo
 
 
 @pytest.mark.parametrize(
-    ("sigma", "rate", "steps", "known"),
-    [(0.6, 0.1, 5, 8.178), (2.0, 0.5, 50, 10.278)],
+    ("sigma", "rate", "steps", "known"), [(0.6, 0.1, 5, 8.178), (2.0, 0.5, 50, 10.278)]
 )
 def test_at_high_rates_orders_are_fractional_too(
     sigma: float, rate: float, steps: int, known: float

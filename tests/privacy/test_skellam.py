@@ -17,14 +17,7 @@ from secureps.errors import InternalError, PlanRefused
 from secureps.privacy import series
 from secureps.privacy.series import TABLE_BITS, Series, beyond
 from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, TAIL_BITS, Skellam, tail
-from tests.kits.skellam_kit import (
-    Replay,
-    law,
-    pairs,
-    stream,
-    variance_error,
-    within,
-)
+from tests.kits.skellam_kit import Replay, law, pairs, stream, variance_error, within
 
 sampler = cache(Skellam)
 """Tables are made once."""
@@ -111,8 +104,7 @@ def test_words_that_never_decide_are_not_random() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    places=st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True),
-    cut=st.integers(0, 41),
+    places=st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True), cut=st.integers(0, 41)
 )
 def test_pieces_change_nothing_around_ties(places: list[int], cut: int) -> None:
     # Tied values take words from those that would have been their successors'.

@@ -15,14 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.crypto.identity import Identity
-from secureps.crypto.sharing import (
-    P,
-    combination,
-    key_sum,
-    lagrange,
-    parse_vector,
-    vector_bytes,
-)
+from secureps.crypto.sharing import P, combination, key_sum, lagrange, parse_vector, vector_bytes
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, Refused
 from secureps.messages import orders, requests

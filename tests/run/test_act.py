@@ -248,10 +248,7 @@ def test_it_is_said_by_the_coordinators_own_key(
     where = ("--server", "127.0.0.1:9", "--kit", tmp_path / "kit", "--reason", "a new rack")
     word = deed.value.removesuffix("-shard")
     assert run(monkeypatch, "shards", word, "shard-1", *where) == 0
-    assert said == [
-        ("kit", "coordinator", "127.0.0.1:9"),
-        Act(deed, "shard-1", "a new rack"),
-    ]
+    assert said == [("kit", "coordinator", "127.0.0.1:9"), Act(deed, "shard-1", "a new rack")]
     assert type(said[1].what) is str
     assert capsys.readouterr().out.startswith("shard-1 ")
 

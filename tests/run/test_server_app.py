@@ -219,14 +219,7 @@ def test_what_is_given_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        "{",
-        '{"names": [1]}',
-        "x" * (MOST_BYTES + 1),
-        json.dumps({"since": 0}),
-    ],
+    "text", ["[]", "{", '{"names": [1]}', "x" * (MOST_BYTES + 1), json.dumps({"since": 0})]
 )
 def test_what_no_server_can_have_said_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "initial.safetensors"

@@ -13,12 +13,7 @@ from rich.console import Console
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.errors import ConfigError, KitError, OperatorError, Unreachable
-from secureps.messages.requests import (
-    AskRun,
-    AskStatus,
-    Heartbeat,
-    Status,
-)
+from secureps.messages.requests import AskRun, AskStatus, Heartbeat, Status
 from secureps.run.report.status_tables import show, show_json
 from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status import EVERY, find, look, watch
@@ -30,9 +25,7 @@ from secureps.store.keyring import find_observer, load_public
 from tests.kits.audited import begin, play
 from tests.kits.command import run
 from tests.kits.dashboards import ended_up
-from tests.kits.roles_kit import (
-    collecting,
-)
+from tests.kits.roles_kit import collecting
 from tests.run.report.test_status_tables import STATUS
 
 OVER = dataclasses.replace(STATUS, finished="all 3 versions are made")

@@ -328,10 +328,7 @@ def test_a_manifest_of_another_run_is_damaged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("format", "why"),
-    [
-        (3, "reads checkpoints since format 4"),
-        (FORMAT + 1, "knows formats up to"),
-    ],
+    [(3, "reads checkpoints since format 4"), (FORMAT + 1, "knows formats up to")],
 )
 def test_formats_that_are_not_read_are_refused_by_name(
     tmp_path: Path, format: int, why: str

@@ -17,12 +17,7 @@ from secureps.errors import ConfigError, DiskFailed, KitError
 from secureps.messages.encoding import file_digest
 from secureps.store import keyring
 from secureps.store.issuing import create_kit, issue
-from secureps.store.keyring import (
-    load_holder_secret,
-    load_private,
-    load_public,
-    own_seed,
-)
+from secureps.store.keyring import load_holder_secret, load_private, load_public, own_seed
 from tests.crypto.test_identity import SMALL_ORDER
 
 BFV = CipherParameters("bfv", 32, 100)

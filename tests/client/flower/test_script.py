@@ -15,13 +15,7 @@ from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import (
-    ConfigError,
-    Malformed,
-    NotFinite,
-    ScriptFailed,
-    WrongShape,
-)
+from secureps.errors import ConfigError, Malformed, NotFinite, ScriptFailed, WrongShape
 from secureps.roles.member.tasks import Contribute
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation

@@ -31,9 +31,7 @@ def played(cipher: str, rules: tuple[Any, Any], folder: Path) -> Simulation:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rules",
-    [(BUFFERED, SYNC), (LOCKSTEP, SSP)],
-    ids=["buffered and sync", "ssp and ssp"],
+    "rules", [(BUFFERED, SYNC), (LOCKSTEP, SSP)], ids=["buffered and sync", "ssp and ssp"]
 )
 def test_each_group_has_its_rule_and_every_cipher_the_same_model(
     rules: tuple[Any, Any], tmp_path: Path

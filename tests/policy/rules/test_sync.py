@@ -192,10 +192,7 @@ def rounds(draw: st.DrawFn) -> tuple[Sync, RuleState, list[str]]:
 @pytest.mark.slow
 @given(rounds(), st.floats(0.0, 5.0), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_never_below_the_minimum_never_above_most_whatever_the_order(
-    made: tuple[Sync, RuleState, list[str]],
-    times: float,
-    extensions: int,
-    chance: random.Random,
+    made: tuple[Sync, RuleState, list[str]], times: float, extensions: int, chance: random.Random
 ) -> None:
     sync, state, here = made
     began = state.opened_at

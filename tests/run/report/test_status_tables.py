@@ -382,10 +382,7 @@ CLIENT_UNIT = {
     [
         ({**RECORD, "records": 9}, "one record added or removed"),
         ({**RECORD, "adjacency": "zero-out"}, "one record replaced by nothing"),
-        (
-            CLIENT_UNIT,
-            "one client's updates replaced by zeros",
-        ),
+        (CLIENT_UNIT, "one client's updates replaced by zeros"),
         (None, ""),
     ],
 )

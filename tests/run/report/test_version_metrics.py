@@ -38,11 +38,7 @@ def line(**changes: Any) -> Line:
         "unsafe": False,
         "scores": {"accuracy": 0.75, "loss": 0.5},
         "figures": {"bytes_up": 800.0},
-        "waits": {
-            "ada": Wait(1.23456, True),
-            "bob": Wait(7.0, True),
-            "eve": Wait(60.0, False),
-        },
+        "waits": {"ada": Wait(1.23456, True), "bob": Wait(7.0, True), "eve": Wait(60.0, False)},
     }
     return Line(**facts | changes)
 

@@ -10,14 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from secureps.errors import (
-    ConfigError,
-    Malformed,
-    SecurepsError,
-    Unreachable,
-    Unsigned,
-    WrongRun,
-)
+from secureps.errors import ConfigError, Malformed, SecurepsError, Unreachable, Unsigned, WrongRun
 from secureps.messages.format import FORMAT, UNNUMBERED
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.wire.grpc import authentication, framing

@@ -30,14 +30,7 @@ from secureps.errors import (
 )
 from secureps.exhaustion import exhaustion
 from secureps.messages.orders import MESSAGE_LIMIT, Commit
-from secureps.messages.requests import (
-    AskBlock,
-    Heartbeat,
-    Missing,
-    Noted,
-    Stored,
-    Subscribe,
-)
+from secureps.messages.requests import AskBlock, Heartbeat, Missing, Noted, Stored, Subscribe
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc import client, framing, pacing, servers
 from secureps.wire.grpc.authentication import sign_request

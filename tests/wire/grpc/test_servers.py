@@ -21,14 +21,7 @@ from typing import Any
 import grpc
 import pytest
 
-from secureps.errors import (
-    Busy,
-    Malformed,
-    SecurepsError,
-    UnknownParty,
-    Unreachable,
-    WrongVersion,
-)
+from secureps.errors import Busy, Malformed, SecurepsError, UnknownParty, Unreachable, WrongVersion
 from secureps.messages.orders import Finish
 from secureps.messages.requests import (
     AskStatus,
@@ -402,9 +395,7 @@ def test_who_came_since_is_not_sent_away_by_a_standby(
         server.stop(0)
 
 
-def test_an_order_is_encoded_once_for_all_who_are_given_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_order_is_encoded_once_for_all_who_are_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One watcher after another takes what waits for it, of which little is long."""
     made: list[Any] = []
 

@@ -10,14 +10,7 @@ import pytest
 
 from secureps.errors import Busy, Malformed, NotReady, Unreachable, WrongVersion
 from secureps.messages.orders import Commit
-from secureps.messages.requests import (
-    Heartbeat,
-    Noted,
-    PutBlock,
-    Refusal,
-    Submit,
-    Subscribe,
-)
+from secureps.messages.requests import Heartbeat, Noted, PutBlock, Refusal, Submit, Subscribe
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.service.loop import VirtualLoop
 from secureps.wire.msgpack import decode, encode
